@@ -16,8 +16,9 @@ from uuid import UUID
 
 from configs.infrastructure import infra_settings
 from tasks.provision.heartbeats import start_heartbeats
+from tasks.provision.process import this_process
 from tasks.provision.services import addresses
-from tasks.tracking.owner import FLOW_RUNS, OWN_SERVER, notes_of_ended, this_process
+from tasks.tracking.owner import FLOW_RUNS, OWN_SERVER, notes_of_ended
 
 if TYPE_CHECKING:
     from prefect.client.orchestration import SyncPrefectClient

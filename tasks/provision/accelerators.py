@@ -1,25 +1,21 @@
 """The machine's accelerators: its GPUs, or its processor as one. Runs of a runs folder take turns.
 
 Each accelerator is a file that its holder locks. Linux releases the lock when the holder ends,
-however it ends.
+however it ends. Machines that share a runs folder have separate files.
 """
 
 from __future__ import annotations
 
-import fcntl
-import os
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
-from typing import IO, NamedTuple
+from typing import NamedTuple
+
+from tasks.files import locked
+from tasks.provision.process import boot_id
 
 POLL_S = 0.5
-BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
-"""Identifies the machine and is the same in all its containers.
-
-Machines that share a runs folder thereby keep separate lock files.
-"""
 
 
 class Accelerators(NamedTuple):
@@ -48,72 +44,53 @@ def hold_accelerators(runs: Path, count: int, number: int, holder: str, waiting:
         holder: Name of this process, shown to other processes that wait.
         waiting: Called twice a second during the wait, with the names of the holders.
     """
-    with ExitStack() as files:
-        places = [files.enter_context(_opened(runs, str(place))) for place in range(number)]
-        turn = files.enter_context(_opened(runs, "turn"))
-        # Only one process at a time collects accelerators. Two that need several thus cannot block
-        # each other.
-        while not _lock(turn):
-            waiting(", ".join(_holders(places)))
-            time.sleep(POLL_S)
-        held: list[IO[str]] = []
-        while len(held) < count:
-            free = [place for place in places if place not in held and _lock(place)]
-            held += free[: count - len(held)]
-            for place in free:
-                if place in held:
-                    _note(place, holder)
-                else:
-                    fcntl.flock(place, fcntl.LOCK_UN)
-            if len(held) < count:
-                waiting(", ".join(_holders([place for place in places if place not in held])))
-                time.sleep(POLL_S)
-        fcntl.flock(turn, fcntl.LOCK_UN)
+    places = [_file(runs, str(place)) for place in range(number)]
+    places[0].parent.mkdir(parents=True, exist_ok=True)
+    # Only one process at a time collects accelerators. Two that need several thus cannot block each
+    # other.
+    with _held([_file(runs, "turn")], 1, "", lambda _: waiting(_holders(places))) as turn, ExitStack() as held:
+        held.enter_context(_held(places, count, holder, lambda left: waiting(_holders(left))))
+        turn.close()
         yield
+
+
+@contextmanager
+def _held(files: list[Path], count: int, holder: str, waiting: Callable[[list[Path]], object]) -> Iterator[ExitStack]:
+    """Lock `count` of the files, which then hold the holder's name. Closing the stack frees them."""
+    left = list(files)
+    with ExitStack() as held:
+        while True:
+            for path in left.copy():
+                with suppress(BlockingIOError):
+                    if len(files) - len(left) < count:
+                        file = held.enter_context(locked(path, wait=False))
+                        file.truncate(0)
+                        file.write(holder)
+                        file.flush()
+                        left.remove(path)
+            if len(files) - len(left) == count:
+                break
+            waiting(left)
+            time.sleep(POLL_S)
+        yield held
 
 
 def holders(runs: Path) -> list[str]:
     """Return the names of the holders of this machine's accelerators."""
-    with ExitStack() as files:
-        return _holders([files.enter_context(file.open("a+")) for file in sorted(_folder(runs).glob(f"{_machine()}-*[0-9].lock"))])
+    names = _holders(sorted(_file(runs, "").parent.glob(f"{boot_id()}-*[0-9].lock")))
+    return names.split(", ") if names else []
 
 
-def _holders(places: list[IO[str]]) -> list[str]:
+def _holders(places: list[Path]) -> str:
     found = []
     for place in places:
-        if _lock(place):
-            fcntl.flock(place, fcntl.LOCK_UN)
-            continue
-        place.seek(0)
-        found.append(place.read().strip() or "a process that is starting")
-    return found
+        try:
+            with locked(place, wait=False):
+                pass
+        except BlockingIOError:
+            found.append(place.read_text(encoding="utf-8").strip() or "a process that is starting")
+    return ", ".join(found)
 
 
-def _lock(file: IO[str]) -> bool:
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
-
-
-def _note(place: IO[str], holder: str) -> None:
-    place.truncate(0)
-    place.write(f"{holder}\n")
-    place.flush()
-
-
-def _opened(runs: Path, name: str) -> IO[str]:
-    _folder(runs).mkdir(parents=True, exist_ok=True)
-    return (_folder(runs) / f"{_machine()}-{name}.lock").open("a+")
-
-
-def _folder(runs: Path) -> Path:
-    return runs / "accelerators"
-
-
-def _machine() -> str:
-    try:
-        return BOOT_ID.read_text(encoding="utf-8").strip()
-    except OSError:
-        return os.uname().nodename
+def _file(runs: Path, name: str) -> Path:
+    return runs / "accelerators" / f"{boot_id()}-{name}.lock"

@@ -3,14 +3,18 @@
 The container has no capabilities, no root, a read-only file system, and limits on memory and
 processes. It ends with its owner in one of three ways:
 - `end` removes it.
-- A process that watches the owner removes it (container_watcher.py).
+- A process that watches the owner removes it (`watch`).
 - If that process was killed too, the sweep before the next start removes it.
+
+    python -m tasks.provision.containers OWNER
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
+import subprocess
+import sys
 import threading
 import time
 import uuid
@@ -22,10 +26,10 @@ import docker.errors
 import requests
 from docker.models.containers import Container
 
-from tasks.provision.container_watch import start_watch
+import tasks
 from tasks.provision.errors import LifecycleError, ProvisionError, StartFailedError, StartTimeoutError
 from tasks.provision.local import HOST, answers
-from tasks.provision.process import started_at
+from tasks.provision.process import is_gone, this_process
 
 LABEL = "provision.name"
 OWNER_LABEL = "provision.owner"
@@ -58,6 +62,10 @@ def connect(timeout_s: int = 20) -> docker.DockerClient:
     except FAULTS as fault:
         raise ProvisionError(f"the container engine does not answer: {fault}") from fault
     return client
+
+
+_lock = threading.Lock()
+_watch: subprocess.Popen[bytes] | None = None
 
 
 class ContainerServer:
@@ -118,7 +126,7 @@ class ContainerServer:
             ProvisionError: The engine refused, or the server ended or was not healthy in time.
         """
         sweep(self._client)
-        start_watch(owner_label())
+        _start_watch()
         with self._lock:
             if self._ended:
                 raise LifecycleError(f"{self.name} was ended and cannot be started again")
@@ -130,7 +138,7 @@ class ContainerServer:
                     detach=True,
                     init=True,
                     name=f"{self.name}-{uuid.uuid4().hex[:8]}",
-                    labels={LABEL: self.name, OWNER_LABEL: owner_label()},
+                    labels={LABEL: self.name, OWNER_LABEL: this_process()},
                     environment=self._environment,
                     ports={f"{self._inner_port}/tcp": (HOST, self._port)},
                     volumes=self._volumes,
@@ -214,17 +222,36 @@ def sweep(client: docker.DockerClient) -> list[str]:
     """Remove containers whose owner, a process of this machine, is gone, and return their names."""
     removed: list[str] = []
     for container in client.containers.list(all=True, filters={"label": OWNER_LABEL}):
-        boot, _, process = container.labels[OWNER_LABEL].partition("/")
-        pid, _, started = process.partition("@")
-        if boot == _boot() and pid.isdecimal() and str(started_at(int(pid))) != started:
+        if is_gone(container.labels[OWNER_LABEL]):
             with contextlib.suppress(docker.errors.APIError):  # another sweep was faster
                 container.remove(force=True, v=True)
                 removed.append(container.name or "")
     return removed
 
 
-def remove_owned(client: docker.DockerClient, owner: str) -> None:
-    """Remove the containers of an owner, including those that are still starting."""
+def _start_watch() -> None:
+    """Start the process that removes this process's containers at its end, if there is none.
+
+    Only this process holds the other end of the watching process's standard input.
+    """
+    global _watch
+    with _lock:
+        if _watch is None or _watch.poll() is not None:
+            root = str(Path(tasks.__file__).parent.parent)
+            _watch = subprocess.Popen(
+                [sys.executable, "-m", __name__, this_process()],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH")]))},
+                start_new_session=True,
+            )
+
+
+def watch(owner: str) -> None:
+    """Wait for the owner's end, then remove its containers, including those that are starting."""
+    sys.stdin.buffer.read()
+    client = connect()
     for _ in range(REMOVALS):
         for container in client.containers.list(all=True, filters={"label": f"{OWNER_LABEL}={owner}"}):
             with contextlib.suppress(*FAULTS):
@@ -232,15 +259,5 @@ def remove_owned(client: docker.DockerClient, owner: str) -> None:
         time.sleep(1.0)
 
 
-def owner_label() -> str:
-    """Return a name of this process that is unique since the machine's boot."""
-    pid = os.getpid()
-    return f"{_boot()}/{pid}@{started_at(pid)}"
-
-
-def _boot() -> str:
-    """Return the id of this machine's boot.
-
-    The engine may be shared, and process ids of other machines mean nothing here.
-    """
-    return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+if __name__ == "__main__":
+    watch(sys.argv[1])

@@ -12,14 +12,17 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import platform
 import signal
 import subprocess
 import sys
 import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
+from functools import cache
 from pathlib import Path
 
+from tasks.files import replace_file
 from tasks.provision.errors import LifecycleError, StartFailedError, StartTimeoutError
 from tasks.provision.private_files import private_folder, read_own, state_folder
 
@@ -87,14 +90,14 @@ class ChildProcess:
             raise LifecycleError(f"{self.name} was already started. Create a new ChildProcess for each start.")
         private_folder(self._state_dir)
         self.log_path.parent.mkdir(parents=True, exist_ok=True)
-        me = os.getpid()
         # The state file is written first, so that a sweep can never miss the process.
-        _write(self._state_file, {"name": self.name, "mark": self._mark, "log": str(self.log_path), "owner": [me, started_at(me)]})
+        state = {"name": self.name, "mark": self._mark, "log": str(self.log_path), "owner": this_process()}
+        replace_file(self._state_file, json.dumps(state))
         with self.log_path.open("ab") as log:
             # The child gets its own log. If it held this process's stdout, a reader of that would
             # keep waiting after this process has ended.
             self._process = subprocess.Popen(
-                [sys.executable, "-I", "-S", str(SUBREAPER), str(me), *self.command],
+                [sys.executable, "-I", "-S", str(SUBREAPER), str(os.getpid()), *self.command],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
@@ -202,11 +205,10 @@ def sweep(state_dir: Path | None = None) -> list[str]:
     for file in directory.glob("*.json"):
         try:
             state = json.loads(read_own(file) or "")
-            owner_pid, owner_started = state["owner"]
-            name, mark, log = state["name"], state["mark"], state["log"]
+            name, mark, log, owner = state["name"], state["mark"], state["log"], str(state["owner"])
         except (ValueError, KeyError, TypeError):
             continue  # gone by now, or not a state file of ours
-        if started_at(owner_pid) != owner_started:
+        if is_gone(owner):
             if _kill_marked(mark, log):
                 swept.append(name)
             file.unlink(missing_ok=True)
@@ -227,6 +229,47 @@ def started_at(pid: int) -> int | None:
     except OSError:
         return None
     return None if fields[0] in "ZX" else int(fields[19])
+
+
+def this_process() -> str:
+    """Return an identifier of this process: host, boot id, pid namespace, pid and start time."""
+    pid = os.getpid()
+    return " ".join([*_machine(), str(pid), str(started_at(pid))])
+
+
+def is_gone(owner: str) -> bool:
+    """Return whether a process named by `this_process` has certainly ended.
+
+    False if the process is on another host or in another container, because its state is unknown.
+    """
+    try:
+        host, boot, space, pid, started = owner.split()
+        here_host, here_boot, here_space = _machine()
+    except ValueError:
+        return False
+    if host != here_host:
+        return False
+    if boot != here_boot:
+        return True  # the machine was rebooted
+    return space == here_space and pid.isdecimal() and str(started_at(int(pid))) != started
+
+
+@cache
+def _machine() -> tuple[str, str, str]:
+    """Return host (with the machine id, if there is one), boot id and pid namespace."""
+    return f"{platform.node()}/{_text('/etc/machine-id')}", boot_id(), os.readlink("/proc/self/ns/pid")
+
+
+def boot_id() -> str:
+    """Return the id of this machine's boot, which all its containers share."""
+    return _text("/proc/sys/kernel/random/boot_id") or platform.node()
+
+
+def _text(path: str) -> str:
+    try:
+        return Path(path).read_text(encoding="utf-8").strip()
+    except OSError:
+        return ""
 
 
 def _kill_marked(mark: str, log: str) -> int:
@@ -259,10 +302,3 @@ def _is_marked(pid: int, entry: bytes, log: str) -> bool:
         return any(os.readlink(f"/proc/{pid}/fd/{stream}") == log for stream in (1, 2))
     except OSError:  # it ended, belongs to another user, or has closed its output
         return False
-
-
-def _write(path: Path, state: dict[str, object]) -> None:
-    """Write the state by rename, so that a sweep never reads a partial file."""
-    temporary = path.with_suffix(".tmp")
-    temporary.write_text(json.dumps(state))
-    temporary.replace(path)

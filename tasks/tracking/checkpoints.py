@@ -8,14 +8,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from tasks.tracking.metrics import usable_metrics
 from tasks.tracking.mlflow_import import load_mlflow
 from tasks.tracking.store import Store, connect
-
-if TYPE_CHECKING:
-    from mlflow import MlflowClient
 
 _DIGEST = "checkpoint_digest"
 _MODEL = "logged_model"
@@ -47,7 +43,7 @@ class CheckpointEntry:
 def register_checkpoint(
     store: Store, run_id: str, entry: CheckpointEntry, keys: Sequence[str], time: int, parent: str | None = None
 ) -> str:
-    """Register a checkpoint of a run as the next version of its model.
+    """Register a checkpoint of a run as the next version of its model, and return the version.
 
     Each step of a run has one version. A checkpoint that is registered again, or computed again
     after damage, keeps its version, which is updated to the new files. Its metrics are stored once,
@@ -60,9 +56,6 @@ def register_checkpoint(
         keys: Keys of the run: those from before it was rolled back, then the current one.
         time: Time at which it was recorded, in ms.
         parent: Parent run of the phase. Its page also lists the checkpoint.
-
-    Returns:
-        The version.
     """
     mlflow = load_mlflow()
     from mlflow.entities import LoggedModelOutput
@@ -98,33 +91,34 @@ def register_checkpoint(
         outputs = client.get_run(run).outputs
         if outputs is None or model.model_id not in {output.model_id for output in outputs.model_outputs}:
             client.log_outputs(run, [LoggedModelOutput(model.model_id, entry.step)])
-    return _version(client, entry.model, model.model_id, run_id, tags)
+    return _version(store, entry.model, model.model_id, run_id, tags)
 
 
-def _about(tags: Mapping[str, str]) -> str:
-    """Return the description of a version."""
-    success = f" Held-out success: {float(tags['success']):.1%}." if "success" in tags else ""
-    return f"Checkpoint of step {tags['step']}, trained under horizon {tags['horizon']}, in {tags['folder']}.{success}"
-
-
-def _version(client: MlflowClient, model: str, model_id: str, run_id: str, tags: Mapping[str, str]) -> str:
+def _version(store: Store, model: str, model_id: str, run_id: str, tags: Mapping[str, str]) -> str:
+    """Create or update the version of a checkpoint in its registered model, and return it."""
     from mlflow.exceptions import MlflowException
 
+    client = store.client
     try:
         client.create_registered_model(model)
     except MlflowException as error:
         if error.error_code != "RESOURCE_ALREADY_EXISTS":
             raise
     versions = client.search_model_versions(f"name = '{model}' AND tags.`{_MODEL}` = '{model_id}'")
-    if not versions:
-        version = client.create_model_version(
-            model, f"models:/{model_id}", run_id=run_id, tags={**tags, _MODEL: model_id}, model_id=model_id, description=_about(tags)
+    if versions:
+        version = str(versions[0].version)
+        for tag, value in tags.items():
+            client.set_model_version_tag(model, version, tag, value)
+        tags = {**versions[0].tags, **tags}
+    else:
+        created = client.create_model_version(
+            model, f"models:/{model_id}", run_id=run_id, tags={**tags, _MODEL: model_id}, model_id=model_id
         )
-        return str(version.version)
-    client.update_model_version(model, str(versions[0].version), _about({**versions[0].tags, **tags}))
-    for tag, value in tags.items():
-        client.set_model_version_tag(model, str(versions[0].version), tag, value)
-    return str(versions[0].version)
+        version = str(created.version)
+    success = f" Held-out success: {float(tags['success']):.1%}." if "success" in tags else ""
+    about = f"Checkpoint of step {tags['step']}, trained under horizon {tags['horizon']}, in {tags['folder']}.{success}"
+    client.update_model_version(model, version, about)
+    return version
 
 
 def point_aliases(store: Store, run_id: str, entry: CheckpointEntry, keys: Sequence[str], time: int, aliases: Sequence[str]) -> None:

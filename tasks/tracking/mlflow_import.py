@@ -22,6 +22,7 @@ _LOGGERS = {
     "mlflow.store.model_registry.abstract_store": logging.WARNING,  # "Waiting up to 300 seconds for model version..."
     "alembic": logging.WARNING,  # one line per migration
     "mlflow.utils.git_utils": logging.ERROR,  # warns if git is not installed
+    "mlflow.system_metrics": logging.ERROR,  # warns at every sample of a device without utilisation
     # One line for each failed attempt to connect. The sender logs the outage once.
     "urllib3.connectionpool": logging.ERROR,
 }

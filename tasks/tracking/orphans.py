@@ -7,9 +7,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from tasks.provision.process import is_gone
 from tasks.tracking.outbox import OUTBOX, Outbox, OutboxError, is_unsent
-from tasks.tracking.owner import OWNER_TAG, is_gone
-from tasks.tracking.sender import RunLostError, Sender
+from tasks.tracking.owner import OWNER_TAG
+from tasks.tracking.sender import Sender
 from tasks.tracking.store import connect, open_store
 
 if TYPE_CHECKING:
@@ -49,28 +50,18 @@ def send_left_over(tracking_uri: str, folders: Sequence[Path], store: str) -> in
         owner = state.get("tags", {}).get(OWNER_TAG, "")
         if outbox.store != store or (state.get("status") == "RUNNING" and not is_gone(owner)):
             continue
-        sender = Sender(outbox, lambda experiment=outbox.experiment: open_store(tracking_uri, experiment))  # type: ignore[misc]
         try:
-            try:
-                sender.send_all()
-            except RunLostError:
-                sender.send_all()
+            Sender(outbox, lambda experiment=outbox.experiment: open_store(tracking_uri, experiment)).send_all()  # type: ignore[misc]
         except Exception as problem:  # noqa: BLE001 - another run's records must not stop this command
-            if not _answers(tracking_uri):
+            try:
+                connect(tracking_uri)
+            except Exception:  # noqa: BLE001 - MLflow's client may raise any error
                 return completed
             _log.warning("could not send the records in %s to MLflow: %s", folder, problem)
             continue
         completed += 1
         _log.warning("Sent the missing records of %s to MLflow.", folder.parent)
     return completed
-
-
-def _answers(tracking_uri: str) -> bool:
-    try:
-        connect(tracking_uri)
-    except Exception:  # noqa: BLE001 - MLflow's client may raise any error
-        return False
-    return True
 
 
 def end_killed_runs(tracking_uri: str) -> list[str]:

@@ -4,16 +4,13 @@ outbox.jsonl   a line with the run's key, then one line for each record
 sent.json      the number of bytes sent, and MLflow's ids of the runs
 send.lock      held by the process that sends
 
-A record is plain data with an `id`. If the id is already recorded, the record is skipped. Records
-are therefore never duplicated, even after a kill. All records can be sent again to a store that was
-unavailable or lost a run.
+A record is plain data with an `id`. A recorded id is skipped, so records are never duplicated, even
+after a kill. All records can be sent again to a store that was unavailable or lost a run.
 """
 
 from __future__ import annotations
 
-import fcntl
 import json
-import os
 import secrets
 import threading
 import time
@@ -22,6 +19,8 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
+
+from tasks.files import append_row, locked, parse_row, read_json, read_rows, replace_file
 
 Record = dict[str, Any]
 
@@ -54,8 +53,8 @@ class Outbox:
 
     Attributes:
         folder: Folder of the files, inside the run's folder.
-        key: Random key that identifies the run in MLflow. A new key is drawn when the folder is
-            created or the run is rolled back, so that MLflow treats it as another run.
+        key: Random key of the run in MLflow. A run that is rolled back gets a new key, so that
+            MLflow treats it as another run.
         replaces: Keys that this run had before it was rolled back to an earlier step.
         experiment: MLflow's group of runs.
         store: Name of the MLflow that the records are meant for.
@@ -70,6 +69,7 @@ class Outbox:
             store: Name of the MLflow that the records are meant for. Empty keeps the stored name.
         """
         self.folder = folder
+        self.run_folder = folder.parent
         self._path = folder / OUTBOX
         self._lock = threading.Lock()
         folder.mkdir(parents=True, exist_ok=True)
@@ -77,13 +77,8 @@ class Outbox:
             self._replace({"key": secrets.token_hex(8), "replaces": [], "experiment": experiment, "store": store}, [])
         self._read()
         if store and store != self.store:
-            self._replace({**self._header, "store": store}, list(self._records))
+            self._replace({**self._header, "store": store}, self._records)
             self._read()
-
-    @property
-    def run_folder(self) -> Path:
-        """Base folder of the paths in records."""
-        return self.folder.parent
 
     def __contains__(self, name: str) -> bool:
         return name in self._last
@@ -109,34 +104,26 @@ class Outbox:
             Whether the record was appended.
         """
         with self._lock:
+            record = json.loads(json.dumps(record))
             former = self._last.get(record["id"])
-            if former is not None and not (update and {**former, "time": 0} != {**json.loads(json.dumps(record)), "time": 0}):
+            if former is not None and not (update and {**former, "time": 0} != {**record, "time": 0}):
                 return False
-            record = {**record, "time": record.get("time") or int(time.time() * 1000)}
-            text = json.dumps(record) + "\n"
-            with self._path.open("a+b") as stream:
-                if not _ends_with_newline(stream):
-                    text = "\n" + text
-                stream.write(text.encode())
-                stream.flush()
-                os.fsync(stream.fileno())
-            self._remember(json.loads(text))
+            record["time"] = record.get("time") or int(time.time() * 1000)
+            append_row(self._path, record, durable=True)
+            self._remember(record)
             return True
 
     def drop(self, unwanted: Callable[[Record], bool]) -> bool:
-        """Drop records.
+        """Drop records, and return whether there were any.
 
         MLflow cannot delete single records, so the remaining ones are sent again under a new key.
-
-        Returns:
-            Whether any record was dropped.
         """
         with self._lock:
             kept = [record for record in self._records if not unwanted(record)]
-            if len(kept) == len(self._records):
-                return False
-            self._restart(kept)
-            return True
+            is_changed = len(kept) < len(self._records)
+            if is_changed:
+                self._restart(kept)
+            return is_changed
 
     def restart(self) -> None:
         """Change the key, so that all records are sent again to a new MLflow run.
@@ -144,7 +131,7 @@ class Outbox:
         MLflow may have later records that are lost locally.
         """
         with self._lock:
-            self._restart(list(self._records))
+            self._restart(self._records)
 
     def unsent(self, sent: Sent) -> Iterator[tuple[Record, int]]:
         """Yield the records that MLflow lacks, each with the offset after it.
@@ -159,7 +146,7 @@ class Outbox:
             if not line.endswith(b"\n"):
                 return
             offset += len(line)
-            record = _parsed(line)
+            record = parse_row(line)
             if record is not None and "id" in record:
                 yield record, offset
 
@@ -168,31 +155,25 @@ class Outbox:
         return self._path.stat().st_size
 
     def read_sent(self) -> Sent:
-        """Return what MLflow has.
-
-        Nothing is assumed to be sent if the file is missing or has another key.
-        """
+        """Return what MLflow has: nothing if the file is missing or has another key."""
         try:
-            sent = Sent(**json.loads((self.folder / SENT).read_text(encoding="utf-8")))
-        except (OSError, ValueError, TypeError):
+            sent = Sent(**read_json(self.folder / SENT))
+        except TypeError:
             return Sent(self.key)
         return sent if sent.key == self.key else Sent(self.key)
 
     def write_sent(self, sent: Sent) -> None:
-        """Store what MLflow has. The file is replaced atomically."""
-        unfinished = self.folder / f".{SENT}.{os.getpid()}.tmp"
-        unfinished.write_text(json.dumps(asdict(sent)), encoding="utf-8")
-        unfinished.replace(self.folder / SENT)
+        """Store what MLflow has."""
+        replace_file(self.folder / SENT, json.dumps(asdict(sent)))
 
     @contextmanager
     def sending(self) -> Iterator[None]:
         """Lock sending for this process. Two senders at once might both create the run."""
-        with (self.folder / "send.lock").open("a") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)
+        with locked(self.folder / "send.lock"):
             with self._lock, self._path.open("rb") as stream:
                 # The owner of the run rolled it back to an earlier step.
-                replaced = json.loads(stream.readline())["key"] != self.key
-            if replaced:
+                is_replaced = json.loads(stream.readline())["key"] != self.key
+            if is_replaced:
                 self._read()
             yield
 
@@ -201,29 +182,22 @@ class Outbox:
         self._read()
 
     def _replace(self, header: Mapping[str, Any], records: list[Record]) -> None:
-        unfinished = self.folder / f".{OUTBOX}.{os.getpid()}.tmp"
-        with unfinished.open("w", encoding="utf-8") as stream:
-            for line in (header, *records):
-                stream.write(json.dumps(line) + "\n")
-            stream.flush()
-            os.fsync(stream.fileno())
-        unfinished.replace(self._path)
+        replace_file(self._path, "".join(json.dumps(line) + "\n" for line in (header, *records)), durable=True)
 
     def _read(self) -> None:
-        header, *lines = self._path.read_bytes().split(b"\n")
+        rows = read_rows(self._path)
         try:
-            self._header = json.loads(header)
+            self._header = rows[0]
             self.key: str = self._header["key"]
             self.replaces: list[str] = self._header["replaces"]
             self.experiment: str = self._header["experiment"]
             self.store: str = self._header["store"]
-        except (ValueError, KeyError, TypeError):
+        except (IndexError, KeyError):
             raise OutboxError(f"{self._path} is damaged. Restore it, or delete {self.folder} to start a new MLflow run.") from None
         self._records: list[Record] = []
         self._last: dict[str, Record] = {}
-        for line in lines:
-            record = _parsed(line)
-            if record is not None and "id" in record:
+        for record in rows:
+            if "id" in record:
                 self._remember(record)
 
     def _remember(self, record: Record) -> None:
@@ -234,28 +208,6 @@ class Outbox:
 def is_unsent(folder: Path) -> bool:
     """Return whether the outbox in a folder may hold unsent records. Reads no records."""
     try:
-        sent = json.loads((folder / SENT).read_text(encoding="utf-8"))
-        return int(sent["offset"]) < (folder / OUTBOX).stat().st_size
-    except FileNotFoundError:
+        return int(read_json(folder / SENT)["offset"]) < (folder / OUTBOX).stat().st_size
+    except (FileNotFoundError, KeyError, TypeError, ValueError):
         return (folder / OUTBOX).exists()
-    except (ValueError, KeyError, TypeError):
-        return True
-
-
-def _ends_with_newline(stream: Any) -> bool:
-    """Return whether the file is empty or its last line is complete.
-
-    A kill or a full disk may have cut it off.
-    """
-    if stream.seek(0, os.SEEK_END) == 0:
-        return True
-    stream.seek(-1, os.SEEK_END)
-    return bool(stream.read(1) == b"\n")
-
-
-def _parsed(line: bytes) -> Record | None:
-    try:
-        record = json.loads(line)
-    except ValueError:
-        return None  # cut off by a kill
-    return record if isinstance(record, dict) else None

@@ -7,12 +7,11 @@
 
 from __future__ import annotations
 
-import json
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 from configs.infrastructure import infra_settings
+from tasks.files import read_json
 from tasks.tracking.outbox import SENT
 from tasks.tracking.store import connect
 
@@ -40,13 +39,17 @@ def link_runs(tracking_uri: str, runs: Path, prefect_ui: str, viewer: str) -> in
     A description is kept if the user replaced its first line.
     """
     client, changed = connect(tracking_uri), 0
-    for folder, run_id, flow_run in _recorded(runs):
+    for path in sorted(runs.glob(f"*/records/{SENT}")):
+        folder, run_id = path.parent.parent, read_json(path).get("runs", {}).get("run")
+        if run_id is None:
+            continue
         try:
             tags = client.get_run(run_id).data.tags
         except Exception as problem:  # noqa: BLE001 - the run was deleted or is in another store
             print(f"{folder.name}: cannot update the links in its MLflow description: {problem}", file=sys.stderr)
             continue
         first, _, rest = tags.get(NOTE, "").partition("\n")
+        flow_run = read_json(folder / "prefect.json").get("flow_run")
         page = f"{prefect_ui}/runs/flow-run/{flow_run}" if flow_run else tags.get(FLOW_RUN)
         line = links_line(folder.name, page, f"{viewer}/runs/{folder.name}")
         if "Flow run in Prefect" in first and first != line:
@@ -55,21 +58,6 @@ def link_runs(tracking_uri: str, runs: Path, prefect_ui: str, viewer: str) -> in
                 client.set_tag(run_id, FLOW_RUN, page)
             changed += 1
     return changed
-
-
-def _recorded(runs: Path) -> Iterator[tuple[Path, str, str | None]]:
-    """Yield each run folder that MLflow has, with its MLflow run id and Prefect flow run id."""
-    for path in sorted(runs.glob(f"*/records/{SENT}")):
-        folder = path.parent.parent
-        try:
-            run_id = json.loads(path.read_text(encoding="utf-8"))["runs"]["run"]
-        except (OSError, ValueError, KeyError, TypeError):
-            continue
-        try:
-            flow_run = str(json.loads((folder / "prefect.json").read_text(encoding="utf-8"))["flow_run"])
-        except (OSError, ValueError, KeyError, TypeError):
-            flow_run = None
-        yield folder, run_id, flow_run
 
 
 if __name__ == "__main__":

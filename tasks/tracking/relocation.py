@@ -28,7 +28,7 @@ _ADDRESSES = [
     ("model_version_tags", "value", "key = 'folder'"),
 ]
 
-# (table, column, condition) of descriptions that mention folders.
+# (table, column, condition) of descriptions, in which a folder follows a space or a backquote.
 _TEXTS = [("tags", "value", "key = 'mlflow.note.content'"), ("model_versions", "description", "1")]
 
 
@@ -45,22 +45,24 @@ def follow_moved_folder(database: Path) -> None:
     now = database.parent
     with closing(sqlite3.connect(database, timeout=60)) as connection:
         for before in sorted(_former_folders(connection, now)):
+            starts = [(f"{before}/", f"{now}/"), (f"{before.as_uri()}/", f"{now.as_uri()}/")]
+            inside = [(f"{mark}{before}/", f"{mark}{now}/") for mark in (" ", "`")]
             with connection:
-                rewritten = sum(_rewrite(connection, *column, before, now) for column in _ADDRESSES)
-                rewritten += sum(_rewrite_text(connection, *column, before, now) for column in _TEXTS)
-            _log.warning("The runs were moved from %s to %s. Updated %d paths in %s.", before, now, rewritten, database)
+                changed = sum(_rewrite(connection, column, *pair, "= 1") for column in _ADDRESSES for pair in starts)
+                changed += sum(_rewrite(connection, column, *pair, "> 0") for column in _TEXTS for pair in inside)
+            _log.warning("The runs were moved from %s to %s. Updated %d paths in %s.", before, now, changed, database)
 
 
 def _former_folders(connection: sqlite3.Connection, now: Path) -> set[Path]:
     """Return former parent folders of `artifacts` that experiments still name."""
     try:
-        rows = connection.execute("SELECT experiment_id, name, artifact_location FROM experiments").fetchall()
+        rows = connection.execute("SELECT experiment_id, name, artifact_location FROM experiments WHERE artifact_location > ''").fetchall()
     except sqlite3.OperationalError:
         return set()  # no tables yet
     places = set()
     for number, name, location in rows:
-        path = _local_path(location or "")
-        if path is None or path.name not in (str(number), name) or path.parent.name != "artifacts":
+        path = Path(unquote(urlsplit(location).path) if location.startswith("file:") else location)
+        if not path.is_absolute() or path.name not in (str(number), name) or path.parent.name != "artifacts":
             continue  # not written by this package or `make up`
         before = path.parent.parent
         if before != now and not (before.exists() and before.samefile(now)):
@@ -68,31 +70,18 @@ def _former_folders(connection: sqlite3.Connection, now: Path) -> set[Path]:
     return places
 
 
-def _local_path(location: str) -> Path | None:
-    if location.startswith("/"):
-        return Path(location)
-    return Path(unquote(urlsplit(location).path)) if location.startswith("file:") else None
+def _rewrite(connection: sqlite3.Connection, column: tuple[str, str, str], old: str, new: str, where: str) -> int:
+    """Replace the old path in a column's texts that have it at the given place.
 
-
-def _rewrite(connection: sqlite3.Connection, table: str, column: str, condition: str, before: Path, now: Path) -> int:
-    changed = 0
-    for old, new in ((f"{before}/", f"{now}/"), (f"{before.as_uri()}/", f"{now.as_uri()}/")):
-        try:
-            changed += connection.execute(
-                f"UPDATE {table} SET {column} = ? || substr({column}, ?) WHERE {condition} AND substr({column}, 1, ?) = ?",
-                (new, len(old) + 1, len(old), old),
-            ).rowcount
-        except sqlite3.OperationalError as error:
-            if "no such" not in str(error):  # this MLflow version lacks the table or column
-                raise
-    return changed
-
-
-def _rewrite_text(connection: sqlite3.Connection, table: str, column: str, condition: str, before: Path, now: Path) -> int:
-    """Replace a folder's path in texts, where it follows a space or a backquote."""
-    changed = 0
-    for old, new in ((f"{mark}{before}/", f"{mark}{now}/") for mark in (" ", "`")):
-        changed += connection.execute(
-            f"UPDATE {table} SET {column} = replace({column}, ?, ?) WHERE {condition} AND instr({column}, ?)", (old, new, old)
-        ).rowcount
-    return changed
+    Returns:
+        Number of changed texts.
+    """
+    table, name, condition = column
+    value = f":new || substr({name}, length(:old) + 1)" if where == "= 1" else f"replace({name}, :old, :new)"
+    statement = f"UPDATE {table} SET {name} = {value} WHERE {condition} AND instr({name}, :old) {where}"
+    try:
+        return connection.execute(statement, {"old": old, "new": new}).rowcount
+    except sqlite3.OperationalError as error:
+        if "no such" not in str(error):  # this MLflow version lacks the table or column
+            raise
+        return 0

@@ -7,7 +7,6 @@ server.
 from __future__ import annotations
 
 import json
-import os
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -17,6 +16,7 @@ import yaml
 
 from configs.experiment import Experiment
 from configs.recipe import fingerprint
+from tasks.files import read_json, replace_file
 from tasks.provision.private_files import private_runs
 from tasks.tracking.owner import claimed
 from tasks.tracking.step_metrics_file import METRICS, Steps, append_step, read_steps, write_steps
@@ -52,7 +52,7 @@ class RunFolder:
         """
         private_runs(self.path.parent)
         with claimed(self.path, "this run", "wait for it or change a seed"):
-            _replace(self.path / "recipe.yaml", yaml.safe_dump(self._experiment.model_dump(mode="json"), sort_keys=False))
+            replace_file(self.path / "recipe.yaml", yaml.safe_dump(self._experiment.model_dump(mode="json"), sort_keys=False))
             yield
 
     def note_title(self, title: str) -> None:
@@ -60,11 +60,8 @@ class RunFolder:
 
         The first call also stores the start time, in seconds since 1970.
         """
-        try:
-            began = json.loads((self.path / TITLE).read_text(encoding="utf-8"))["began"]
-        except (OSError, ValueError, KeyError, TypeError):
-            began = time.time()
-        _replace(self.path / TITLE, json.dumps({"title": title, "began": began}))
+        began = read_json(self.path / TITLE).get("began") or time.time()
+        replace_file(self.path / TITLE, json.dumps({"title": title, "began": began}))
 
     def evaluation(self, name: str) -> Path:
         """Return the path of an evaluation's JSON file. Its trajectories are in .parquet."""
@@ -77,7 +74,7 @@ class RunFolder:
     def mark_done(self, what: str) -> None:
         """Mark a piece of work as done. Call it once all its results are stored."""
         (self.path / "done").mkdir(exist_ok=True)
-        _replace(self.path / "done" / what, "")
+        replace_file(self.path / "done" / what, "")
 
     def mark_undone(self, what: str) -> None:
         """Remove the mark that a piece of work is done."""
@@ -85,7 +82,7 @@ class RunFolder:
 
     def note_collapse(self, error: TrainingCollapsedError) -> None:
         """Record that training collapsed and will not continue. Call it before acting on it."""
-        _replace(self.path / "collapse.json", json.dumps({"note": str(error), "last_good": error.last_good}))
+        replace_file(self.path / "collapse.json", json.dumps({"note": str(error), "last_good": error.last_good}))
 
     def collapse(self) -> TrainingCollapsedError | None:
         """Return the recorded collapse, or None if there is none.
@@ -128,9 +125,3 @@ class RunFolder:
         """Replace the run's metrics."""
         if steps != self.metrics() and (steps or self.metrics()):
             write_steps(self.path / METRICS, steps)
-
-
-def _replace(path: Path, text: str) -> None:
-    unfinished = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    unfinished.write_text(text, encoding="utf-8")
-    unfinished.replace(path)

@@ -13,7 +13,8 @@ import secrets
 import time
 from typing import Any
 
-from tasks.tracking.owner import RunBusyError, is_gone, this_process
+from tasks.provision.process import is_gone, this_process
+from tasks.tracking.owner import RunBusyError
 from tasks.tracking.shared_storage import SharedStorage
 
 _log = logging.getLogger(__name__)

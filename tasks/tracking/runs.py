@@ -27,12 +27,7 @@ _LONGEST_NAME = 250
 
 @dataclass(frozen=True, slots=True)
 class OpenedRun:
-    """A run that is open for writing.
-
-    Attributes:
-        run_id: MLflow's id of the run.
-        parameters: Parameters that the run already has.
-    """
+    """A run that is open for writing, with the parameters that it already has."""
 
     run_id: str
     parameters: dict[str, str]
@@ -79,42 +74,37 @@ def open_run(store: Store, identity: Mapping[str, str], name: str, tags: Mapping
     Args:
         store: Store to search.
         identity: Tags that identify the run.
-        name: Name in MLflow. Used only for a new run.
+        name: Name in MLflow. Used only for a new run, because a user may have changed it.
         tags: Tags to set. Other tags of an existing run are kept.
         parent: Run of which this is a phase. None for a top-level run.
         started: Start time of a new run, in ms.
     """
     from mlflow.entities import RunTag
     from mlflow.tracking.context.registry import resolve_tags
-    from mlflow.utils.mlflow_tags import MLFLOW_PARENT_RUN_ID
 
     client = store.client
     if parent is not None:
-        identity = {**identity, MLFLOW_PARENT_RUN_ID: parent}
+        identity = {**identity, PARENT_RUN_TAG: parent}
     found = _search(store, identity)
     if not found:
         run = client.create_run(store.experiment_id, started, resolve_tags({**tags, **identity}), name)
         return OpenedRun(run.info.run_id, {})
-    run = found[0]
-    client.update_run(run.info.run_id, status="RUNNING")  # a user may have changed its name
+    run_id = found[0].info.run_id
+    client.update_run(run_id, status="RUNNING")
     if tags:
-        client.log_batch(run.info.run_id, tags=[RunTag(tag, value) for tag, value in tags.items()])
-    return OpenedRun(run.info.run_id, dict(run.data.params))
+        client.log_batch(run_id, tags=[RunTag(tag, value) for tag, value in tags.items()])
+    return OpenedRun(run_id, dict(found[0].data.params))
 
 
-def delete_runs(store: Store, identities: Mapping[str, Sequence[str]]) -> None:
-    """Delete all runs that have one of the given values of a tag, and their phases.
+def delete_runs(store: Store, tag: str, values: Sequence[str]) -> None:
+    """Delete all runs that have one of the values of a tag, and their phases.
 
     Deleted runs can be restored in MLflow.
     """
-    from mlflow.utils.mlflow_tags import MLFLOW_PARENT_RUN_ID
-
-    for tag, values in identities.items():
-        for value in values:
-            for run in _search(store, {tag: value}):
-                for phase in _search(store, {MLFLOW_PARENT_RUN_ID: run.info.run_id}):
-                    store.client.delete_run(phase.info.run_id)
-                store.client.delete_run(run.info.run_id)
+    for value in values:
+        for run in _search(store, {tag: value}):
+            for each in (*_search(store, {PARENT_RUN_TAG: run.info.run_id}), run):
+                store.client.delete_run(each.info.run_id)
 
 
 def _search(store: Store, tags: Mapping[str, str]) -> list[Run]:
@@ -122,7 +112,7 @@ def _search(store: Store, tags: Mapping[str, str]) -> list[Run]:
     return list(store.client.search_runs([store.experiment_id], condition, order_by=["attributes.start_time ASC"]))
 
 
-def log_parameters(store: Store, run: OpenedRun, parameters: Mapping[str, Any]) -> None:
+def log_parameters(store: Store, run: OpenedRun, parameters: Mapping[str, str]) -> None:
     """Store the parameters that the run lacks.
 
     Raises:
@@ -131,15 +121,13 @@ def log_parameters(store: Store, run: OpenedRun, parameters: Mapping[str, Any]) 
     """
     from mlflow.entities import Param
 
-    flat = dict(flatten(parameters))
-    for name, value in flat.items():
+    for name, value in parameters.items():
         if run.parameters.get(name, value) != value:
             raise TrackingError(
                 f"MLflow's run {run.run_id} has {name} = {run.parameters[name]}, but this run has {name} = {value}. "
                 "Use another key for another experiment, or delete the run in MLflow."
             )
-    missing = [Param(name, value) for name, value in flat.items() if name not in run.parameters]
-    if missing:
+    if missing := [Param(name, value) for name, value in parameters.items() if name not in run.parameters]:
         store.client.log_batch(run.run_id, params=missing)
 
 

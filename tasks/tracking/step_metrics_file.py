@@ -7,9 +7,11 @@ that its weights were trained on.
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
+
+from tasks.files import append_row, read_rows, replace_file
 
 METRICS = "metrics.jsonl"
 
@@ -18,38 +20,21 @@ Steps = dict[int, dict[str, float]]
 
 def append_step(path: Path, step: int, metrics: Mapping[str, float]) -> None:
     """Append the metrics of a step (counted from 1)."""
-    append_line(path, {"step": step, **metrics})
-
-
-def append_line(path: Path, row: Mapping[str, object]) -> None:
-    """Append a JSON object on a new line, even if a kill cut off the previous line."""
-    with path.open("a+b") as stream:
-        torn = stream.seek(0, os.SEEK_END) > 0 and stream.seek(-1, os.SEEK_END) >= 0 and stream.read(1) != b"\n"
-        stream.write(b"\n" * torn + json.dumps(row).encode() + b"\n")
+    append_row(path, {"step": step, **metrics})
 
 
 def read_steps(path: Path) -> Steps:
-    """Return step to metrics. The result is empty if the file does not exist.
+    """Return step to metrics. Empty if the file does not exist.
 
-    If a step occurs twice, the later line counts. Incomplete lines are skipped.
+    If a step occurs twice, the later line counts. Damaged lines are skipped.
     """
-    try:
-        lines = path.read_bytes().split(b"\n")
-    except FileNotFoundError:
-        return {}
     found: Steps = {}
-    for line in lines:
-        try:
-            row = json.loads(line)
-            step = int(row.pop("step"))
-        except (ValueError, KeyError, TypeError, AttributeError):
-            continue
-        found[step] = row
+    for row in read_rows(path):
+        with suppress(KeyError, TypeError, ValueError):
+            found[int(row.pop("step"))] = row
     return found
 
 
 def write_steps(path: Path, steps: Mapping[int, Mapping[str, float]]) -> None:
     """Replace the file atomically."""
-    unfinished = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    unfinished.write_text("".join(json.dumps({"step": step, **steps[step]}) + "\n" for step in sorted(steps)), encoding="utf-8")
-    unfinished.replace(path)
+    replace_file(path, "".join(json.dumps({"step": step, **steps[step]}) + "\n" for step in sorted(steps)))

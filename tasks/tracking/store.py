@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import fcntl
 import sqlite3
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from tasks.files import locked
 from tasks.tracking.mlflow_import import TrackingError, as_tracking_error, load_mlflow
 from tasks.tracking.mlflow_page import present_experiment
 from tasks.tracking.relocation import follow_moved_folder
@@ -56,9 +56,7 @@ def connect(tracking_uri: str) -> MlflowClient:
     Raises:
         TrackingError: The file is not a database.
     """
-    mlflow = load_mlflow()
-    with _locked(tracking_uri), as_tracking_error(f"the store {tracking_uri}"):
-        client: MlflowClient = mlflow.MlflowClient(tracking_uri)
+    with _opening(tracking_uri) as client:
         client.search_experiments(max_results=1)
         return client
 
@@ -73,11 +71,9 @@ def open_store(tracking_uri: str, experiment_name: str) -> Store:
         TrackingError: The file is not a database, or the experiment was deleted. Transient errors,
             such as a server that does not answer, are raised unchanged.
     """
-    mlflow = load_mlflow()
     database = _database(tracking_uri)
     artifacts = None if database is None else (database.parent / "artifacts" / experiment_name).as_uri()
-    with _locked(tracking_uri), as_tracking_error(f"the store {tracking_uri}"):
-        client = mlflow.MlflowClient(tracking_uri)
+    with _opening(tracking_uri) as client:
         experiment_id = open_experiment(client, experiment_name, artifacts)
         present_experiment(client, experiment_id)
         return Store(client, tracking_uri, experiment_id)
@@ -87,26 +83,25 @@ def _database(tracking_uri: str) -> Path | None:
     return Path(tracking_uri.removeprefix(_SQLITE)).absolute() if tracking_uri.startswith(_SQLITE) else None
 
 
-def _locked(tracking_uri: str) -> AbstractContextManager[None]:
-    database = _database(tracking_uri)
-    return nullcontext() if database is None else _locked_database(database)
-
-
 @contextmanager
-def _locked_database(database: Path) -> Iterator[None]:
-    """Lock an sqlite file while MLflow opens it.
+def _opening(tracking_uri: str) -> Iterator[MlflowClient]:
+    """Yield a client. An sqlite file is locked meanwhile.
 
     If several processes create its tables at once, all but one fail.
     """
-    try:
-        database.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        with database.with_name(f"{database.name}.lock").open("a") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)
-            _write_ahead(database)
-            follow_moved_folder(database)
-            yield
-    except (OSError, sqlite3.Error) as error:
-        raise TrackingError(f"the MLflow database {database} cannot be opened: {error}") from error
+    mlflow, database = load_mlflow(), _database(tracking_uri)
+    with as_tracking_error(f"the store {tracking_uri}"):
+        if database is None:
+            yield mlflow.MlflowClient(tracking_uri)
+            return
+        try:
+            database.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            with locked(database.with_name(f"{database.name}.lock")):
+                _write_ahead(database)
+                follow_moved_folder(database)
+                yield mlflow.MlflowClient(tracking_uri)
+        except (OSError, sqlite3.Error) as error:
+            raise TrackingError(f"the MLflow database {database} cannot be opened: {error}") from error
 
 
 def _write_ahead(database: Path) -> None:

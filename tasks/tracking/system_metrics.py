@@ -3,31 +3,30 @@
 from __future__ import annotations
 
 import threading
-from collections import defaultdict
-from statistics import fmean
+from contextlib import suppress
+from functools import cached_property
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
-import psutil
-
-SAMPLE_SECONDS = 5.0
+from tasks.tracking.mlflow_import import load_mlflow
 
 
 class SystemMetrics:
-    """Sample the machine's load in a thread. Use it as a context manager."""
+    """Sample the machine's load in a thread, with MLflow's monitors. Use it as a context manager.
 
-    def __init__(self, sample_seconds: float = SAMPLE_SECONDS) -> None:
+    MLflow's own sampling thread sends each sample at once, and loses it while MLflow is away.
+    """
+
+    def __init__(self, sample_seconds: float = 5.0) -> None:
         """
         Args:
             sample_seconds: Seconds between two samples.
         """
         self._seconds = sample_seconds
-        self._samples: dict[str, list[float]] = defaultdict(list)
         self._lock, self._over = threading.Lock(), threading.Event()
         self._thread = threading.Thread(target=self._sample_on, name="system-metrics", daemon=True)
 
     def __enter__(self) -> Self:
-        psutil.cpu_percent()  # the next call returns the mean since this one
         self._thread.start()
         return self
 
@@ -37,53 +36,31 @@ class SystemMetrics:
 
     def take(self) -> dict[str, float]:
         """Take a sample and return the means since the last call."""
-        self._sample()
         with self._lock:
-            means = {name: fmean(values) for name, values in self._samples.items()}
-            self._samples.clear()
+            self._sample()
+            means = {f"system/{name}": mean for monitor in self._monitors for name, mean in monitor.aggregate_metrics().items()}
+            for monitor in self._monitors:
+                monitor.clear_metrics()
         return means
 
     def _sample_on(self) -> None:
-        while not self._over.wait(self._seconds):
-            self._sample()
+        while not self._over.is_set():
+            with self._lock:
+                self._sample()
+            self._over.wait(self._seconds)
 
     def _sample(self) -> None:
-        load = machine_load()
-        with self._lock:
-            for name, value in load.items():
-                self._samples[f"system/{name}"].append(value)
+        for monitor in self._monitors:
+            monitor.collect_metrics()
 
+    @cached_property
+    def _monitors(self) -> list[Any]:
+        load_mlflow()
+        from mlflow.system_metrics.metrics.cpu_monitor import CPUMonitor
+        from mlflow.system_metrics.metrics.disk_monitor import DiskMonitor
+        from mlflow.system_metrics.metrics.gpu_monitor import GPUMonitor
 
-def machine_load() -> dict[str, float]:
-    """Return the load of CPU, memory, disk and GPUs under MLflow's names."""
-    memory, disk = psutil.virtual_memory(), psutil.disk_usage("/")
-    load = {
-        "cpu_utilization_percentage": psutil.cpu_percent(),
-        "system_memory_usage_megabytes": memory.used / 1e6,
-        "system_memory_usage_percentage": memory.percent,
-        "disk_usage_percentage": disk.percent,
-    }
-    return load | gpu_load()
-
-
-def gpu_load() -> dict[str, float]:
-    """Return utilisation and memory of each NVIDIA GPU. Empty without a GPU or driver."""
-    try:
-        import pynvml
-
-        pynvml.nvmlInit()
-    except Exception:  # noqa: BLE001 - the error class is in a module that may be missing
-        return {}
-    try:
-        load: dict[str, float] = {}
-        for number in range(pynvml.nvmlDeviceGetCount()):
-            device = pynvml.nvmlDeviceGetHandleByIndex(number)
-            memory = pynvml.nvmlDeviceGetMemoryInfo(device)
-            load[f"gpu_{number}_utilization_percentage"] = float(pynvml.nvmlDeviceGetUtilizationRates(device).gpu)
-            load[f"gpu_{number}_memory_usage_megabytes"] = memory.used / 1e6
-            load[f"gpu_{number}_memory_usage_percentage"] = 100 * memory.used / memory.total
-        return load
-    except pynvml.NVMLError:  # MIG devices report no utilisation
-        return {}
-    finally:
-        pynvml.nvmlShutdown()
+        monitors = [CPUMonitor(), DiskMonitor()]
+        with suppress(ImportError, RuntimeError):  # no NVIDIA GPU or no driver
+            monitors.append(GPUMonitor())
+        return monitors

@@ -1,17 +1,16 @@
 """Read and write timeline.jsonl in the run's folder: the trainer's activities, one span per line.
 
-It uses the same clock as `Trajectory.began` and `Turn.began` (seconds since 1970), so that both can
-be shown on one time axis.
+It uses the same clock as `Trajectory.began` and `Turn.began`, so that both fit on one time axis.
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
-from tasks.tracking.step_metrics_file import append_line
+from tasks.files import append_row, read_rows
 
 TIMELINE = "timeline.jsonl"
 
@@ -35,24 +34,17 @@ class Span(NamedTuple):
 def append_spans(path: Path, step: int, spans: Mapping[str, tuple[float, float]]) -> None:
     """Append the activities of a step, given as part to (start, end)."""
     for part, (began, ended) in spans.items():
-        append_line(path, Span(step, part, began, ended)._asdict())
+        append_row(path, Span(step, part, began, ended)._asdict())
 
 
 def read_spans(path: Path) -> list[Span]:
-    """Return all spans in order of their start.
+    """Return all spans in order of their start. Damaged lines are skipped.
 
-    If a part was repeated after a kill, the later span counts. Incomplete lines are skipped.
+    If a part was repeated after a kill, the later span counts.
     """
-    try:
-        lines = path.read_bytes().split(b"\n")
-    except FileNotFoundError:
-        return []
     found: dict[tuple[int, str], Span] = {}
-    for line in lines:
-        try:
-            row = json.loads(line)
+    for row in read_rows(path):
+        with suppress(KeyError, TypeError, ValueError):
             span = Span(int(row["step"]), str(row["part"]), float(row["began"]), float(row["ended"]))
-        except (ValueError, KeyError, TypeError):
-            continue
-        found[span.step, span.part] = span
+            found[span.step, span.part] = span
     return sorted(found.values(), key=lambda span: span.began)

@@ -10,6 +10,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, Self
 
+from tasks.provision.process import this_process
 from tasks.rollout.trajectory import Trajectory
 from tasks.rollout.trajectory_parquet import write_trajectories
 from tasks.tracking.checkpoints import CheckpointEntry
@@ -17,7 +18,7 @@ from tasks.tracking.datasets import TaskListEntry
 from tasks.tracking.metrics import usable_metrics
 from tasks.tracking.mlflow_import import TrackingError
 from tasks.tracking.outbox import Outbox
-from tasks.tracking.owner import OWNER_TAG, this_process
+from tasks.tracking.owner import OWNER_TAG
 from tasks.tracking.runs import flatten
 from tasks.tracking.sender import Sender
 from tasks.tracking.store import absolute_uri, open_store
@@ -32,9 +33,9 @@ RUN = "run"
 class Tracker:
     """Record one run and its phases in MLflow.
 
-    Records are first written to disk, in the folder `records` of the run. A background thread sends
-    them in order. MLflow may be unavailable for any time. Missing records are sent when it is back,
-    or by the next command that uses the same MLflow. Repeated records are stored once.
+    Records are first written to the folder `records` of the run. A background thread sends them in
+    order. MLflow may be unavailable for any time: the rest is sent when it is back, or by the next
+    command that uses the same MLflow. Repeated records are stored once.
 
     Use it as a context manager. Leaving the block waits until MLflow has everything or does not
     answer.
@@ -74,15 +75,14 @@ class Tracker:
             self.flush(seconds=2)
 
     def start_run(self, name: str, params: Mapping[str, Any], tags: Mapping[str, str] | None = None) -> str:
-        """Start or resume the run. A finished run is not changed.
+        """Start or resume the run, and return its name for the other methods.
+
+        A finished run is not changed.
 
         Args:
             name: Name in MLflow.
             params: The recipe. Nested fields get dotted names.
             tags: Additional tags to search for.
-
-        Returns:
-            The run, to pass to the other methods.
 
         Raises:
             TrackingError: The store cannot be used, or the run has other parameters there.
@@ -94,19 +94,15 @@ class Tracker:
     def start_phase(
         self, phase: str, name: str, params: Mapping[str, Any] | None = None, tags: Mapping[str, str] | None = None, step: int = 0
     ) -> str:
-        """Start or resume a phase of the run. A finished phase is not changed.
+        """Start or resume a phase of the run (see `start_run`).
 
-        Metrics that `log_metrics` stores for the phase are also stored for the run.
+        Its metrics are also stored for the run.
 
         Args:
             phase: Our name of the phase.
             name: Name in MLflow.
-            params: Parameters of the phase. Nested fields get dotted names.
-            tags: Additional tags to search for.
+            params, tags: As for `start_run`.
             step: Number of training steps before the phase.
-
-        Returns:
-            The phase, to pass to the other methods.
         """
         self._start(phase, RUN, name, params or {}, tags, step)
         self._parents[phase] = RUN
@@ -115,14 +111,13 @@ class Tracker:
     def log_metrics(self, run: str, metrics: Mapping[str, float | None], step: int, of: str = "step", time: int | None = None) -> None:
         """Store metrics of the run, or of a phase and the run, once for each `of` and step.
 
-        Values that are None, nan or infinite are left out and counted in
-        `tracking/undefined_metrics`. If the values differ from those recorded before, MLflow's run
-        is deleted and recorded again with the new ones. The deleted run can be restored in MLflow.
+        Undefined values are left out and counted in `tracking/undefined_metrics`. If the values
+        differ from those recorded before, MLflow's run is deleted and recorded again with the new
+        ones. The deleted run can be restored in MLflow.
 
         Args:
             run: Result of `start_run` or `start_phase`.
-            metrics: Name to value. A slash makes a section on MLflow's page. Invalid characters are
-                replaced.
+            metrics: Name to value. A slash makes a section on MLflow's page.
             step: Training steps since the start of training, not of the phase.
             of: What was measured, e.g. "step" or "evaluation".
             time: Time of measurement in ms. Default: now.
@@ -138,43 +133,35 @@ class Tracker:
         if former is not None and former["values"] != clean:
             runs = former["runs"]
             self._drop(lambda record: bool(record["id"] == name))
-        self._add({"id": name, "kind": "metrics", "runs": runs, "step": step, "values": clean, "time": time})
+        self._outbox.add({"id": name, "kind": "metrics", "runs": runs, "step": step, "values": clean, "time": time})
+        self._sender.wake()
 
     def has_metrics(self, step: int, of: str = "step") -> bool:
         """Return whether `log_metrics` recorded this step and `of` before."""
         return f"{of} {step}" in self._outbox
 
     def log_trajectories(self, run: str, trajectories: Sequence[Trajectory], tags: Mapping[str, str] | None = None, step: int = 0) -> None:
-        """Store trajectories as traces of the run, once per step.
-
-        See `tasks.tracking.traces`. Its `sample_of` selects a sample.
-        """
-        name = f"traces of step {step} of {run}"
-        if name not in self._outbox:
-            path = self._outbox.folder / f"{name.replace(' ', '-')}.parquet"
+        """Store trajectories as traces of the run, once per step (see `tasks.tracking.traces`)."""
+        what = f"traces of step {step}"
+        if f"{what} of {run}" not in self._outbox:
+            path = self._outbox.folder / f"{what} of {run}.parquet".replace(" ", "-")
             write_trajectories(path, trajectories)
-            self._add({"id": name, "kind": "traces", "run": run, "step": step, "file": self._relative(path), "tags": dict(tags or {})})
+            self._add(what, "traces", run, step=step, file=self._relative(path), tags=dict(tags or {}))
 
     def register_checkpoint(self, run: str, entry: CheckpointEntry) -> None:
         """Register a checkpoint folder without copying it. See `tasks.tracking.checkpoints`."""
-        plain = asdict(entry) | {"folder": self._relative(entry.folder)}
-        record = {"id": f"checkpoint {entry.step} of {run}", "kind": "checkpoint", "run": run, "step": entry.step, "entry": plain}
-        self._add(record, update=True)
+        self._add(f"checkpoint {entry.step}", "checkpoint", run, step=entry.step, entry=self._plain(entry))
 
     def point_aliases(self, run: str, entry: CheckpointEntry, aliases: Sequence[str]) -> None:
         """Point aliases of the registered model, e.g. "champion", to this checkpoint.
 
         The checkpoint is registered if necessary.
         """
-        plain = asdict(entry) | {"folder": self._relative(entry.folder)}
-        record = {"id": f"aliases of {run}", "kind": "aliases", "run": run, "step": entry.step, "entry": plain, "aliases": list(aliases)}
-        self._add(record, update=True)
+        self._add("aliases", "aliases", run, step=entry.step, entry=self._plain(entry), aliases=list(aliases))
 
     def log_task_lists(self, run: str, entries: Sequence[TaskListEntry]) -> None:
         """Store the task lists that a run uses, as MLflow datasets."""
-        self._add(
-            {"id": f"task lists of {run}", "kind": "task lists", "run": run, "entries": [asdict(each) for each in entries]}, update=True
-        )
+        self._add("task lists", "task lists", run, entries=[asdict(each) for each in entries])
 
     def log_picture(self, run: str, path: Path) -> None:
         """Store a picture under its file name in the run. It replaces an older version.
@@ -184,13 +171,11 @@ class Tracker:
         """
         if not path.is_file():
             raise FileNotFoundError(f"the picture {path} does not exist")
-        changed = path.stat().st_mtime_ns
-        record = {"id": f"picture {path.name} of {run}", "kind": "picture", "run": run, "file": self._relative(path), "changed": changed}
-        self._add(record, update=True)
+        self._add(f"picture {path.name}", "picture", run, file=self._relative(path), changed=path.stat().st_mtime_ns)
 
     def log_table(self, run: str, markdown: str, name: str) -> None:
         """Store a Markdown table as `name`, e.g. "evaluation.md". It replaces an older version."""
-        self._add({"id": f"table {name} of {run}", "kind": "table", "run": run, "name": name, "text": markdown}, update=True)
+        self._add(f"table {name}", "table", run, name=name, text=markdown)
 
     def end_run(self, run: str, status: Literal["FINISHED", "FAILED", "KILLED"] = "FINISHED", step: int = 0) -> None:
         """End a run or a phase once all earlier records are stored.
@@ -201,7 +186,7 @@ class Tracker:
             step: Number of training steps completed.
         """
         if not self.is_finished(run):
-            self._add({"id": f"state of {run}", "kind": "state", "run": run, "status": status, "step": step}, update=True)
+            self._add("state", "state", run, status=status, step=step)
 
     def is_finished(self, run: str) -> bool:
         """Return whether a run or a phase ended as FINISHED."""
@@ -217,18 +202,7 @@ class Tracker:
         self._drop(lambda record: bool(record.get("step", 0) > step))
 
     def flush(self, seconds: float = 120, patience: float = 5) -> bool:
-        """Wait until MLflow has all records.
-
-        Args:
-            seconds: Longest wait, in seconds.
-            patience: Longest wait while MLflow does not answer, in seconds.
-
-        Returns:
-            Whether MLflow has all records. Missing ones stay on disk and are sent later.
-
-        Raises:
-            TrackingError: MLflow rejected a record.
-        """
+        """Wait until MLflow has all records, and return whether it has (see `Sender.wait`)."""
         return self._sender.wait(seconds, patience)
 
     def mlflow_id(self, run: str) -> str | None:
@@ -244,27 +218,20 @@ class Tracker:
         if self.is_finished(run):
             self._sender.wake()  # MLflow may have been unavailable when the run ended
             return
-        record = {
-            "id": f"state of {run}",
-            "kind": "state",
-            "run": run,
-            "parent": parent,
-            "status": "RUNNING",
-            "name": name,
-            "params": dict(flatten(params)),
-            "tags": {**(tags or {}), OWNER_TAG: this_process()},
-            "step": step,
-        }
-        self._add(record, update=True)
+        owned = {**(tags or {}), OWNER_TAG: this_process()}
+        self._add("state", "state", run, parent=parent, status="RUNNING", name=name, params=dict(flatten(params)), tags=owned, step=step)
 
-    def _add(self, record: dict[str, Any], *, update: bool = False) -> None:
-        self._outbox.add(record, update=update)
+    def _add(self, what: str, kind: str, run: str, **content: Any) -> None:
+        self._outbox.add({"id": f"{what} of {run}", "kind": kind, "run": run, **content}, update=True)
         self._sender.wake()
 
     def _drop(self, unwanted: Callable[[dict[str, Any]], bool]) -> None:
         with self._outbox.sending():
             if self._outbox.drop(unwanted):
                 self._sender.wake()
+
+    def _plain(self, entry: CheckpointEntry) -> dict[str, Any]:
+        return asdict(entry) | {"folder": self._relative(entry.folder)}
 
     def _relative(self, path: Path) -> str:
         """Return a path relative to the run's folder. It stays valid if the runs are moved."""

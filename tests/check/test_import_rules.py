@@ -38,7 +38,7 @@ ON_DEMAND = {"environments/searchqa/retrieval/e5.py": {"torch", "transformers"}}
 STARTED_BY_US = {
     "flows.settle",
     "tasks.agents.chat_format_check",
-    "tasks.provision.container_watcher",
+    "tasks.provision.containers",
     "tasks.provision.heartbeats",
     "tasks.provision.prefect_set_up",
     "tasks.provision.subreaper",

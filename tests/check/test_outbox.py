@@ -9,10 +9,11 @@ from typing import cast
 import pytest
 from mlflow.exceptions import MlflowException
 
+from tasks.provision.process import is_gone, this_process
+from tasks.tracking import background
 from tasks.tracking import sender as sender_module
 from tasks.tracking.mlflow_import import TrackingError
 from tasks.tracking.outbox import Outbox, Record, Sent, is_unsent
-from tasks.tracking.owner import is_gone, this_process
 from tasks.tracking.sender import Sender
 from tasks.tracking.step_metrics_file import append_step, read_steps, write_steps
 from tasks.tracking.store import Store
@@ -75,7 +76,7 @@ class Away:
         self.client = self
         self.uri, self.experiment_id = "test", "0"
         monkeypatch.setattr(sender_module, "write", self.write)
-        monkeypatch.setattr(sender_module, "_FIRST_PAUSE", 0.01)
+        monkeypatch.setattr(background, "FIRST_PAUSE_S", 0.01)
 
     def write(self, store: Store, outbox: Outbox, sent: Sent, record: Record) -> None:
         if self.times:

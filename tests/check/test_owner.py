@@ -10,12 +10,14 @@ from pathlib import Path
 
 import pytest
 
-from tasks.tracking.owner import RunBusyError, claimed, is_gone, this_process
+from tasks.provision.process import is_gone, this_process
+from tasks.tracking.owner import RunBusyError, claimed
 
 HOLD = """
 import sys
 from pathlib import Path
-from tasks.tracking.owner import claimed, this_process
+from tasks.provision.process import this_process
+from tasks.tracking.owner import claimed
 with claimed(Path(sys.argv[1]), "this run", "wait"):
     print(this_process(), flush=True)
     sys.stdin.read()

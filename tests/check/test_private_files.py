@@ -18,7 +18,7 @@ import pytest
 from configs.recipe import load_recipe
 from tasks.provision.errors import PrivacyError
 from tasks.provision.private_files import OwnedFolder, private_folder, private_runs, read_own, state_folder, stored_secret, sweep_owned
-from tasks.provision.process import MARK, ChildProcess, sweep
+from tasks.provision.process import MARK, ChildProcess, sweep, this_process
 from tasks.tracking.run_folder import RunFolder
 
 NOBODY = 65_534
@@ -49,7 +49,7 @@ def bystander() -> Iterator[tuple[subprocess.Popen[bytes], str]]:
 def plant(folder: Path, mark: str) -> Path:
     """A state file that says: the process with this mark belonged to an owner that is gone."""
     file = folder / "planted.json"
-    file.write_text(json.dumps({"name": "planted", "mark": mark, "log": "/nowhere", "owner": [os.getpid(), 1]}))
+    file.write_text(json.dumps({"name": "planted", "mark": mark, "log": "/nowhere", "owner": f"{this_process()}0"}))
     return file
 
 

@@ -65,7 +65,7 @@ def imported_packages() -> list[Path]:
     """What the server needs beside the standard library: the top of everything that it imports from site-packages."""
     code = (
         "import sys, uvloop, httptools\n"
-        "import environments.server.workers, environments.server.logs\n"
+        "import environments.server.workers, environments.server.logs, environments.token\n"
         "from environments.registry import load_world\nload_world('textcraft').create().reset(0)\n"
         "for module in list(sys.modules.values()):\n    print(getattr(module, '__file__', None))"
     )
@@ -176,13 +176,13 @@ def test_missing_image_is_named() -> None:
 
 ORPHAN = """
 import os, sys
-from tasks.provision import container_watch
+from tasks.provision import containers
 from tasks.provision.containers import ContainerServer
 server = ContainerServer("orphan", sys.argv[1], start_deadline_s=float(sys.argv[2]))
 server.start()
 print(server.url, flush=True)
 if sys.argv[3] == "unwatched":
-    container_watch._watch.kill()
+    containers._watch.kill()
 os.kill(os.getpid(), 9)
 """
 

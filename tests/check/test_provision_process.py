@@ -14,7 +14,7 @@ import psutil
 import pytest
 
 from tasks.provision.errors import LifecycleError, StartFailedError, StartTimeoutError
-from tasks.provision.process import ChildProcess, started_at, sweep
+from tasks.provision.process import ChildProcess, sweep, this_process
 from tests.support.counting_servers import ROOT
 from tests.support.processes import ended
 
@@ -229,8 +229,7 @@ def test_sweep_recognises_a_reused_process_id(tmp_path: Path) -> None:
     """The state file names an owner whose id now belongs to another process: this one."""
     bystander = subprocess.Popen(python("import time; time.sleep(600)"))
     try:
-        me = os.getpid()
-        state = {"name": "old", "mark": "old-1", "log": str(tmp_path / "old.log"), "owner": [me, (started_at(me) or 0) - 1]}
+        state = {"name": "old", "mark": "old-1", "log": str(tmp_path / "old.log"), "owner": f"{this_process()}0"}
         (tmp_path / "old-1.json").write_text(json.dumps(state))
         assert sweep(tmp_path) == []
         assert not (tmp_path / "old-1.json").exists()

@@ -12,8 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from tasks.tracking import run_copy, run_lease, run_mirror
-from tasks.tracking.owner import RunBusyError, this_process
+from tasks.provision.process import this_process
+from tasks.tracking import background, run_copy, run_lease, run_mirror
+from tasks.tracking.owner import RunBusyError
 from tasks.tracking.run_lease import RunLease, RunTakenOverError
 from tasks.tracking.run_mirror import RunMirror
 from tasks.tracking.shared_storage import SharedStorage
@@ -76,7 +77,7 @@ def test_upload_of_a_killed_process_is_continued_by_the_next(of_s3: SharedStorag
 def test_run_continues_during_a_storage_outage_and_uploads_everything_after(
     of_s3: SharedStorage, proxy: StorageProxy, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(run_mirror, "LONGEST_PAUSE_S", 1.0)
+    monkeypatch.setattr(background, "LONGEST_PAUSE_S", 1.0)
     caplog.set_level(logging.WARNING, run_mirror.__name__)
     run = make_run(tmp_path / "here", 1)
     with RunMirror(of_s3, run, FINGERPRINT, keep_one) as mirror:

@@ -1,0 +1,84 @@
+"""Files that survive kills: atomic replacement, JSON lines, and locks."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, Any
+
+
+def replace_file(path: Path, text: str, *, durable: bool = False) -> None:
+    """Write a file atomically: a reader gets the old content or the new one.
+
+    Args:
+        path: The file.
+        text: Its new content.
+        durable: Whether the content must also survive a power failure.
+    """
+    unfinished = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    with unfinished.open("w", encoding="utf-8") as stream:
+        stream.write(text)
+        if durable:
+            stream.flush()
+            os.fsync(stream.fileno())
+    unfinished.replace(path)
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """Return the JSON object in a file. Empty if the file is missing, damaged or another value."""
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def append_row(path: Path, row: Mapping[str, object], *, durable: bool = False) -> None:
+    """Append a JSON object on a new line, even if a kill cut off the previous line."""
+    with path.open("a+b") as stream:
+        size = stream.seek(0, os.SEEK_END)
+        stream.seek(max(0, size - 1))
+        cut_off = stream.read(1) not in (b"", b"\n")
+        stream.write(b"\n" * cut_off + json.dumps(row).encode() + b"\n")
+        if durable:
+            stream.flush()
+            os.fsync(stream.fileno())
+
+
+def read_rows(path: Path) -> list[dict[str, Any]]:
+    """Return the JSON objects of a file, one per line. Damaged lines are skipped.
+
+    Empty if the file does not exist.
+    """
+    try:
+        lines = path.read_bytes().split(b"\n")
+    except FileNotFoundError:
+        return []
+    return [row for line in lines if (row := parse_row(line)) is not None]
+
+
+def parse_row(line: bytes) -> dict[str, Any] | None:
+    """Return the JSON object on a line, or None if the line is damaged."""
+    try:
+        row = json.loads(line)
+    except ValueError:
+        return None
+    return row if isinstance(row, dict) else None
+
+
+@contextmanager
+def locked(path: Path, *, wait: bool = True) -> Iterator[IO[str]]:
+    """Hold an exclusive lock on a file, which is created if it is absent, and yield the file.
+
+    The kernel releases the lock when the process ends, however it ends.
+
+    Raises:
+        BlockingIOError: `wait` is False and another process holds the lock.
+    """
+    with path.open("a+", encoding="utf-8") as file:
+        fcntl.flock(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+        yield file
