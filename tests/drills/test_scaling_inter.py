@@ -7,7 +7,6 @@ import os
 import random
 import re
 import shutil
-import signal
 import subprocess
 import sys
 import time
@@ -187,20 +186,3 @@ def test_a_run_killed_at_random_moments_ends_with_the_weights_of_an_undisturbed_
     assert_one_value_a_step(tmp_path)
     assert {run.info.status for run in mlflow_runs(tmp_path)} == {"FINISHED"}
     assert unended_flow_runs(tmp_path) == []
-
-
-def test_ctrl_c_ends_every_process_without_a_traceback(policy: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("AGENTGYM_TRAINER_PROCESSES", "1")
-    run = start(tmp_path, policy, seeds__training=9)
-    try:
-        wait_for(lambda: metrics(tmp_path), run)
-        everyone = family(run.pid)
-        assert len(everyone) > 3
-        os.killpg(run.pid, signal.SIGINT)
-        # Takes 2 to 4 seconds; a run that hangs would hang for minutes.
-        gone, alive = psutil.wait_procs(everyone, timeout=30)
-        assert alive == []
-        assert next(process for process in gone if process.pid == run.pid).returncode == 130
-    finally:
-        end(run)
-    assert "Traceback" not in (tmp_path / "terminal.log").read_text()
