@@ -107,8 +107,8 @@ class InfraSettings(BaseSettings):
     trainer_processes: PositiveInt | None = None
     """Trainer processes on each machine, one per GPU.
 
-    Empty: the value in `launch`. Without one, two on a CPU with two cores or more, and one on a
-    GPU.
+    Empty: the value in `launch`. Without one it is one. On a CPU with two cores or more it is two
+    for `policy.dtype: float32`.
     """
     engine_urls: Annotated[list[str], NoDecode] = []
     """Running vLLM servers, comma-separated. Empty: see engine_servers.

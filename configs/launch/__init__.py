@@ -48,7 +48,7 @@ class Launch(ConfigModel):
     processes: PositiveInt | None = None
     """Processes per machine, one per GPU. AGENTGYM_TRAINER_PROCESSES takes precedence.
 
-    Empty: one on a GPU, two on a CPU with two cores or more.
+    Empty: one. On a CPU with two cores or more it is two for `policy.dtype: float32`.
     """
     sharding: Literal["none", "fsdp2"] = "none"
     """How model state is distributed.

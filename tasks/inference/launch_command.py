@@ -6,6 +6,7 @@ import json
 import sys
 from pathlib import Path
 
+from tasks.inference.cpu_threads import engine_threads
 from tasks.inference.token_guard import GUARD
 
 SERVER = "vllm.entrypoints.openai.api_server"
@@ -60,14 +61,15 @@ def command(
     if gpus is not None and gpus > 1:
         arguments += ["--tensor-parallel-size", str(gpus), "--distributed-executor-backend", "mp"]
     if gpus == 0 or (gpus is None and not Path("/dev/nvidiactl").exists()):  # on a CPU
-        variables |= {"OMP_NUM_THREADS": "1", "VLLM_CPU_OMP_THREADS_BIND": "nobind", "VLLM_CPU_KVCACHE_SPACE": str(cpu_cache_gb)}
+        variables |= {"OMP_NUM_THREADS": str(engine_threads(dtype))}
+        variables |= {"VLLM_CPU_OMP_THREADS_BIND": "nobind", "VLLM_CPU_KVCACHE_SPACE": str(cpu_cache_gb)}
         # compiling the sampler takes longer than all sampling of a small run
         variables |= {"TORCHDYNAMO_DISABLE": "1"}
         # vLLM cannot see that the number of OMP threads is set here, so it would step in another
         # process. That costs 12 s of CPU to start, 700 MB and twice the time per token of a small
         # model.
         variables |= {"VLLM_ENABLE_V1_MULTIPROCESSING": "0"}
-        arguments += ["--enforce-eager", "--worker-extension-cls", "tasks.inference.vllm_cpu_worker.PlainWeights", "--block-size", "32"]
+        arguments += ["--enforce-eager", "--worker-extension-cls", "tasks.inference.vllm_cpu_worker.FollowingWeights", "--block-size", "32"]
         arguments += ["--no-enable-chunked-prefill", "--max-num-batched-tokens", str(max(8192, context_length))]
     else:
         arguments += ["--gpu-memory-utilization", str(gpu_memory_fraction)]

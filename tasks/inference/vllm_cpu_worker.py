@@ -1,4 +1,4 @@
-"""Worker extension of a vLLM server on a CPU that makes linear layers batch-invariant.
+"""Worker extension of a vLLM server on a CPU whose linear layers follow each load of weights.
 
 It is imported before the model is loaded (see `vllm_cpu`).
 """
@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from vllm.platforms import current_platform
 
-from tasks.inference.vllm_cpu import make_rows_invariant
+from tasks.inference.vllm_cpu import prepare_vllm
 
 if current_platform.is_cpu():
-    make_rows_invariant()
+    prepare_vllm()
 
 
-class PlainWeights:
+class FollowingWeights:
     """An empty extension of vLLM's worker. Importing this module has the effect."""

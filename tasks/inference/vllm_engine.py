@@ -17,8 +17,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
+from tasks.inference.cpu_threads import engine_threads
 from tasks.inference.engine import EngineAsleepError, EngineBusyError, EngineError, Generation, Sampling
-from tasks.inference.vllm_cpu import BLOCK_TOKENS, make_rows_invariant, rows_are_invariant
+from tasks.inference.vllm_cpu import BLOCK_TOKENS, note_load, prepare_vllm, rows_are_invariant
 from tasks.provision.local import ON_LOOPBACK
 
 if TYPE_CHECKING:
@@ -54,7 +55,7 @@ def vllm_parameters(sampling: Sampling) -> SamplingParams:
 def import_vllm(cpu_cache_gb: int) -> None:
     """Import vLLM after setting the environment variables that it reads.
 
-    They select one process, one thread for the small matrices on a CPU, and few log messages.
+    They select one process and few log messages.
     """
     os.environ.setdefault("VLLM_ENABLE_V1_MULTIPROCESSING", "0")
     os.environ.setdefault("VLLM_CPU_KVCACHE_SPACE", str(cpu_cache_gb))
@@ -125,7 +126,8 @@ class VllmEngine:
         if sleep_mode and not current_platform.is_sleep_mode_available():
             raise EngineError(f"AGENTGYM_ENGINE_SLEEP is true, but vLLM has no sleep mode on {current_platform.device_type}. Unset it.")
         if self._on_cpu:
-            make_rows_invariant()
+            prepare_vllm()
+        self._threads = engine_threads(dtype, torch.distributed.get_world_size() if distributed else 1)
         arguments = EngineArgs(
             model=model,
             dtype=dtype,
@@ -146,7 +148,9 @@ class VllmEngine:
             async_scheduling=False,
             distributed_executor_backend="external_launcher" if distributed else None,
         )
-        set_threads = torch.set_num_threads
+        set_threads, threads = torch.set_num_threads, torch.get_num_threads()
+        if self._on_cpu:
+            torch.set_num_threads(self._threads)
         try:
             with warnings.catch_warnings(), _variables({} if distributed else ON_LOOPBACK):
                 # vLLM's search for kernels accesses every name of every module, including
@@ -158,6 +162,7 @@ class VllmEngine:
         finally:
             # on a CPU vLLM replaces it with a function that does nothing
             torch.set_num_threads = set_threads
+            torch.set_num_threads(threads)
         self._torch = torch
         self._device = None if self._on_cpu else torch.cuda.current_device()
         self.batch_invariant = self._on_cpu and dtype == "float32" and rows_are_invariant()
@@ -199,14 +204,13 @@ class VllmEngine:
     async def _step_until_idle(self) -> None:
         """Step the engine while it has work. The event loop runs between two steps.
 
-        On a CPU this uses one thread. vLLM's attention divides a batch among the threads, so with
-        several threads its sums would depend on the batch.
+        On a CPU this uses as many threads as `engine_threads` returns.
         """
         threads = self._torch.get_num_threads()
         if self._device is not None:
             self._torch.cuda.set_device(self._device)  # the current device is set per thread
         if self._on_cpu:
-            self._torch.set_num_threads(1)
+            self._torch.set_num_threads(self._threads)
         try:
             while self._waiting:
                 outputs = self._engine.step()
@@ -257,6 +261,7 @@ class VllmEngine:
             self._engine.wake_up(["weights"])
         with self._torch.no_grad():
             self._engine.apply_model(lambda model: model.load_weights(weights))
+        note_load()
         if self._asleep:
             self._engine.wake_up(["kv_cache"])
             self._asleep = False

@@ -15,9 +15,9 @@ from tasks.inference.engine import Engine, EngineError, Sampling
 from tasks.inference.event_loop import in_event_loop
 
 # Largest mean absolute difference of log-probabilities due to rounding, in nats, by dtype of the
-# engine. Measured: 1e-6 in float32 and 0.004 in bfloat16 with a small model. Weights that were not
-# really loaded differ by 0.5 or more.
-TOLERANCE = {"float32": 1e-4, "bfloat16": 0.05, "float16": 0.05}
+# engine. Measured: 1e-6 in float32; in bfloat16 0.004 with a small model and 0.06 with SmolLM2-135M,
+# whose residual stream has large values. Weights that were not really loaded differ by 0.5 or more.
+TOLERANCE = {"float32": 1e-4, "bfloat16": 0.1, "float16": 0.05}
 
 SLACK, SLACK_OF_FEW = 2.0, 8.0
 """An episode's mean gap may be `SLACK + SLACK_OF_FEW / sqrt(tokens)` times the tolerance."""

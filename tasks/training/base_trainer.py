@@ -28,6 +28,7 @@ from tasks.rollout.trajectory import Trajectory, Turn
 from tasks.tracking.step_metrics_file import METRICS, Steps, write_steps
 from tasks.tracking.timeline import TIMELINE, append_spans
 from tasks.training import checkpoint
+from tasks.training.compute_dtype import compute_dtype
 from tasks.training.lora import ADAPTER, adapters, load_adapter, save_adapter, set_adapters, without_lora
 from tasks.training.loss_record import LossRecord
 from tasks.training.micro_batches import Tensors, deal, pad_trajectories, whole_rows, within
@@ -83,7 +84,7 @@ class BaseTrainer(Trainer):
     @property
     def compute_dtype(self) -> torch.dtype:
         """The compute dtype of the models. The policy's weights are float32 regardless."""
-        return torch.bfloat16 if torch.cuda.is_available() and self.experiment.policy.dtype == "bfloat16" else torch.float32
+        return compute_dtype(self.experiment.policy.dtype)
 
     @property
     def engine_dtype(self) -> torch.dtype:

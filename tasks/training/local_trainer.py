@@ -68,7 +68,7 @@ class LocalTrainer:
         job_file = job.folder / "trainer.json"
         self._process = ChildProcess(
             "trainer",
-            launch_command(infrastructure, job_file, self._folder / "verdict"),
+            launch_command(infrastructure, job.experiment.policy.dtype, job_file, self._folder / "verdict"),
             environment={
                 **trainer_variables(),
                 "PYTHONPATH": os.pathsep.join(filter(None, [str(Path(tasks.__file__).parent.parent), os.environ.get("PYTHONPATH")])),
@@ -149,7 +149,12 @@ def read_verdict(file: Path) -> str | None:
 
 
 def launch_command(
-    infrastructure: InfraSettings, job_file: Path, verdict: Path, node: int = 0, rendezvous_address: tuple[str, int] | None = None
+    infrastructure: InfraSettings,
+    dtype: str,
+    job_file: Path,
+    verdict: Path,
+    node: int = 0,
+    rendezvous_address: tuple[str, int] | None = None,
 ) -> list[str]:
     """Return the command that starts the trainer on one machine.
 
@@ -157,13 +162,14 @@ def launch_command(
 
     Args:
         infrastructure: Number of processes and nodes.
+        dtype: `policy.dtype` of the recipe, see `default_processes`.
         job_file: The job of the processes.
         verdict: File for the report of a failed process.
         node: Number of this machine, from 0.
         rendezvous_address: Address and port of the first machine. The default is in the launch file.
     """
     launch = trainer_launch(infrastructure)
-    processes = str(launch.processes or default_processes(infrastructure))
+    processes = str(launch.processes or default_processes(infrastructure, dtype))
     if launch.nodes == 1 and rendezvous_address is None and not has_gpu():
         return [sys.executable, "-m", "tasks.training.forked_launch", str(verdict), processes, str(job_file.absolute())]
     address, port = rendezvous_address or (launch.first_node, launch.port)
@@ -190,18 +196,24 @@ def trainer_launch(infrastructure: InfraSettings) -> Launch:
     return launch.model_copy(update={"processes": processes})
 
 
-def default_processes(infrastructure: InfraSettings) -> int:
+def default_processes(infrastructure: InfraSettings, dtype: str = "bfloat16") -> int:
     """Return the default number of processes on this machine or node.
 
-    On a CPU with at least two cores it is two: each process has an engine, and an engine for small
-    matrices uses one core. It is one in these cases:
+    On a CPU with at least two cores it is two for float32: each process has an engine, and a
+    float32 engine uses one core. It is one in these cases:
 
+    - `dtype` is not float32, so one engine uses all cores, and the model may fill the memory.
     - The machine has a GPU. The user decides which GPUs are free.
     - vLLM servers generate, so a second process has no use.
     - The nodes belong to a Ray cluster, where this machine's cores do not matter.
+
+    Args:
+        infrastructure: Settings of trainer and engine.
+        dtype: `policy.dtype` of the recipe. It only matters on a CPU.
     """
     elsewhere = infrastructure.engine_urls or infrastructure.engine_servers or infrastructure.ray_address
-    return 1 if elsewhere or has_gpu() else min(2, len(os.sched_getaffinity(0)))
+    one = elsewhere or has_gpu() or dtype != "float32"
+    return 1 if one else min(2, len(os.sched_getaffinity(0)))
 
 
 def has_gpu() -> bool:

@@ -69,7 +69,9 @@ class RayTrainer:
         environment = {**inherited_variables(), **token_variables(), **trainer_variables(), **(ON_LOOPBACK if nodes == 1 else {})}
         for node, actor in enumerate(self._actors):
             self._verdicts[node].unlink(missing_ok=True)
-            command = launch_command(self._infrastructure, job_file, self._verdicts[node].absolute(), node, points[0])
+            command = launch_command(
+                self._infrastructure, job.experiment.policy.dtype, job_file, self._verdicts[node].absolute(), node, points[0]
+            )
             log = self.log_path if node == 0 else self.log_path.with_name(f"trainer-{node}.log")
             answer(actor.start.remote(command, environment, log.absolute()), self._name(node), ASK_SECONDS)
 

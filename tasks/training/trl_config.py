@@ -11,6 +11,7 @@ from trl import DPOConfig, GRPOConfig, SFTConfig
 from configs.experiment import Experiment
 from configs.imitation import DPO
 from configs.policy_gradient import PolicyGradient
+from tasks.training.compute_dtype import compute_dtype
 
 LOSS_TYPES = {"tokens": "dapo", "trajectory": "grpo", "constant": "dr_grpo"}
 
@@ -74,7 +75,7 @@ def _common(experiment: Experiment, folder: Path) -> dict[str, Any]:
         "warmup_steps": algorithm.warmup_steps * algorithm.updates_per_step,
         "weight_decay": algorithm.weight_decay,
         "max_grad_norm": algorithm.max_gradient_norm,
-        "bf16": on_gpu and experiment.policy.dtype == "bfloat16",
+        "bf16": compute_dtype(experiment.policy.dtype) is torch.bfloat16,
         "fp16": on_gpu and experiment.policy.dtype == "float16",
         "use_cpu": not on_gpu,
         "gradient_checkpointing": experiment.policy.gradient_checkpointing,

@@ -14,10 +14,12 @@ from multiprocessing import get_context
 from pathlib import Path
 
 import pytest
+import torch
 
 from configs.infrastructure import InfraSettings, SettingsError, infra_settings
 from configs.launch import LaunchError, launch_names, load_launch
 from tasks.training import forked_launch, local_trainer
+from tasks.training.compute_dtype import compute_dtype
 from tasks.training.forked_launch import ends
 from tasks.training.launch import End
 from tasks.training.launch import verdict as verdict_of
@@ -30,20 +32,36 @@ def test_launch_file_sets_the_number_of_processes(name: str, monkeypatch: pytest
     monkeypatch.setenv("AGENTGYM_RAY_ADDRESS", "auto" if name.startswith("ray") else "")
     monkeypatch.setattr(local_trainer, "has_gpu", lambda: True)
     launch = load_launch(name)
-    command = launch_command(infra_settings(), Path("job.json"), Path("verdict"))
+    command = launch_command(infra_settings(), "float32", Path("job.json"), Path("verdict"))
     assert command[command.index("--nproc_per_node") + 1] == str(launch.processes)
     assert command[command.index("--nnodes") + 1] == str(launch.nodes)
     assert ("memory" in command) == (launch.nodes == 1)
     monkeypatch.setenv("AGENTGYM_TRAINER_PROCESSES", "3")
-    command = launch_command(infra_settings(), Path("job.json"), Path("verdict"))
+    command = launch_command(infra_settings(), "float32", Path("job.json"), Path("verdict"))
     assert command[command.index("--nproc_per_node") + 1] == "3"
+
+
+@pytest.mark.parametrize(("dtype", "processes"), [("float32", min(2, len(os.sched_getaffinity(0)))), ("bfloat16", 1)])
+def test_only_float32_trains_with_several_processes_on_a_cpu(dtype: str, processes: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(local_trainer, "has_gpu", lambda: False)
+    command = launch_command(InfraSettings(), dtype, Path("job.json"), Path("verdict"))
+    assert command[4] == str(processes)
+    assert launch_command(InfraSettings(trainer_processes=3), dtype, Path("job.json"), Path("verdict"))[4] == "3"
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
+def test_a_cpu_computes_in_bfloat16_only_with_instructions_for_it(dtype: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    for features in ({}, {"amx_bf16": True}, {"avx512_bf16": True}):
+        monkeypatch.setattr(torch.cpu, "get_capabilities", lambda found=features: found)
+        assert compute_dtype(dtype) is (torch.bfloat16 if features and dtype == "bfloat16" else torch.float32)
 
 
 def test_processes_of_one_machine_without_gpu_are_forks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(local_trainer, "has_gpu", lambda: False)
-    command = launch_command(InfraSettings(trainer_processes=3), Path("job.json"), Path("verdict"))
+    command = launch_command(InfraSettings(trainer_processes=3), "float32", Path("job.json"), Path("verdict"))
     assert command[1:] == ["-m", "tasks.training.forked_launch", "verdict", "3", str(Path("job.json").absolute())]
-    command = launch_command(InfraSettings(trainer_processes=3), Path("job.json"), Path("verdict"), 1, ("10.0.0.7", 21000))
+    command = launch_command(InfraSettings(trainer_processes=3), "float32", Path("job.json"), Path("verdict"), 1, ("10.0.0.7", 21000))
     assert "tasks.training.launch" in command
 
 
@@ -76,7 +94,7 @@ def test_trainer_nodes_on_a_ray_cluster_use_rays_address(monkeypatch: pytest.Mon
     with pytest.raises(SettingsError, match=r"first_node.*ray_address"):
         infra_settings()
     monkeypatch.setenv("AGENTGYM_RAY_ADDRESS", "auto")
-    command = launch_command(infra_settings(), Path("job.json"), Path("verdict"), 1, ("10.0.0.7", 21000))
+    command = launch_command(infra_settings(), "float32", Path("job.json"), Path("verdict"), 1, ("10.0.0.7", 21000))
     place = command[command.index("--nnodes") : command.index("-m", command.index("--nnodes"))]
     assert place == ["--nnodes", "2", "--nproc_per_node", "8", "--node_rank", "1", "--master_addr", "10.0.0.7", "--master_port", "21000"]
 
@@ -122,7 +140,7 @@ def test_launcher_names_the_killed_process_and_leaves_no_file(tmp_path: Path, mo
     program.write_text("import os, signal\nos.kill(os.getpid(), signal.SIGKILL)\n")
     temporary.mkdir()
     monkeypatch.setattr(local_trainer, "has_gpu", lambda: True)
-    *launcher, _, _, job = launch_command(InfraSettings(trainer_processes=1), program, verdict)
+    *launcher, _, _, job = launch_command(InfraSettings(trainer_processes=1), "float32", program, verdict)
     subprocess.run([*launcher, job], env=os.environ | {"TMPDIR": str(temporary)}, capture_output=True, check=False)
     assert "SIGKILL" in verdict.read_text()
     assert list(temporary.iterdir()) == []

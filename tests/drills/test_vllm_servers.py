@@ -49,7 +49,7 @@ def servers(policy: str, state_dir: Path) -> Iterator[list[LocalServer]]:
         cpu_cache_gb=1,
         weights=stored_transfer.BACKEND,
     )
-    words[words.index("tasks.inference.vllm_cpu_worker.PlainWeights")] = "tests.support.stored_transfer.PlainWeights"
+    words[words.index("tasks.inference.vllm_cpu_worker.FollowingWeights")] = "tests.support.stored_transfer.FollowingWeights"
     share_token()
     with ExitStack() as stack:
         started = []

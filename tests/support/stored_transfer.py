@@ -22,7 +22,7 @@ from vllm.distributed.weight_transfer.factory import WeightTransferEngineFactory
 from vllm.distributed.weight_transfer.nccl_common import NCCLWeightTransferInitInfo, worker_init_payload
 from vllm.distributed.weight_transfer.nccl_engine import NCCLWeightTransferUpdateInfo
 
-from tasks.inference.vllm_cpu_worker import PlainWeights
+from tasks.inference.vllm_cpu_worker import FollowingWeights
 
 BACKEND = "stored"
 LOOPBACK = "127.0.0.1"
@@ -95,4 +95,4 @@ def stored_group(members: int, servers: VLLMWeightSyncClient, weights: WeightSou
 
 WeightTransferEngineFactory.register_engine(BACKEND, StoredReceiver)
 
-__all__ = ["BACKEND", "PlainWeights", "stored_group"]
+__all__ = ["BACKEND", "FollowingWeights", "stored_group"]
