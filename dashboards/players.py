@@ -71,7 +71,7 @@ class Players:
 
     def _serve(self, world: World) -> tuple[str, ...]:
         with self._closing:
-            return self._resources.enter_context(environment_replicas(world.name, rules=world.rules, backend="local")).urls
+            return self._resources.enter_context(environment_replicas(world.name, rules=world.rules)).urls
 
     def _open(self, world: World, source: Source) -> Agent:
         # Only one episode runs at a time. Plain transformers starts faster than a batching engine.

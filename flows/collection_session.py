@@ -51,7 +51,7 @@ class CollectionSession:
                     environment.name,
                     infrastructure.environment_servers,
                     rules=environment.rules,
-                    backend="container" if infrastructure.environment_backend == "container" else "local",
+                    backend=infrastructure.environment_backend,
                     image=infrastructure.environment_image,
                     infrastructure=infrastructure,
                 )

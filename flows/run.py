@@ -207,7 +207,7 @@ def environment_servers(run: Run) -> Iterator[ReplicaSet | None]:
         run.experiment.environment.name,
         infrastructure.environment_servers,
         rules=run.experiment.environment.rules,
-        backend="container" if infrastructure.environment_backend == "container" else "local",
+        backend=infrastructure.environment_backend,
         image=infrastructure.environment_image,
         infrastructure=infrastructure,
     )

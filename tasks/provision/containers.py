@@ -26,10 +26,9 @@ import docker.errors
 import requests
 from docker.models.containers import Container
 
-import tasks
 from tasks.provision.errors import LifecycleError, ProvisionError, StartFailedError, StartTimeoutError
 from tasks.provision.local import HOST, answers
-from tasks.provision.process import is_gone, this_process
+from tasks.provision.process import importing, is_gone, this_process
 
 LABEL = "provision.name"
 OWNER_LABEL = "provision.owner"
@@ -237,13 +236,12 @@ def _start_watch() -> None:
     global _watch
     with _lock:
         if _watch is None or _watch.poll() is not None:
-            root = str(Path(tasks.__file__).parent.parent)
             _watch = subprocess.Popen(
                 [sys.executable, "-m", __name__, this_process()],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,
-                env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH")]))},
+                env=os.environ | importing(),
                 start_new_session=True,
             )
 

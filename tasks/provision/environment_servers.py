@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import sys
 from pathlib import Path
@@ -13,10 +12,7 @@ from configs.mixture import SEPARATOR, members
 from configs.rules import Rules
 from environments.registry import image_of
 from environments.token import VARIABLE, shared_token
-from tasks.provision.errors import ProvisionError
 from tasks.provision.replica_set import ReplicaSet, local_replicas
-
-log = logging.getLogger(__name__)
 
 PATH_MAX = 256
 IMAGES = "agentgym-env"
@@ -25,8 +21,6 @@ IMAGES = "agentgym-env"
 `make images` builds them, one for each set of packages that worlds need.
 """
 
-Backend = Literal["auto", "local", "container"]
-
 
 def environment_replicas(
     world: str,
@@ -34,7 +28,7 @@ def environment_replicas(
     *,
     rules: Rules = "ours",
     workers: int = 1,
-    backend: Backend = "auto",
+    backend: Literal["process", "container"] = "process",
     image: str | None = None,
     infrastructure: InfraSettings | None = None,
     state_dir: Path | None = None,
@@ -49,8 +43,7 @@ def environment_replicas(
         replicas: Number of servers, each with its own port.
         rules: The rules under which the world is played.
         workers: Processes per server.
-        backend: "local" processes, "container", or "auto": containers if an image is named and an
-            engine answers.
+        backend: Whether the servers are local processes or containers.
         image: Container image of an environment server that listens on port 8000. By default the
             Dockerfile's image for this world. The world's variables are passed in, and files and
             folders that they name are mounted read-only.
@@ -62,7 +55,7 @@ def environment_replicas(
         raise ValueError(f"replicas is {replicas}, but at least one server is needed")
     serve = [world, "--rules", rules, "--workers", str(workers)]
     token = {VARIABLE: shared_token()}  # shared by this process, its children and the servers
-    if _in_containers(backend, image):
+    if backend == "container":
         from tasks.provision.containers import ContainerServer
 
         variables = world_variables(world)
@@ -106,18 +99,3 @@ def world_variables(world: str) -> dict[str, str]:
 def _exists(value: str) -> bool:
     """Return whether a variable's value names an existing file or folder."""
     return bool(value) and len(value) < PATH_MAX and Path(value).exists()
-
-
-def _in_containers(backend: Backend, image: str | None) -> bool:
-    if backend == "local" or (backend == "auto" and image is None):
-        return False
-    from tasks.provision.containers import connect
-
-    try:
-        connect().close()
-    except ProvisionError:
-        if backend == "container":
-            raise
-        log.warning("The container engine does not answer. Servers are started as local processes instead of %s.", image)
-        return False
-    return True

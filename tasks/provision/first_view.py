@@ -1,9 +1,8 @@
 """Change the first view of MLflow's and Prefect's pages, by a script at the start of each page.
 
-MLflow 3.17 opens its GenAI view, which hides runs under "Evaluation runs", and keeps the choice in
-the browser. Our server opens the model training view, which shows runs, for users who have not
-chosen. The switch at the top left of the page still works. Prefect 3.7 shows "no such page" to
-users who follow a link before logging in. Our server asks for the login and then shows the page.
+MLflow 3.17 opens its GenAI view, which hides runs under "Evaluation runs". Our server opens the
+model training view for users who have not chosen. Prefect 3.7 shows "no such page" to users who
+follow a link before logging in. Our server asks for the login and then shows the page.
 """
 
 from __future__ import annotations
@@ -24,29 +23,20 @@ LOGIN = (
 
 def of_mlflow(app: ASGIApp) -> ASGIApp:
     """Wrap MLflow's application so that its page opens the model training view."""
-    return BeginsWith(app, MODEL_TRAINING, lambda path: path == "/")
+    return _with_script(app, MODEL_TRAINING, lambda path: path == "/")
 
 
 def of_prefect(app: ASGIApp) -> ASGIApp:
     """Wrap Prefect's application so that each page asks for the login first."""
-    return BeginsWith(app, LOGIN, lambda path: not path.startswith("/api/") and "." not in path.rpartition("/")[2])
+    return _with_script(app, LOGIN, lambda path: not path.startswith("/api/") and "." not in path.rpartition("/")[2])
 
 
-class BeginsWith:
-    """An application whose pages begin with a script. Other responses pass unchanged."""
+def _with_script(app: ASGIApp, script: bytes, is_page: Callable[[str], bool]) -> ASGIApp:
+    """Wrap an application so that the paths that lead to a page begin with a script."""
 
-    def __init__(self, app: ASGIApp, script: bytes, is_page: Callable[[str], bool]) -> None:
-        """
-        Args:
-            app: The application.
-            script: An HTML element.
-            is_page: Whether a path leads to a page.
-        """
-        self._app, self._script, self._is_page = app, script, is_page
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http" or not self._is_page(scope["path"]):
-            await self._app(scope, receive, send)
+    async def wrapped(scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http" or not is_page(scope["path"]):
+            await app(scope, receive, send)
             return
         # Request the page complete and uncompressed, so that the script can be inserted. Caching is
         # off, so that an updated package is served at once.
@@ -63,10 +53,12 @@ class BeginsWith:
             body += message.get("body", b"")
             if message.get("more_body"):
                 return
-            page = body.replace(b"<head>", b"<head>" + self._script, 1)
+            page = body.replace(b"<head>", b"<head>" + script, 1)
             dropped = (b"content-length", b"etag", b"last-modified")
             headers = [(name, value) for name, value in start["headers"] if name.lower() not in dropped]
             await send({**start, "headers": [*headers, (b"content-length", str(len(page)).encode())]})
             await send({"type": "http.response.body", "body": page})
 
-        await self._app(scope, receive, hold)
+        await app(scope, receive, hold)
+
+    return wrapped

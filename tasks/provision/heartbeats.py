@@ -19,15 +19,14 @@ import time
 import uuid
 from contextlib import suppress
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
 
 from tasks.provision.prefect_api import PrefectApi
+from tasks.provision.process import ROOT
 
 HEARTBEAT_S = 30.0
 """Seconds between heartbeats. The automation waits twenty times as long."""
 CHECK_S = 1.0
-ROOT = Path(__file__).resolve().parents[2]
 
 
 def start_heartbeats(flow_run: str) -> None:

@@ -148,24 +148,18 @@ class LoginGate:
         return checked
 
 
-class NoFrames:
-    """An application whose pages browsers do not show in frames of other pages."""
+def no_frames(app: ASGIApp) -> ASGIApp:
+    """Wrap an application so that browsers do not show its pages in frames of other pages."""
+    refused = [(b"x-frame-options", b"DENY"), (b"content-security-policy", b"frame-ancestors 'none'")]
 
-    def __init__(self, app: ASGIApp) -> None:
-        """
-        Args:
-            app: The application.
-        """
-        self._app = app
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def wrapped(scope: Scope, receive: Receive, send: Send) -> None:
         async def with_headers(message: Message) -> None:
-            if message["type"] == "http.response.start":
-                refuse = [(b"x-frame-options", b"DENY"), (b"content-security-policy", b"frame-ancestors 'none'")]
-                message = {**message, "headers": [*message["headers"], *refuse]}
-            await send(message)
+            is_start = message["type"] == "http.response.start"
+            await send({**message, "headers": [*message["headers"], *refused]} if is_start else message)
 
-        await self._app(scope, receive, with_headers)
+        await app(scope, receive, with_headers)
+
+    return wrapped
 
 
 def client_of(scope: Scope) -> str:

@@ -24,28 +24,23 @@ def behind_login() -> ASGIApp:
     from mlflow.server.fastapi_app import app
 
     login = f"{os.environ['MLFLOW_TRACKING_USERNAME']}:{os.environ['MLFLOW_TRACKING_PASSWORD']}"
-    return OwnOriginOnly(LoginGate(first_view.of_mlflow(app), login, "make up"))
+    return own_origin_only(LoginGate(first_view.of_mlflow(app), login, "make up"))
 
 
-class OwnOriginOnly:
-    """An application that refuses requests from pages of other origins.
+def own_origin_only(app: ASGIApp) -> ASGIApp:
+    """Wrap an application so that it refuses requests from pages of other origins.
 
     Browsers would send the user's login with them.
     """
 
-    def __init__(self, app: ASGIApp) -> None:
-        """
-        Args:
-            app: The protected application.
-        """
-        self._app = app
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def wrapped(scope: Scope, receive: Receive, send: Send) -> None:
         headers = Headers(scope=scope) if scope["type"] in ("http", "websocket") else Headers()
         origin = headers.get("origin")
         if origin is None or urlsplit(origin).netloc == headers.get("host"):
-            await self._app(scope, receive, send)
+            await app(scope, receive, send)
         elif scope["type"] == "http":
             await PlainTextResponse("requests from pages of other origins are rejected", 403)(scope, receive, send)
         else:
             await send({"type": "websocket.close"})
+
+    return wrapped

@@ -19,7 +19,7 @@ from starlette.routing import Mount
 from starlette.types import ASGIApp
 
 from tasks.provision import first_view
-from tasks.provision.login_gate import LoginGate, NoFrames
+from tasks.provision.login_gate import LoginGate, no_frames
 
 SCHEMA_PATHS = ("/openapi.json", "/docs", "/docs/oauth2-redirect", "/redoc")
 """Pages about the API, which Prefect serves without checking the login."""
@@ -27,7 +27,7 @@ SCHEMA_PATHS = ("/openapi.json", "/docs", "/docs/oauth2-redirect", "/redoc")
 
 def services() -> ASGIApp:
     """Return the server of `make up`, with pages and the services that schedule and check runs."""
-    return NoFrames(_behind_login(first_view.of_prefect(_without_schema(create_app(final=True)))))
+    return no_frames(_behind_login(first_view.of_prefect(_without_schema(create_app(final=True)))))
 
 
 def one_run() -> ASGIApp:

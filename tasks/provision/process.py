@@ -28,6 +28,8 @@ from tasks.provision.private_files import private_folder, read_own, state_folder
 
 SUBREAPER = Path(__file__).with_name("subreaper.py")
 MARK = "PROVISIONED_AS"
+ROOT = Path(__file__).resolve().parents[2]
+"""Folder that this project is imported from."""
 LOG_AGE_S = 7 * 86_400.0
 POLL_S = 0.02
 
@@ -229,6 +231,12 @@ def started_at(pid: int) -> int | None:
     except OSError:
         return None
     return None if fields[0] in "ZX" else int(fields[19])
+
+
+def importing(environment: Mapping[str, str] | None = None) -> dict[str, str]:
+    """Return variables with which a process can import this project, from any working directory."""
+    path = [str(ROOT), *os.environ.get("PYTHONPATH", "").split(os.pathsep)]
+    return {**(environment or {}), "PYTHONPATH": os.pathsep.join(dict.fromkeys(filter(None, path)))}
 
 
 def this_process() -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
 import threading
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -11,10 +10,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import Protocol, Self
 
-import tasks
 from tasks.provision.errors import ProvisionError, RestartBudgetError
 from tasks.provision.local import LocalServer
-from tasks.provision.process import sweep
+from tasks.provision.process import importing, sweep
 
 log = logging.getLogger(__name__)
 
@@ -154,11 +152,8 @@ def local_replicas(
         environment: Variables of the replicas in addition to those of this process.
         start_deadline_s: Seconds in which a replica must become healthy.
     """
-    root = str(Path(tasks.__file__).parent.parent)
-    path = os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH")]))
-    variables = {**(environment or {}), "PYTHONPATH": path}
     servers = [
-        LocalServer(f"{name}-{number}", command, state_dir=state_dir, environment=variables, start_deadline_s=start_deadline_s)
+        LocalServer(f"{name}-{number}", command, state_dir=state_dir, environment=importing(environment), start_deadline_s=start_deadline_s)
         for number, command in enumerate(commands)
     ]
     return ReplicaSet(servers, restart_budget=restart_budget, state_dir=state_dir)

@@ -8,7 +8,6 @@ supervisor and the addresses. The record of a dead supervisor is ignored.
 from __future__ import annotations
 
 import argparse
-import fcntl
 import json
 import os
 import secrets
@@ -20,12 +19,12 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from configs.infrastructure import SettingsError, infra_settings
+from tasks.files import locked, read_json, replace_file
 from tasks.provision.errors import ProvisionError
 from tasks.provision.local import answers
 from tasks.provision.private_files import private_folder, private_runs, stored_secret
-from tasks.provision.process import started_at
+from tasks.provision.process import ROOT, started_at
 
-ROOT = Path(__file__).resolve().parents[2]
 POLL_S = 0.1
 START_DEADLINE_S = 1200.0
 
@@ -55,18 +54,16 @@ def record_path(runs: Path) -> Path:
 
 
 def write(runs: Path, state: Record) -> None:
-    """Write the record by rename, so that a reader gets the old or the new one."""
-    temporary = record_path(runs).with_suffix(".tmp")
-    temporary.write_text(json.dumps(asdict(state)))
-    temporary.replace(record_path(runs))
+    """Write the record."""
+    replace_file(record_path(runs), json.dumps(asdict(state)))
 
 
 def read(runs: Path) -> Record | None:
     """Return the supervisor's record, or None if the file is damaged or the process is gone."""
+    record = read_json(record_path(runs))
     try:
-        record = json.loads(record_path(runs).read_text())
         found = Record(record["pid"], record["started"], Addresses(**record["addresses"]) if record["addresses"] else None)
-    except (FileNotFoundError, ValueError, KeyError, TypeError):
+    except (KeyError, TypeError):
         return None
     return found if started_at(found.pid) == found.started else None
 
@@ -112,8 +109,7 @@ def up(runs: Path) -> Addresses:
     """
     log = runs / "services" / "supervisor.log"
     private_folder(private_runs(runs) / "services")
-    with (runs / "services" / "up.lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)  # a concurrent call finds the services up
+    with locked(runs / "services" / "up.lock"):  # a concurrent call finds the services up
         if (found := _answering(runs)) is not None:
             return found
         supervisor, deadline = None, time.monotonic() + START_DEADLINE_S

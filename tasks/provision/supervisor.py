@@ -27,8 +27,8 @@ from tasks.provision.local import HOST, LocalServer, is_free
 from tasks.provision.prefect_api import PrefectApi, guarded
 from tasks.provision.prefect_set_up import set_up
 from tasks.provision.private_files import private_runs
-from tasks.provision.process import ChildProcess, started_at, sweep
-from tasks.provision.services import ROOT, Addresses, Record, login, mlflow_login, record_path, write
+from tasks.provision.process import ROOT, ChildProcess, started_at, sweep
+from tasks.provision.services import Addresses, Record, login, mlflow_login, record_path, write
 from tasks.tracking.owner import OWN_SERVER, notes_of_ended
 from tasks.tracking.relocation import follow_moved_folder
 
@@ -103,11 +103,10 @@ class _Services:
     """The four services of one supervisor."""
 
     def __init__(self, runs: Path) -> None:
-        self._logs = runs / "services"
-        prefect_url = f"http://{HOST}:{_free_port(PREFECT_PORT)}"
-        mlflow_url = f"http://{HOST}:{_free_port(MLFLOW_PORT)}"
-        viewer_url = f"http://{HOST}:{_free_port(VIEWER_PORT)}"
-        self.addresses = Addresses(prefect_url, f"{prefect_url}/api", mlflow_url, viewer_url)
+        self._runs, self._logs = runs, runs / "services"
+        prefect, mlflow, viewer = (_free_port(first) for first in (PREFECT_PORT, MLFLOW_PORT, VIEWER_PORT))
+        prefect_url, mlflow_url = f"http://{HOST}:{prefect}", f"http://{HOST}:{mlflow}"
+        self.addresses = Addresses(prefect_url, f"{prefect_url}/api", mlflow_url, f"http://{HOST}:{viewer}")
         self._api = PrefectApi(self.addresses.prefect_api_url, login(runs))
         self._environment = {
             **guarded(prefect_url, login(runs)),
@@ -131,32 +130,22 @@ class _Services:
             "AGENTGYM_RUNS": str(runs),
             "AGENTGYM_MLFLOW_TRACKING_URI": mlflow_url,
         }
-        # `prefect server start` runs the same application with uvicorn, too.
-        self._prefect = self._server("prefect", prefect_url, "/api/health", PREFECT_SERVER)
         # Artifacts are files in a plain folder, where a run without the server also puts them.
-        store = [
-            "--backend-store-uri",
-            f"sqlite:///{runs}/mlflow.db",
-            "--no-serve-artifacts",
-            "--default-artifact-root",
-            f"{runs}/artifacts",
-        ]
+        store = [f"--backend-store-uri=sqlite:///{runs}/mlflow.db", "--no-serve-artifacts", f"--default-artifact-root={runs}/artifacts"]
         # MLflow's own protection refuses other host names (DNS rebinding) and changes from pages of
         # other machines. The app adds the login.
-        port = _port(mlflow_url)
-        own = ["--allowed-hosts", f"{HOST}:{port},localhost:{port}", "--cors-allowed-origins", f"{mlflow_url},http://localhost:{port}"]
-        self._mlflow = self._server(
-            "mlflow",
-            mlflow_url,
-            "/health",
-            ["mlflow", "server", "--app-name", "agentgym", "--workers", "1", "--uvicorn-opts", "--no-proxy-headers", *store, *own],
+        own = f"--allowed-hosts {HOST}:{mlflow},localhost:{mlflow} --cors-allowed-origins {mlflow_url},http://localhost:{mlflow}"
+        server = "mlflow server --app-name agentgym --workers 1 --uvicorn-opts --no-proxy-headers"
+        self._servers = (
+            # `prefect server start` runs the same application with uvicorn, too.
+            self._server("prefect", prefect, "/api/health", PREFECT_SERVER),
+            self._server("mlflow", mlflow, "/health", [*server.split(), *store, *own.split()]),
+            self._server("viewer", viewer, "/health", ["dashboards"]),
         )
-        self._viewer = self._server("viewer", viewer_url, "/health", ["dashboards"])
         self._worker: ChildProcess | None = None
-        self._runs = runs
+        self._links: ChildProcess | None = None
         self._settling: ChildProcess | None = None
         self._settle_at: float | None = None
-        self._links: ChildProcess | None = None
 
     def start(self) -> None:
         """Start the servers in parallel, then the worker and the deployments.
@@ -178,7 +167,7 @@ class _Services:
                 for server in self._servers:
                     # Our servers have ended. If the other process has ended too, only the log shows
                     # the conflict.
-                    if not is_free(_port(server.url)) or ADDRESS_IN_USE in server.log_tail():
+                    if not is_free(int(server.url.rpartition(":")[2])) or ADDRESS_IN_USE in server.log_tail():
                         raise PortTakenError(f"another process uses {server.url}. Trying other ports.") from problem
                 raise
             except BaseException:
@@ -197,10 +186,6 @@ class _Services:
 
     def alive(self) -> bool:
         return all(server.alive() for server in self._servers) and self._worker is not None and self._worker.alive()
-
-    @property
-    def _servers(self) -> tuple[LocalServer, ...]:
-        return self._prefect, self._mlflow, self._viewer
 
     def restart_dead(self) -> None:
         """Restart dead services on the same port."""
@@ -240,12 +225,9 @@ class _Services:
             self._worker.end(END_GRACE_S)
             with suppress(OSError):  # no answer: the next worker's start reports them
                 self._report_crashed()
-        if self._settling is not None:
-            self._settling.end()
-        if self._links is not None:
-            self._links.end()
-        for server in self._servers:
-            server.end()
+        for each in (self._settling, self._links, *self._servers):
+            if each is not None:
+                each.end()
 
     def _start_worker(self) -> None:
         self._report_crashed()
@@ -278,12 +260,12 @@ class _Services:
             called = {"parent_flow_run_id": {"any_": [run["id"] for run in found]}}
             found = self._api.ask("flow_runs/filter", {"flow_runs": unfinished | called})
 
-    def _server(self, name: str, url: str, health_path: str, module: list[str]) -> LocalServer:
+    def _server(self, name: str, port: int, health_path: str, module: list[str]) -> LocalServer:
         return LocalServer(
             f"{name}-server",
             [sys.executable, "-m", *module, "--host", HOST, "--port", "{port}"],
             health_path=health_path,
-            port=_port(url),
+            port=port,
             state_dir=self._logs,
             environment=self._environment,
             cwd=ROOT,
@@ -316,10 +298,6 @@ def _terminate(processes: list[psutil.Process]) -> None:
         with suppress(psutil.NoSuchProcess):
             process.terminate()
     psutil.wait_procs(processes, END_GRACE_S)
-
-
-def _port(url: str) -> int:
-    return int(url.rpartition(":")[2])
 
 
 def _free_port(first: int) -> int:

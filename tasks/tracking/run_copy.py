@@ -22,6 +22,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from tasks.files import read_json, replace_file
 from tasks.tracking.outbox import OUTBOX, SENT, Outbox
 from tasks.tracking.shared_storage import SharedStorage
 from tasks.training.checkpoint import MANIFEST, CheckpointError, folder_name, listed, steps_in, steps_of, verify
@@ -51,8 +52,6 @@ Stat = tuple[int, int]
 
 def upload(storage: SharedStorage, folder: Path, superseded: Callable[[list[int]], list[int]], check: Callable[[], None]) -> None:
     """Upload missing files of a run's folder and delete superseded checkpoints in the storage.
-
-    Repeated calls upload only what is still missing.
 
     Args:
         storage: Destination.
@@ -104,10 +103,7 @@ def _remove_checkpoints(storage: SharedStorage, folder: Path, steps: list[int]) 
 
 
 def is_stored(folder: Path, url: str) -> bool:
-    """Return whether all files of a run's folder except its checkpoints are uploaded.
-
-    Reads only the local folder. Completion marks are uploaded after these files.
-    """
+    """Return whether all files of a run's folder, as far as the folder says, are uploaded."""
     return _read_stored(folder, url).items() >= _files(folder).items()
 
 
@@ -216,10 +212,7 @@ def _fetch(storage: SharedStorage, folder: Path, names: list[str]) -> None:
 
 @contextmanager
 def _hard_linked(checkpoint: Path) -> Iterator[Path | None]:
-    """Hard-link a checkpoint's files, so that deleting it does not affect an upload.
-
-    Yields None if the checkpoint is already deleted.
-    """
+    """Yield a copy of hard links, which outlives the checkpoint; None if it is deleted already."""
     linked = checkpoint.with_name(f".uploaded-{checkpoint.name}")
     try:
         shutil.copytree(checkpoint, linked, copy_function=os.link)
@@ -256,11 +249,7 @@ def _files(folder: Path) -> dict[str, Stat]:
 
 
 def _read_records(folder: Path) -> tuple[Stat, bytes] | None:
-    """Read the records file.
-
-    The size and mtime are taken before the content, so they never describe more than was read.
-    """
-    try:
+    try:  # the size and mtime come first, so that they never describe more than was read
         about = (folder / RECORDS_NAME).stat()
         return (about.st_size, about.st_mtime_ns), (folder / RECORDS_NAME).read_bytes()
     except FileNotFoundError:
@@ -268,11 +257,7 @@ def _read_records(folder: Path) -> tuple[Stat, bytes] | None:
 
 
 def _rank(name: str) -> int:
-    """Return a file's rank in the order of uploads and fetches.
-
-    0 is for trajectories and pictures, 1 for JSON files and records about them, 2 for completion
-    marks.
-    """
+    """Return a file's rank in the order of uploads: 0, 1 (JSON about other files) or MARK."""
     if name.startswith("done/") or name == COLLAPSE:
         return MARK
     return 1 if name.endswith(".json") or name == RECORDS_NAME else 0
@@ -288,26 +273,18 @@ def _complete_steps(remote_files: dict[str, int]) -> list[int]:
 
 
 def _has_sizes(checkpoint: Path) -> bool:
-    """Return whether a checkpoint's files have the sizes in its manifest.
-
-    The trainer also compares the digests.
-    """
+    """Return whether a checkpoint's files have the sizes in its manifest. The trainer checks more."""
     try:
-        files = json.loads((checkpoint / MANIFEST).read_text(encoding="utf-8"))["files"]
+        files = read_json(checkpoint / MANIFEST)["files"]
         return all((checkpoint / name).stat().st_size == size for name, (size, _) in files.items())
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, KeyError):
         return False
 
 
 def _read_stored(folder: Path, url: str) -> dict[str, Stat]:
-    try:
-        noted = json.loads((folder / STORED).read_text(encoding="utf-8"))
-        return {name: (size, changed) for name, (size, changed) in noted["files"].items()} if noted["url"] == url else {}
-    except (OSError, ValueError, KeyError, TypeError):
-        return {}
+    noted = read_json(folder / STORED)
+    return {name: (size, changed) for name, (size, changed) in noted.get("files", {}).items()} if noted.get("url") == url else {}
 
 
 def _write_stored(folder: Path, url: str, stored: dict[str, Stat]) -> None:
-    unfinished = folder / f"{STORED}.tmp"
-    unfinished.write_text(json.dumps({"url": url, "files": stored}), encoding="utf-8")
-    unfinished.replace(folder / STORED)
+    replace_file(folder / STORED, json.dumps({"url": url, "files": stored}))

@@ -13,6 +13,7 @@ import secrets
 import time
 from typing import Any
 
+from tasks.files import parse_row
 from tasks.provision.process import is_gone, this_process
 from tasks.tracking.owner import RunBusyError
 from tasks.tracking.shared_storage import SharedStorage
@@ -96,13 +97,7 @@ class RunLease:
 
     def _read(self) -> dict[str, Any] | None:
         content = self._storage.read(self._name)
-        if content is None:
-            return None
-        try:
-            found = json.loads(content)
-        except ValueError:
-            return {}
-        return found if isinstance(found, dict) else {}
+        return None if content is None else parse_row(content) or {}
 
     def _write(self) -> None:
         self._renewals += 1

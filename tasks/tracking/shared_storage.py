@@ -15,15 +15,10 @@ from tasks.provision.errors import ProvisionError
 
 SETTING = "AGENTGYM_SHARED_STORAGE"
 PACKAGES = {"s3": "s3fs", "s3a": "s3fs", "gs": "gcsfs", "gcs": "gcsfs"}
-"""Packages for file systems that fsspec maintains at its own version.
-
-For other file systems fsspec's error names the package.
-"""
-
+"""Packages that must have fsspec's version. For others fsspec's error names the package."""
 UNFINISHED = ".uploading"
 FILES_AT_ONCE = 4
 """Number of parallel transfers with an object store. s3fs holds up to 0.5 GB of each in memory."""
-
 
 Operation = Literal["import", "open", "write to", "read", "delete from"]
 

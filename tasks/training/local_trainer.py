@@ -12,12 +12,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Protocol
 
-import tasks
 from configs.infrastructure import InfraSettings, launch_of
 from configs.launch import Launch
 from tasks.provision.ipc import TrainerConnection, accept_trainer, listen
 from tasks.provision.local import ON_LOOPBACK
-from tasks.provision.process import ChildProcess
+from tasks.provision.process import ChildProcess, importing
 from tasks.training.messages import TrainerJob
 
 VERDICT_SECONDS = 40.0
@@ -69,11 +68,7 @@ class LocalTrainer:
         self._process = ChildProcess(
             "trainer",
             launch_command(infrastructure, job.experiment.policy.dtype, job_file, self._folder / "verdict"),
-            environment={
-                **trainer_variables(),
-                "PYTHONPATH": os.pathsep.join(filter(None, [str(Path(tasks.__file__).parent.parent), os.environ.get("PYTHONPATH")])),
-                **(ON_LOOPBACK if trainer_launch(infrastructure).nodes == 1 else {}),
-            },
+            environment=importing({**trainer_variables(), **(ON_LOOPBACK if trainer_launch(infrastructure).nodes == 1 else {})}),
             log_path=self.log_path,
         )
 

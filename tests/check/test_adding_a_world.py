@@ -80,7 +80,7 @@ fields |= {{"policy.starter.tasks": "train"}}
 experiment = load_recipe("textcraft", fields)
 check_experiment(experiment, infra_settings())
 collection, _ = collection_arguments([NAME, "--oracle", "--action-format", "bare", "--tasks", "test"])
-with environment_replicas(NAME, backend="local", state_dir=Path("{state}")) as servers:
+with environment_replicas(NAME, state_dir=Path("{state}")) as servers:
     world, tasks = asyncio.run(ask(servers.urls, collection))
     with open_agent(collection, world) as agent:
         with Collector(NAME, servers.urls, agent, collection.rollout, identity=world.identity) as collector:

@@ -20,8 +20,8 @@ from starlette.routing import Route, WebSocketRoute
 from starlette.testclient import TestClient
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
-from tasks.provision.login_gate import FREE_GUESSES, LONGEST_PAUSE_S, LoginGate, NoFrames, WrongLogins
-from tasks.provision.mlflow_app import OwnOriginOnly
+from tasks.provision.login_gate import FREE_GUESSES, LONGEST_PAUSE_S, LoginGate, WrongLogins, no_frames
+from tasks.provision.mlflow_app import own_origin_only
 from tests.support.viewer_login import basic
 
 LOGIN = "agentgym:secret"
@@ -54,7 +54,7 @@ def client(app: LoginGate, address: str) -> TestClient:
     ],
 )
 def test_only_the_login_and_same_origin_pages_pass(path: str, headers: dict[str, str], status: int) -> None:
-    answer = TestClient(OwnOriginOnly(gate())).get(path, headers=headers)
+    answer = TestClient(own_origin_only(gate())).get(path, headers=headers)
     assert answer.status_code == status
     assert answer.headers.get("www-authenticate", "").startswith("Basic ") == (status == 401)
 
@@ -124,7 +124,7 @@ def test_websocket_logins_are_delayed_too() -> None:
 
 
 def test_pages_forbid_frames() -> None:
-    headers = TestClient(NoFrames(PlainTextResponse("page"))).get("/").headers
+    headers = TestClient(no_frames(PlainTextResponse("page"))).get("/").headers
     assert headers["x-frame-options"] == "DENY"
     assert headers["content-security-policy"] == "frame-ancestors 'none'"
 

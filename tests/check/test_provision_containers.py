@@ -155,7 +155,7 @@ def test_a_container_serves_and_is_removed(client: docker.DockerClient, image: s
 
 
 def test_killed_container_restarts_on_its_port(client: docker.DockerClient, image: str) -> None:
-    with environment_replicas("textcraft", 2, image=image, start_deadline_s=PATIENCE_S) as servers:
+    with environment_replicas("textcraft", 2, backend="container", image=image, start_deadline_s=PATIENCE_S) as servers:
         [victim] = client.containers.list(filters={"label": "provision.name=textcraft-0"})
         victim.kill()
         eventually(lambda: servers.restarts == 1 and answers(f"{servers.urls[0]}/health"))
@@ -238,7 +238,7 @@ def test_container_gets_world_rules_variables_and_files(
     (open_folder / "planted").write_text("seen")
     monkeypatch.setenv("TEXTCRAFT_DATA", str(open_folder))
     monkeypatch.setenv("TEXTCRAFT_LEVEL", "3")
-    with environment_replicas("textcraft", rules="agentgym", image=image, start_deadline_s=PATIENCE_S) as servers:
+    with environment_replicas("textcraft", rules="agentgym", backend="container", image=image, start_deadline_s=PATIENCE_S) as servers:
         assert asyncio.run(hosted(servers.urls)) == ("textcraft", "agentgym")
         [container] = client.containers.list(filters={"label": "provision.name=textcraft-0"})
         code = f"import os; print(open('{open_folder}/planted').read(), os.environ['TEXTCRAFT_LEVEL']); open('{open_folder}/planted', 'w')"

@@ -28,7 +28,8 @@ from tasks.provision.local import answers
 from tasks.provision.login_gate import FREE_GUESSES
 from tasks.provision.prefect_api import PrefectApi
 from tasks.provision.prefect_set_up import set_up
-from tasks.provision.services import ROOT, addresses, login, read
+from tasks.provision.process import ROOT
+from tasks.provision.services import addresses, login, read
 from tests.support.chromium import needs_chromium
 from tests.support.foreign_pages import attempts
 from tests.support.processes import command_line

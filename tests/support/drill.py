@@ -19,7 +19,8 @@ import mlflow
 import psutil
 
 from tasks.provision.accelerators import holders
-from tasks.provision.services import ROOT, addresses
+from tasks.provision.process import ROOT
+from tasks.provision.services import addresses
 from tasks.tracking.step_metrics_file import read_steps
 from tests.support.processes import command_line, ended
 from tests.support.running_services import addresses_of, ask, processes

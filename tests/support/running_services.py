@@ -16,7 +16,8 @@ import psutil
 import pytest
 
 from tasks.provision.prefect_api import PATIENCE_S, PrefectApi
-from tasks.provision.services import ROOT, Addresses, addresses, login, mlflow_login
+from tasks.provision.process import ROOT
+from tasks.provision.services import Addresses, addresses, login, mlflow_login
 from tests.support.empty_databases import give_empty_databases
 from tests.support.processes import command_line
 
