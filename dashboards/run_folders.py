@@ -15,7 +15,7 @@ import yaml
 from tasks.tracking.run_folder import COLLAPSED, FINISHED, TITLE
 from tasks.tracking.step_metrics_file import METRICS, Steps, read_steps
 
-NO_TRAJECTORIES = {"checkpoints", "starter", "prefect", "records", "services", "artifacts", "train_samples", "damaged"}
+NO_TRAJECTORIES = {"checkpoints", "starter", "models", "prefect", "records", "services", "artifacts", "train_samples", "damaged"}
 """Folders without trajectories to show.
 
 `records` holds copies for MLflow, `damaged` holds unreadable files.

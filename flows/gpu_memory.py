@@ -14,7 +14,7 @@ import sys
 from configs.experiment import Experiment
 from configs.infrastructure import InfraSettings
 from configs.recipe import RecipeError
-from flows.model_check import CONFIG_FILE, local_file
+from flows.model_check import CONFIG_FILE, loadable, local_file
 from tasks.training.local_trainer import default_processes, trainer_launch
 from tasks.training.memory_plan import Machine, PlanAnswer, PlanRequest
 from tasks.training.step_time import GPUS
@@ -81,9 +81,10 @@ def plan_of(experiment: Experiment, machine: Machine) -> PlanAnswer | None:
     """
     if experiment.policy.model == "starter":
         return None
-    request = PlanRequest(experiment=experiment, model=experiment.policy.model, machine=machine).model_dump_json()
+    model = loadable("policy.model", experiment.policy.model)
+    request = PlanRequest(experiment=experiment, model=model, machine=machine).model_dump_json()
     run = [sys.executable, "-m", "tasks.training.memory_plan"]
-    offline = {"HF_HUB_OFFLINE": "1"} if local_file(experiment.policy.model, CONFIG_FILE) else {}
+    offline = {"HF_HUB_OFFLINE": "1"} if local_file(model, CONFIG_FILE) else {}
     done = subprocess.run(run, input=request, capture_output=True, text=True, timeout=SECONDS, env=os.environ | offline)
     if done.returncode != 0:
         raise RecipeError(f"policy.model: the memory that {experiment.policy.model} needs could not be computed: {_fault(done.stderr)}")

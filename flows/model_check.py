@@ -13,6 +13,7 @@ from typing import Any
 
 from configs.collection import Source
 from configs.experiment import Experiment, Policy, Rollout
+from configs.model_folder import ModelError
 from configs.recipe import RecipeError
 from tasks.provision.accelerators import accelerators
 
@@ -91,6 +92,7 @@ def fit_rollout(field: str, model: str, form: Policy | Source, rollout: Rollout,
     Raises:
         RecipeError: See `fit_experiment`.
     """
+    model = loadable(field, model)
     shape = model_shape(field, model)
     on_cpu = rollout.engine == "vllm" and not accelerators().are_gpus
     if on_cpu and shape.head_size is not None and shape.head_size not in CPU_HEAD_SIZES:
@@ -129,6 +131,20 @@ def _within_context(field: str, model: str, context_length: int, rollout: Rollou
     fitted = {"trajectory_tokens": trajectory_tokens, "turn_tokens": turn_tokens}
     changed = {name: value for name, value in fitted.items() if value != getattr(rollout, name)}
     return rollout.model_copy(update=changed)
+
+
+def loadable(field: str, model: str) -> str:
+    """Return what transformers loads for a model: a folder for a GGUF, else the model itself.
+
+    Raises:
+        RecipeError: The GGUF cannot be used. The message begins with `field`.
+    """
+    from tasks.starter.gguf_model import hugging_face_model
+
+    try:
+        return hugging_face_model(model)
+    except ModelError as problem:
+        raise RecipeError(f"{field}: {problem}") from None
 
 
 @cache
@@ -181,7 +197,7 @@ def check_tokenizer(field: str, name: str, form: Policy | Source) -> int:
     Raises:
         RecipeError: It cannot be loaded, or its chat template does not support several turns.
     """
-    start = form.conversation_start
+    start, name = form.conversation_start, loadable(field, name)
     request = {
         "tokenizer": str(Path(name).expanduser()),
         "action_format": form.action_format,

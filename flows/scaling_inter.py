@@ -31,7 +31,7 @@ from configs.run_name import run_name
 from flows.checks import check_experiment
 from flows.gpu_memory import check_memory
 from flows.killed_flow_runs import note_flow_run
-from flows.model_check import fit_experiment
+from flows.model_check import fit_experiment, loadable
 from flows.prefect_stand_in import wait_for_prefect
 from flows.recipe_form import NOTHING_CHANGED, Recipe, RecipeForm, all_overrides
 from flows.records import (
@@ -314,7 +314,7 @@ def prepare_policy(run: Run) -> str:
     """Return the policy that training starts from: a Hugging Face name or a folder."""
     experiment = run.experiment
     if experiment.policy.model != "starter":
-        return experiment.policy.model
+        return loadable("policy.model", experiment.policy.model)
     run.bar.doing("Preparing the starter policy")
     with run.clock.part("starter policy"):
         policy, world, seed = experiment.policy, experiment.environment.name, experiment.seeds.starter

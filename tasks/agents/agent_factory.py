@@ -13,6 +13,7 @@ from tasks.agents.agent import Agent
 from tasks.agents.chat_format import ChatFormat
 from tasks.inference.engine import Engine
 from tasks.inference.event_loop import in_event_loop
+from tasks.starter.gguf_model import hugging_face_model
 
 
 @contextmanager
@@ -79,7 +80,7 @@ def open_agent(collection: Collection, world: WorldInfo, *, gpu_memory_fraction:
         engine, model = servers, servers.model
     else:
         assert source.model is not None
-        model = source.model
+        model = hugging_face_model(source.model)
         engine = local_engine(collection.rollout, source.dtype, model, gpu_memory_fraction=gpu_memory_fraction, cpu_cache_gb=cpu_cache_gb)
     try:
         model_format = _chat_format(source, source.tokenizer or model, instruction, action_format)
@@ -95,7 +96,7 @@ def _chat_format(source: Source, tokenizer: str | None, instruction: str | None,
     from transformers import AutoTokenizer
 
     return ChatFormat(
-        AutoTokenizer.from_pretrained(tokenizer),
+        AutoTokenizer.from_pretrained(hugging_face_model(tokenizer)),
         action_format,
         instruction,
         conversation_start=source.conversation_start,

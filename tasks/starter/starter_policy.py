@@ -6,22 +6,20 @@ its files are verified by checksum.
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
-import shutil
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from hashlib import sha256
 from pathlib import Path
 
 from configs.experiment import Policy
 from environments.registry import load_world
+from tasks.starter.build_cache import build_once, read_manifest, write_manifest
 from tasks.starter.oracle_cloning import CODE_VERSION, Report, clone_from_oracle
 
 ASSISTED_TOKENS = 100_000
@@ -61,21 +59,15 @@ class StarterReport:
 def find_starter_policy(policy: Policy, environment: str, seed: int, folder: Path) -> StarterReport | None:
     """Return the cached starter policy if it is complete and undamaged. Does not load torch."""
     path = folder / starter_name(policy, environment, seed)
-    try:
-        manifest = json.loads((path / MANIFEST).read_text())
-        if any(_digest(path / name) != digest for name, digest in manifest["files"].items()):
-            return None
-    except (FileNotFoundError, json.JSONDecodeError):
-        return None
-    return StarterReport(path=path, **manifest["report"], found=True)
+    report = read_manifest(path, MANIFEST)
+    return None if report is None else StarterReport(path=path, **report, found=True)
 
 
 def build_starter_policy(policy: Policy, environment: str, seed: int, folder: Path, report: Report | None = None) -> StarterReport:
     """Return the starter policy from the cache, or build it.
 
     The same arguments produce the same bytes on the same machine. A build can be killed at any
-    time, since only a complete policy gets its final name. Of several concurrent calls one builds
-    and the others wait.
+    time. Of several concurrent calls one builds and the others wait.
 
     Args:
         policy: The recipe's policy section: size, demonstrations, learning rate and action format.
@@ -89,53 +81,38 @@ def build_starter_policy(policy: Policy, environment: str, seed: int, folder: Pa
     Raises:
         ValueError: The environment has no such task list.
     """
-    found = find_starter_policy(policy, environment, seed, folder)
-    if found is not None:
-        return found
-    folder.mkdir(parents=True, exist_ok=True)
+    built = False
+
+    def build(building: Path) -> None:
+        nonlocal built
+        _build(policy, environment, seed, building, folder, report)
+        built = True
+
     name = starter_name(policy, environment, seed)
-    with _locked(folder / f".{name}.lock"):
-        found = find_starter_policy(policy, environment, seed, folder)
-        if found is not None:
-            return found
-        for unfinished in folder.glob(f".{name}.building-*"):
-            shutil.rmtree(unfinished)
-        building = Path(tempfile.mkdtemp(prefix=f".{name}.building-", dir=folder))
-        try:
-            result = _build(policy, environment, seed, building, report)
-            shutil.rmtree(folder / name, ignore_errors=True)
-            building.rename(folder / name)
-        except BaseException:
-            shutil.rmtree(building, ignore_errors=True)
-            raise
-    return replace(result, path=folder / name)
+    found = build_once(folder / name, lambda: find_starter_policy(policy, environment, seed, folder), build)
+    return replace(found, found=not built)
 
 
-def _build(policy: Policy, environment: str, seed: int, path: Path, report: Report | None) -> StarterReport:
-
+def _build(policy: Policy, environment: str, seed: int, path: Path, cache: Path, report: Report | None) -> None:
+    """Build the starter policy in `path`. `cache` is the parent folder of all starter policies."""
     began = time.monotonic()
     with _with_second_process(policy, environment, seed, path) as store:
-        cloned = clone_from_oracle(policy, environment, seed, path.parent, store, 0, report)
+        cloned = clone_from_oracle(policy, environment, seed, cache, store, 0, report)
     cloned.model.save_pretrained(path)
     cloned.tokenizer.save_pretrained(path)
     losses = cloned.losses
     tenth = max(1, len(losses) // 10)
-    result = StarterReport(
-        path=path,
-        parameters=sum(parameter.numel() for parameter in cloned.model.parameters()),
-        vocabulary=len(cloned.tokenizer),
-        demonstrations=cloned.demonstrations,
-        tokens=cloned.tokens,
-        learned_tokens=cloned.learned_tokens,
-        first_loss=sum(losses[:tenth]) / tenth,
-        last_loss=sum(losses[-tenth:]) / tenth,
-        seconds=time.monotonic() - began,
-        found=False,
-    )
-    figures = {key: value for key, value in asdict(result).items() if key not in ("path", "found")}
-    files = {file.name: _digest(file) for file in sorted(path.iterdir())}
-    (path / MANIFEST).write_text(json.dumps({"report": figures, "files": files}, indent=1))
-    return result
+    figures = {
+        "parameters": sum(parameter.numel() for parameter in cloned.model.parameters()),
+        "vocabulary": len(cloned.tokenizer),
+        "demonstrations": cloned.demonstrations,
+        "tokens": cloned.tokens,
+        "learned_tokens": cloned.learned_tokens,
+        "first_loss": sum(losses[:tenth]) / tenth,
+        "last_loss": sum(losses[-tenth:]) / tenth,
+        "seconds": time.monotonic() - began,
+    }
+    write_manifest(path, MANIFEST, figures)
 
 
 @contextmanager
@@ -178,15 +155,3 @@ def starter_name(policy: Policy, environment: str, seed: int) -> str:
         [policy.starter.model_dump(mode="json"), policy.action_format, environment, version, seed, CODE_VERSION], sort_keys=True
     )
     return f"{environment}-{sha256(facts.encode()).hexdigest()[:16]}"
-
-
-def _digest(file: Path) -> str:
-    return sha256(file.read_bytes()).hexdigest()
-
-
-@contextmanager
-def _locked(lock: Path) -> Iterator[None]:
-    """Hold an exclusive file lock. The operating system releases it when the process dies."""
-    with lock.open("w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        yield

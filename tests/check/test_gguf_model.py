@@ -1,0 +1,126 @@
+"""A GGUF file as `policy.model`: written once as a Hugging Face folder that trains and generates."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from configs import model_folder
+from configs.model_folder import ModelError, check_model
+from configs.recipe import RecipeError, load_recipe
+from flows.checks import check_policy
+from flows.model_check import fit_experiment
+from tasks.agents.chat_format import ChatFormat
+from tasks.starter.gguf_model import FOLDER, hugging_face_model
+from tests.support.small_gguf import CONTEXT, END_OF_TURN, write_small_gguf
+
+ROOT = Path(__file__).parents[2]
+
+
+class Written:
+    """A GGUF, its matrices, and the folder that two processes asked for at the same time."""
+
+    def __init__(self, place: Path) -> None:
+        self.file, self.runs = place / "small.gguf", place / "runs"
+        self.matrices = write_small_gguf(self.file)
+        self.answers = self.asked_for(times=2)
+
+    def asked_for(self, times: int) -> list[str]:
+        """The folder, as this many processes get it that ask at the same time."""
+        command = [sys.executable, "-c", f"from tasks.starter.gguf_model import *; print(hugging_face_model({str(self.file)!r}))"]
+        environment = {**os.environ, "AGENTGYM_RUNS": str(self.runs), "PYTHONPATH": str(ROOT)}
+        processes = [subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) for _ in range(times)]
+        return [process.communicate()[0].strip() for process in processes]
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory: pytest.TempPathFactory) -> Written:
+    return Written(tmp_path_factory.mktemp("gguf"))
+
+
+def test_two_processes_write_one_folder(written: Written) -> None:
+    first, second = written.answers
+    assert first == second
+    places = [place for place in (written.runs / FOLDER).iterdir() if not place.name.startswith(".")]
+    assert places == [Path(first)]
+    assert not list((written.runs / FOLDER).glob("*building*"))
+
+
+def test_weights_are_those_of_the_file_and_no_longer_quantised(written: Written) -> None:
+    model = AutoModelForCausalLM.from_pretrained(written.answers[0])
+    assert "quantization_config" not in json.loads((Path(written.answers[0]) / "config.json").read_text())
+    assert model.dtype == torch.float32
+    state = model.state_dict()
+    for ours, theirs in (
+        ("model.embed_tokens", "token_embd"),
+        ("model.layers.1.mlp.down_proj", "blk.1.ffn_down"),
+        ("model.layers.0.self_attn.v_proj", "blk.0.attn_v"),
+    ):
+        assert np.array_equal(state[f"{ours}.weight"].numpy(), written.matrices[f"{theirs}.weight"])
+
+
+def test_messages_are_chatml_and_end_at_the_end_of_turn(written: Written) -> None:
+    tokenizer = AutoTokenizer.from_pretrained(written.answers[0])
+    chat_format = ChatFormat(tokenizer, "bare", "Obey.")
+    prompt = tokenizer.decode(chat_format.prompt("A door."))
+    assert prompt == "<|im_start|>system\nObey.<|im_end|>\n<|im_start|>user\nA door.<|im_end|>\n<|im_start|>assistant\n"
+    assert chat_format.stop_tokens == (tokenizer.convert_tokens_to_ids(END_OF_TURN),)
+    assert tokenizer.decode(chat_format.reply("A wall.", chat_format.message("go"))) == (
+        "\n<|im_start|>user\nA wall.<|im_end|>\n<|im_start|>assistant\n"
+    )
+    assert (tokenizer.eos_token, tokenizer.pad_token, tokenizer.model_max_length) == (END_OF_TURN, END_OF_TURN, CONTEXT)
+    model = AutoModelForCausalLM.from_pretrained(written.answers[0])
+    assert model.config.eos_token_id == model.generation_config.eos_token_id == tokenizer.eos_token_id
+
+
+def test_a_recipe_is_checked_with_the_model_of_its_gguf(written: Written, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AGENTGYM_RUNS", str(written.runs))
+    overrides = {"policy.model": str(written.file), "rollout.trajectory_tokens": CONTEXT + 1, "rollout.turn_tokens": 8}
+    with pytest.raises(RecipeError, match=r"rollout\.trajectory_tokens: 513 .* 512"):
+        fit_experiment(load_recipe("textcraft", overrides))
+    fit_experiment(load_recipe("textcraft", overrides | {"rollout.trajectory_tokens": CONTEXT}))
+
+
+def test_a_damaged_folder_is_written_again(written: Written) -> None:
+    weights = Path(written.answers[0]) / "model.safetensors"
+    intact = weights.read_bytes()
+    weights.write_bytes(intact[:-1] + b"x")
+    assert written.asked_for(times=1) == written.answers[:1]
+    assert weights.read_bytes() == intact
+
+
+def test_other_models_are_left_alone(policy: str) -> None:
+    assert hugging_face_model(policy) == policy
+    assert hugging_face_model("Qwen/Qwen2.5-3B-Instruct") == "Qwen/Qwen2.5-3B-Instruct"
+
+
+def test_a_file_that_is_no_gguf_is_refused_with_the_field(tmp_path: Path) -> None:
+    file = tmp_path / "weights.gguf"
+    file.write_text("something else")
+    with pytest.raises(RecipeError, match=r"policy\.model: .*weights\.gguf"):
+        check_policy("policy.model", str(file))
+    with pytest.raises(RecipeError, match=r"policy\.model: .*missing\.gguf"):
+        check_policy("policy.model", str(tmp_path / "missing.gguf"))
+
+
+def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(model_folder.PACKAGED, "smollm2", "no_such_package")
+    with pytest.raises(ModelError, match=r"no-such-package.*make lm"):
+        check_model("smollm2")
+
+
+def test_a_gguf_that_cannot_be_read_is_refused_with_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AGENTGYM_RUNS", str(tmp_path / "runs"))
+    file = tmp_path / "cut.gguf"
+    file.write_bytes(b"GGUF" + bytes(40))
+    with pytest.raises(RecipeError, match=r"policy\.model: .*cut\.gguf"):
+        fit_experiment(load_recipe("textcraft", {"policy.model": str(file)}))
+    assert not list((tmp_path / "runs" / FOLDER).glob("*building*"))
