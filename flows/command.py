@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import fcntl
 import logging
 import os
 import secrets
@@ -19,6 +18,7 @@ from configs.recipe import RecipeError, load_recipe, parse_overrides, recipe_nam
 from flows.arguments import Arguments
 from flows.checks import check_experiment
 from flows.signals import INTERRUPTED, Terminated, exit_on_sigterm
+from tasks.files import locked
 
 if TYPE_CHECKING:
     from flows.cancellation import CancellationWatch
@@ -178,8 +178,7 @@ def start_exclusively(server: LocalServer, folder: Path) -> None:
     Raises:
         ProvisionError: The server did not start.
     """
-    with (folder / "start.lock").open("a") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+    with locked(folder / "start.lock"):
         server.start()
 
 

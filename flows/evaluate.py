@@ -47,6 +47,7 @@ from tasks.evaluation.benchmark import (
 from tasks.evaluation.benchmark import evaluate as found_in
 from tasks.evaluation.grid_report import Results, draw_grid, grid_tables
 from tasks.evaluation.tables import Row, aligned, markdown
+from tasks.files import replace_file
 
 
 def described(parameters: Mapping[str, Any]) -> str:
@@ -169,9 +170,7 @@ def record(
     draw_grid(picture, grid, results)
     (folder / "evaluation.md").write_text(page, encoding="utf-8")
     index = {"grid": grid.model_dump(mode="json"), "cells": {name: cell_folder(name) for name in results}}
-    unfinished = folder / ".evaluation.json.tmp"
-    unfinished.write_text(json.dumps(index, indent=1), encoding="utf-8")
-    unfinished.replace(folder / "evaluation.json")
+    replace_file(folder / "evaluation.json", json.dumps(index, indent=1))
     with open_tracker(infrastructure, "evaluations", folder) as tracker:
         note = incomplete_note(results.values())
         tags = {"kind": "evaluation", "folder": str(folder.absolute()), "mlflow.note.content": note or "Complete."}

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 from configs.infrastructure import infra_settings
+from tasks.files import read_json, replace_file
 from tasks.provision.heartbeats import start_heartbeats
 from tasks.provision.process import this_process
 from tasks.provision.services import addresses
@@ -51,10 +52,8 @@ def note_flow_run(flow: Any, flow_run: Any, state: Any) -> None:
     """
     path = _folder() / f"{flow_run.id}.json"
     path.parent.mkdir(parents=True, exist_ok=True)
-    unfinished = path.with_suffix(".tmp")
     life = flow_run.run_count + 1  # the flow run was read before Prefect counted this attempt
-    unfinished.write_text(json.dumps({"owner": this_process(), "server": prefect_server(), "life": life}), encoding="utf-8")
-    unfinished.replace(path)
+    replace_file(path, json.dumps({"owner": this_process(), "server": prefect_server(), "life": life}))
     _noted.append(str(flow_run.id))
     if flow_run.deployment_id is not None and flow_run.parent_task_run_id is None:
         start_heartbeats(str(flow_run.id))
@@ -118,10 +117,8 @@ def _set_below(client: SyncPrefectClient, flow_run: UUID, state: State[Any]) -> 
 
 def _noted_life(path: Path) -> int | None:
     """Return the attempt number in a note, or None if the note is damaged."""
-    try:
-        return int(json.loads(path.read_text(encoding="utf-8"))["life"])
-    except (OSError, ValueError, KeyError, TypeError):
-        return None
+    life = read_json(path).get("life")
+    return life if isinstance(life, int) else None
 
 
 def prefect_server() -> str:

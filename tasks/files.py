@@ -20,12 +20,15 @@ def replace_file(path: Path, text: str, *, durable: bool = False) -> None:
         durable: Whether the content must also survive a power failure.
     """
     unfinished = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    with unfinished.open("w", encoding="utf-8") as stream:
-        stream.write(text)
-        if durable:
-            stream.flush()
-            os.fsync(stream.fileno())
-    unfinished.replace(path)
+    try:
+        with unfinished.open("w", encoding="utf-8") as stream:
+            stream.write(text)
+            if durable:
+                stream.flush()
+                os.fsync(stream.fileno())
+        unfinished.replace(path)
+    finally:
+        unfinished.unlink(missing_ok=True)
 
 
 def read_json(path: Path) -> dict[str, Any]:

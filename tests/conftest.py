@@ -31,7 +31,7 @@ for name in [name for name in os.environ if name.startswith(("AGENTGYM_", "PREFE
     del os.environ[name]
 if "SUITE_FOLDER" not in os.environ:  # the processes of pytest-xdist have it from the one that starts them
     os.environ["SUITE_FOLDER"] = str(_home)
-    subprocess.Popen(
+    _reaper = subprocess.Popen(  # kept, because a dropped one warns that it still runs
         [sys.executable, "-I", "-S", str(Path(__file__).with_name("support") / "reaper.py"), str(os.getpid()), str(_home)],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,  # a pipe that pytest writes to would stay open

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -14,6 +13,7 @@ from typing import Any
 
 from tasks.evaluation.bootstrap import bootstrap_mean
 from tasks.evaluation.statistics import Estimate, Tallies, Tally, pass_all_k, pass_at_k, success_rate, widest_success_rate
+from tasks.files import replace_file
 from tasks.rollout.trajectory import Outcome, Trajectory, refused_share
 from tasks.rollout.trajectory_parquet import TrajectoryFileError, read_trajectories
 
@@ -260,15 +260,7 @@ def kept_episodes(trajectories: Path, step: int) -> list[Trajectory]:
 def write_evaluation(path: Path, result: EvaluationResult) -> None:
     """Write a result atomically as JSON. Unknown values (nan) become null."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    unfinished = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        with unfinished.open("w", encoding="utf-8") as file:
-            json.dump(evaluation_tree(result), file, indent=1)
-            file.flush()
-            os.fsync(file.fileno())
-        unfinished.replace(path)
-    finally:
-        unfinished.unlink(missing_ok=True)
+    replace_file(path, json.dumps(evaluation_tree(result), indent=1), durable=True)
 
 
 def read_evaluation(path: Path) -> EvaluationResult:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from datetime import date
@@ -17,6 +16,7 @@ from typing import Any, Literal
 
 from tasks.evaluation.report import change, share
 from tasks.evaluation.statistics import Estimate
+from tasks.files import replace_file
 
 Verdict = Literal["begun", "failed", "first", "better", "not better", "champion missing"]
 
@@ -95,15 +95,7 @@ def missed_nights(nights: Sequence[Night], due: Iterable[date], tonight: date) -
 def write_night(folder: Path, night: Night) -> None:
     """Write a night atomically to its own file."""
     folder.mkdir(parents=True, exist_ok=True)
-    unfinished = folder / f".{night.date}.{os.getpid()}.tmp"
-    try:
-        with unfinished.open("w", encoding="utf-8") as file:
-            json.dump(_nan_as_null(asdict(night)), file, indent=1)
-            file.flush()
-            os.fsync(file.fileno())
-        unfinished.replace(folder / f"{night.date}.json")
-    finally:
-        unfinished.unlink(missing_ok=True)
+    replace_file(folder / f"{night.date}.json", json.dumps(_nan_as_null(asdict(night)), indent=1), durable=True)
 
 
 def read_nights(folder: Path) -> tuple[list[Night], list[str]]:

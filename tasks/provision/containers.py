@@ -33,20 +33,16 @@ from tasks.provision.process import importing, is_gone, this_process
 LABEL = "provision.name"
 OWNER_LABEL = "provision.owner"
 NOBODY = "65534:65534"
-"""User inside the container if this process runs as root.
-
-Otherwise it is this process's user, who can read the mounted files.
-"""
+"""User inside the container if this process runs as root; otherwise it is this process's user."""
 PROCESSES = 512
+PORT = "8000/tcp"
+"""Port on which the server listens inside the container."""
 REMOVALS = 3
 TEMPORARY = {"/tmp": "rw,nosuid,nodev,size=1g,mode=1777"}
 SHARED_MEMORY = "1g"
 """Shared memory, which Chromium uses to exchange rendered pages."""
 FAULTS = (docker.errors.DockerException, requests.exceptions.RequestException)
-"""Exceptions of the Docker client.
-
-Those of its HTTP library are not wrapped when an engine on TCP does not answer.
-"""
+"""Exceptions of the Docker client, and of its HTTP library when an engine on TCP is away."""
 
 
 def connect(timeout_s: int = 20) -> docker.DockerClient:
@@ -76,8 +72,6 @@ class ContainerServer:
         image: str,
         *,
         command: Sequence[str] | None = None,
-        container_port: int = 8000,
-        health_path: str = "/health",
         environment: Mapping[str, str] | None = None,
         volumes: Sequence[Path] = (),
         memory: str = "4g",
@@ -88,8 +82,6 @@ class ContainerServer:
             name: Part of the container's name, for people.
             image: An image that the engine has.
             command: Replaces the image's command, or gives its entry point's arguments.
-            container_port: Port on which the server listens inside the container.
-            health_path: Path that answers with a status below 400 once the server is ready.
             environment: Variables set in the container.
             volumes: Files and folders of this machine, mounted read-only under the same path.
             memory: Memory limit. The container is killed above it.
@@ -98,8 +90,6 @@ class ContainerServer:
         self.name = name
         self._image = image
         self._command = list(command) if command else None
-        self._inner_port = container_port
-        self._health_path = health_path
         self._environment = dict(environment or {})
         self._volumes = {str(path): {"bind": str(path), "mode": "ro"} for path in volumes}
         self._memory = memory
@@ -139,7 +129,7 @@ class ContainerServer:
                     name=f"{self.name}-{uuid.uuid4().hex[:8]}",
                     labels={LABEL: self.name, OWNER_LABEL: this_process()},
                     environment=self._environment,
-                    ports={f"{self._inner_port}/tcp": (HOST, self._port)},
+                    ports={PORT: (HOST, self._port)},
                     volumes=self._volumes,
                     user=f"{os.getuid()}:{os.getgid()}" if os.getuid() else NOBODY,
                     read_only=True,
@@ -156,7 +146,7 @@ class ContainerServer:
         deadline = time.monotonic() + self._start_deadline_s
         while True:
             port = self._published(container)
-            if port is not None and answers(f"http://{HOST}:{port}{self._health_path}"):
+            if port is not None and answers(f"http://{HOST}:{port}/health"):
                 self._port = port
                 return
             if not self.alive() or time.monotonic() > deadline:
@@ -199,12 +189,10 @@ class ContainerServer:
         return self._last_log
 
     def _published(self, container: Container) -> int | None:
-        """Return the port on this machine, or None until the engine reports it, shortly after the
-        start.
-        """
+        """Return the port on this machine, or None until the engine reports it."""
         with contextlib.suppress(*FAULTS):
             container.reload()
-            published = (container.ports or {}).get(f"{self._inner_port}/tcp")
+            published = (container.ports or {}).get(PORT)
             if published:
                 return int(published[0]["HostPort"])
         return None

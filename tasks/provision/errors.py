@@ -1,13 +1,10 @@
-"""Errors of folders, processes and servers."""
+"""Errors of folders, processes and servers. Their messages name the fix, or end with the log."""
 
 from __future__ import annotations
 
 
 class ProvisionError(RuntimeError):
-    """A process or server could not be started or kept running.
-
-    The message holds the end of its log.
-    """
+    """A process or server could not be started or kept running."""
 
 
 class LifecycleError(ProvisionError):
@@ -15,11 +12,7 @@ class LifecycleError(ProvisionError):
 
 
 class StartFailedError(ProvisionError):
-    """A process or server ended before it was ready.
-
-    Attributes:
-        status: Its exit status. None if unknown.
-    """
+    """A process or server ended before it was ready, with this exit status (None: unknown)."""
 
     status: int | None = None
 
@@ -33,15 +26,12 @@ class RestartBudgetError(ProvisionError):
 
 
 class PortTakenError(ProvisionError):
-    """Another process took a server's port after it was found free and before the server's start."""
+    """Another process took a server's port between the check of the port and the server's start."""
 
 
 class RunsFolderError(ProvisionError):
-    """The runs folder cannot be created or written to, or was moved.
-
-    The message names it and the fix.
-    """
+    """The runs folder cannot be created or written to, or was moved."""
 
 
 class PrivacyError(ProvisionError):
-    """A file or folder is not private to this user. The message names it and the fix."""
+    """A file or folder is not private to this user."""

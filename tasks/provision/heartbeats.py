@@ -2,11 +2,9 @@
 
     python -m tasks.provision.heartbeats FLOW_RUN_ID OWNER_PID SECONDS
 
-The automation "zombie runs" listens for them. Prefect 3.7.7 can send heartbeats from a thread of
-the flow run (PREFECT_FLOWS_HEARTBEAT_FREQUENCY). That thread, and the two that send its events,
-need Python's global interpreter lock. While native code holds the lock, no heartbeat is sent, and a
-healthy flow is ended. This happened on a loaded machine while an engine started. This process
-shares only its lifetime with the flow.
+The automation "zombie runs" listens for them. Prefect 3.7.7 can send heartbeats from threads of the
+flow run (PREFECT_FLOWS_HEARTBEAT_FREQUENCY). While native code holds Python's global interpreter
+lock, these send nothing, and a healthy flow is ended. This happened while an engine started.
 """
 
 from __future__ import annotations

@@ -20,18 +20,12 @@ HOST = "127.0.0.1"
 ON_LOOPBACK = {"GLOO_SOCKET_IFNAME": "lo", "NCCL_SOCKET_IFNAME": "lo", "VLLM_HOST_IP": HOST}
 """Keep connections between torch and vLLM processes of one machine off its network."""
 FIRST_PORT, LAST_PORT = 20_000, 32_000
-"""Range of server ports, below the ports of outgoing connections.
-
-On a port of outgoing connections, a health check could connect to itself.
-"""
+"""Server ports. On a port of outgoing connections, a health check could connect to itself."""
 ATTEMPTS = 5
 
 
 class LocalServer:
-    """An HTTP server as a child process, e.g. MLflow, Prefect or vLLM.
-
-    Any command that takes a port will do.
-    """
+    """An HTTP server as a child process, e.g. MLflow, Prefect or vLLM."""
 
     def __init__(
         self,
@@ -165,18 +159,10 @@ def is_free(port: int, host: str = HOST) -> bool:
 
 
 def _listens(pid: int, port: int) -> bool:
-    """Return whether the process or a descendant listens on the port.
-
-    An answer on the port alone could come from another process.
-    """
-    try:
-        subreaper = psutil.Process(pid)
-        family = [subreaper, *subreaper.children(recursive=True)]
-    except psutil.NoSuchProcess:
-        return False
-    for process in family:
-        with contextlib.suppress(psutil.Error):
-            for connection in process.net_connections("tcp"):
-                if connection.status == psutil.CONN_LISTEN and connection.laddr.port == port:
+    """Return whether a descendant listens on the port: another process could have answered."""
+    with contextlib.suppress(psutil.NoSuchProcess):
+        for process in psutil.Process(pid).children(recursive=True):
+            with contextlib.suppress(psutil.Error):
+                if any(each.status == psutil.CONN_LISTEN and each.laddr.port == port for each in process.net_connections("tcp")):
                     return True
     return False

@@ -14,18 +14,13 @@ import uuid
 from typing import Any
 
 PATIENCE_S = 180.0
-"""Timeout of a request in seconds.
-
-The server's database has a single writer, so an answer can take over a minute on a busy disk.
-"""
+"""Timeout of a request in seconds. An answer can take over a minute on a busy disk."""
 NO_SUCH_PROTECTION = 422
 """Status of a server without cross-site request protection when it is asked for a token."""
 
 
 def guarded(origin: str, login: str) -> dict[str, str]:
     """Return settings for a Prefect server and its clients that enforce login and origin.
-
-    The server then refuses requests without the login, and requests from other sites' pages.
 
     Args:
         origin: The server's address, scheme to port. Pages from this origin may send requests.

@@ -56,11 +56,10 @@ def write_lock_first(
 ) -> tuple[str, Any]:
     """Begin each SQLite transaction with the lock that its first write would need.
 
-    Prefect 3.7.7 begins most transactions as readers. Another connection may commit between such a
-    transaction's first read and its first write. SQLite then refuses the write at once ("database
-    is locked"), however long the timeout. Two of three polls of the worker met this, because each
-    poll starts two such transactions in parallel. Prefect 3.8 begins the worst of them in this way
-    itself (PrefectHQ/prefect#22967), but requires a FastAPI version that vLLM excludes.
+    Prefect 3.7.7 begins most transactions as readers. If another connection commits between such a
+    transaction's first read and first write, SQLite refuses the write ("database is locked"),
+    however long the timeout. Two of three polls of the worker met this. Prefect 3.8 mends the worst
+    cases (PrefectHQ/prefect#22967), but requires a FastAPI version that vLLM excludes.
 
     Other threads are left as they are: a migration waits in one thread for reads in another.
     """

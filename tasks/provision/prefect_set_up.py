@@ -30,20 +30,16 @@ def set_up(api: PrefectApi, pool: str) -> None:
     """
     try:
         template = {"base_job_template": json.loads(POOL_TEMPLATE.read_text(encoding="utf-8"))}
-        _make(api, "work_pools/", {"name": pool, "type": "process", **template}, f"work_pools/{pool}", template)
+        try:
+            api.ask("work_pools/", {"name": pool, "type": "process", **template})
+        except urllib.error.HTTPError as refused:
+            if refused.code != CONFLICT:
+                raise
+            api.ask(f"work_pools/{pool}", template, "PATCH")
         _make_automations(api)
     except urllib.error.HTTPError as refused:
         reason = refused.read().decode(errors="replace")
         raise ProvisionError(f"the Prefect server rejected {refused.url}: {refused} {reason}") from None
-
-
-def _make(api: PrefectApi, path: str, new: dict[str, Any], existing_path: str, changes: dict[str, Any]) -> None:
-    try:
-        api.ask(path, new)
-    except urllib.error.HTTPError as refused:
-        if refused.code != CONFLICT:
-            raise
-        api.ask(existing_path, changes, "PATCH")
 
 
 def _make_automations(api: PrefectApi) -> None:

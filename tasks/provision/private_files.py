@@ -20,8 +20,7 @@ log = logging.getLogger(__name__)
 def state_folder() -> Path:
     """Return this user's folder for state files, logs and sockets, below the temporary folder.
 
-    It is not XDG_RUNTIME_DIR, because systemd removes that at logout while a training run
-    continues.
+    systemd removes XDG_RUNTIME_DIR at logout, while a training run continues.
     """
     return Path(tempfile.gettempdir()) / f"agentgym-{os.getuid()}"
 
@@ -51,8 +50,8 @@ def private_folder(path: Path) -> Path:
 def private_runs(runs: Path) -> Path:
     """Create the runs folder for this user alone if it does not exist, and return it.
 
-    An existing folder of this user is closed to others, unless others keep files there. A folder
-    that cannot be closed is reported as a warning, because it may be shared on purpose.
+    An existing folder of this user is closed to others, unless others keep files there. It may be
+    shared on purpose, so that is only a warning.
 
     Raises:
         RunsFolderError: It cannot be created, is not a folder, or this user cannot write to it.
@@ -85,11 +84,7 @@ def private_runs(runs: Path) -> Path:
 
 
 def read_own(path: Path) -> str | None:
-    """Return the text of a regular file of this user.
-
-    Returns:
-        None if the file does not exist, is a link, or belongs to another user.
-    """
+    """Return the text of a regular file of this user, not of a link; None if there is none."""
     try:
         opened = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
     except OSError:
@@ -150,7 +145,7 @@ class OwnedFolder:
             os.close(self._lock)
 
     def remove(self) -> None:
-        """Remove the folder with its contents. A second call does nothing."""
+        """Remove the folder with its contents."""
         shutil.rmtree(self.path, ignore_errors=True)
         if self._lock >= 0:
             os.close(self._lock)

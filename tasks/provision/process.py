@@ -22,6 +22,8 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 
+import psutil
+
 from tasks.files import replace_file
 from tasks.provision.errors import LifecycleError, StartFailedError, StartTimeoutError
 from tasks.provision.private_files import private_folder, read_own, state_folder
@@ -75,9 +77,9 @@ class ChildProcess:
 
     @property
     def exit_status(self) -> int | None:
-        """The exit status, or None while running.
+        """The command's exit status, or None while running.
 
-        It is the command's status, 128 + n if signal n ended it, or -9 if the subreaper was killed.
+        128 + n if signal n ended it, or -9 if the subreaper was killed.
         """
         return None if self._process is None else self._process.poll()
 
@@ -146,19 +148,15 @@ class ChildProcess:
                 )
             time.sleep(pause_s)
             pause_s = min(0.5, pause_s * 1.3)
-        status = self.exit_status
-        self.end()
         failed = StartFailedError(
-            f"{self.name} exited with status {status} during its start. Last lines of {self.log_path}:\n{self.log_tail()}"
+            f"{self.name} exited with status {self.exit_status} during its start. Last lines of {self.log_path}:\n{self.log_tail()}"
         )
-        failed.status = status
+        failed.status = self.exit_status
+        self.end()
         raise failed
 
     def end(self, grace_s: float = 1.0) -> None:
-        """End the process and its descendants: SIGTERM, then SIGKILL after `grace_s` seconds.
-
-        A second call does nothing.
-        """
+        """End the process and its descendants: SIGTERM, then SIGKILL after `grace_s` seconds."""
         process = self._process
         if process is None:
             return
@@ -196,8 +194,8 @@ def last_lines(file: Path, lines: int = 30) -> str:
 def sweep(state_dir: Path | None = None) -> list[str]:
     """Kill remaining processes of dead owners, remove old logs, and return the names killed.
 
-    Call it before starting processes. Processes of living owners are left alone, so several runs
-    can share a folder. Files of other users are ignored.
+    Call it before starting processes. Several runs can share a folder. Files of other users are
+    ignored.
 
     Raises:
         PrivacyError: The folder belongs to another user.
@@ -222,10 +220,7 @@ def sweep(state_dir: Path | None = None) -> list[str]:
 
 
 def started_at(pid: int) -> int | None:
-    """Return when a process started, in clock ticks after boot, or None if it does not exist.
-
-    Together with the pid it identifies a process uniquely.
-    """
+    """Return when a process started, in clock ticks after boot, or None if it does not exist."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()
     except OSError:
@@ -288,25 +283,21 @@ def _kill_marked(mark: str, log: str) -> int:
     """
     killed: set[int] = set()
     for _ in range(20):
-        found = [pid for pid in _pids() if _is_marked(pid, f"{MARK}={mark}".encode(), log)]
+        found = [process for process in psutil.process_iter() if process.pid != os.getpid() and _is_marked(process, mark, log)]
         if not found:
             break
-        for pid in found:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
-                killed.add(pid)
+        for process in found:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process.kill()
+                killed.add(process.pid)
         time.sleep(POLL_S)
     return len(killed)
 
 
-def _pids() -> list[int]:
-    return [int(entry) for entry in os.listdir("/proc") if entry.isdecimal() and int(entry) != os.getpid()]
-
-
-def _is_marked(pid: int, entry: bytes, log: str) -> bool:
+def _is_marked(process: psutil.Process, mark: str, log: str) -> bool:
     try:
-        if entry in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0"):
+        if process.environ().get(MARK) == mark:
             return True
-        return any(os.readlink(f"/proc/{pid}/fd/{stream}") == log for stream in (1, 2))
-    except OSError:  # it ended, belongs to another user, or has closed its output
+        return any(os.readlink(f"/proc/{process.pid}/fd/{stream}") == log for stream in (1, 2))
+    except (OSError, psutil.Error):  # it ended, belongs to another user, or has closed its output
         return False

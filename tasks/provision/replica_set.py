@@ -39,9 +39,8 @@ class Server(Protocol):
 class ReplicaSet:
     """Keeps servers up during a `with` block.
 
-    A replica that dies is restarted on the same port. Its sessions are lost: clients of an
-    environment get SessionLostError, and new sessions work. Once `restart_budget` restarts are
-    spent, a replica that dies stays down, and `check` raises.
+    A replica that dies is restarted on the same port, without its sessions. Once `restart_budget`
+    restarts are spent, a replica that dies stays down, and `check` raises.
 
     Attributes:
         urls: Base URLs of the replicas.
@@ -62,7 +61,7 @@ class ReplicaSet:
         self._stopping = threading.Event()
         self._watchers: list[threading.Thread] = []
         self._lock = threading.Lock()
-        self._failure: ProvisionError | None = None
+        self._failure: RestartBudgetError | None = None
         self.urls: tuple[str, ...] = ()
         self.restarts = 0
 
@@ -93,7 +92,7 @@ class ReplicaSet:
         self.close()
 
     def close(self) -> None:
-        """End every replica, within about two seconds. A second call does nothing."""
+        """End every replica, within about two seconds."""
         self._stopping.set()
         with ThreadPoolExecutor(len(self._servers)) as pool:
             list(pool.map(lambda server: server.end(), self._servers))
@@ -101,11 +100,10 @@ class ReplicaSet:
             watcher.join(2.0)
 
     def check(self) -> None:
-        """Raise if the servers are no longer kept alive.
+        """Check that the servers are still kept alive.
 
         Raises:
-            ProvisionError: A replica died after the restart budget was spent. The message holds the
-                end of its log.
+            RestartBudgetError: A replica died after the restart budget was spent.
         """
         if self._failure is not None:
             raise self._failure

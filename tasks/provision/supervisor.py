@@ -166,8 +166,8 @@ class _Services:
                 self.end()
                 for server in self._servers:
                     # Our servers have ended. If the other process has ended too, only the log shows
-                    # the conflict.
-                    if not is_free(int(server.url.rpartition(":")[2])) or ADDRESS_IN_USE in server.log_tail():
+                    # the conflict, perhaps far above a traceback.
+                    if not is_free(int(server.url.rpartition(":")[2])) or ADDRESS_IN_USE in server.log_tail(1000):
                         raise PortTakenError(f"another process uses {server.url}. Trying other ports.") from problem
                 raise
             except BaseException:
@@ -221,13 +221,22 @@ class _Services:
         """
         if self._worker is not None:
             if self._worker.alive():
-                _terminate(_flow_runs(self._worker.pid))
+                self._end_flow_runs(self._worker.pid)
             self._worker.end(END_GRACE_S)
             with suppress(OSError):  # no answer: the next worker's start reports them
                 self._report_crashed()
         for each in (self._settling, self._links, *self._servers):
             if each is not None:
                 each.end()
+
+    def _end_flow_runs(self, subreaper: int) -> None:
+        """End the worker's children. The worker is a child of its subreaper."""
+        with suppress(psutil.NoSuchProcess):
+            runs = [run for worker in psutil.Process(subreaper).children() for run in worker.children()]
+            for run in runs:
+                with suppress(psutil.NoSuchProcess):
+                    run.terminate()
+            psutil.wait_procs(runs, END_GRACE_S)
 
     def _start_worker(self) -> None:
         self._report_crashed()
@@ -281,23 +290,6 @@ def _timed_start(server: LocalServer) -> None:
     begun = time.monotonic()
     server.start()
     print(f"{server.name} ready in {time.monotonic() - begun:.0f} s", flush=True)
-
-
-def _flow_runs(subreaper: int) -> list[psutil.Process]:
-    """Return the processes of the flow runs.
-
-    The worker is a child of the subreaper, and the flow runs are children of the worker.
-    """
-    with suppress(psutil.NoSuchProcess):
-        return [run for worker in psutil.Process(subreaper).children() for run in worker.children()]
-    return []
-
-
-def _terminate(processes: list[psutil.Process]) -> None:
-    for process in processes:
-        with suppress(psutil.NoSuchProcess):
-            process.terminate()
-    psutil.wait_procs(processes, END_GRACE_S)
 
 
 def _free_port(first: int) -> int:

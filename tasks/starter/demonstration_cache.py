@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
@@ -11,6 +10,7 @@ from hashlib import sha256
 from pathlib import Path
 
 from environments.environment import World
+from tasks.files import replace_file
 from tasks.starter.demonstrations import Demonstration, Demonstrator, Exchange
 
 CHUNK = 32
@@ -100,9 +100,7 @@ class DemonstrationCache:
         Concurrent builds are safe, because their files start with the same demonstrations.
         """
         self._file.parent.mkdir(parents=True, exist_ok=True)
-        unfinished = self._file.with_name(f".{self._file.name}.{os.getpid()}.tmp")
-        unfinished.write_text("".join(map(_line, demonstrations)), encoding="utf-8")
-        unfinished.replace(self._file)
+        replace_file(self._file, "".join(map(_line, demonstrations)))
         self._written, self._on_disk = time.monotonic(), len(demonstrations)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections.abc import Callable
@@ -20,15 +21,16 @@ class Background:
             success.
     """
 
-    def __init__(self, name: str, work: Callable[[], None], outage: Callable[[Exception], None], recovery: Callable[[float], None]) -> None:
+    def __init__(self, name: str, work: Callable[[], None], log: logging.Logger, outage: str, recovery: str) -> None:
         """
         Args:
             name: Name of the thread.
             work: Does everything that is due. An error means that it must be repeated.
-            outage: Reports the first error in a row.
-            recovery: Reports the end of an outage that lasted this many seconds.
+            log: Gets a warning at the start and at the end of an outage.
+            outage: The first of them, with a place {} for the reason.
+            recovery: The second, with a place {} for the length of the outage.
         """
-        self._name, self._work, self._outage, self._recovery = name, work, outage, recovery
+        self._name, self._work, self._log, self._outage, self._recovery = name, work, log, outage, recovery
         self._changed = threading.Condition()
         self._requested = self._done = 0
         self._thread: threading.Thread | None = None
@@ -80,7 +82,7 @@ class Background:
         with self._changed:
             since, self.unavailable_since = self.unavailable_since, None
         if since is not None:
-            self._recovery(time.monotonic() - since)
+            self._log.warning("%s", self._recovery.replace("{}", f"{time.monotonic() - since:.0f} s"))
 
     def _repeat(self) -> None:
         pause = FIRST_PAUSE_S
@@ -110,4 +112,4 @@ class Background:
             if is_first:
                 self.unavailable_since = time.monotonic()
         if is_first:
-            self._outage(problem)
+            self._log.warning("%s", self._outage.replace("{}", " ".join(str(problem).split())[:200] or type(problem).__name__))

@@ -45,13 +45,8 @@ def log_task_lists(store: Store, run_id: str, entries: Sequence[TaskListEntry]) 
 
     inputs = []
     for entry in entries:
-        source = {"world": entry.world, "version": entry.version, "list": entry.name}
-        dataset = Dataset(
-            name=f"{entry.world} {entry.name}",
-            digest=entry.digest,
-            source_type="task list",
-            source=json.dumps(source),
-            profile=json.dumps({"num_tasks": entry.n_tasks}),
-        )
+        source = json.dumps({"world": entry.world, "version": entry.version, "list": entry.name})
+        profile = json.dumps({"num_tasks": entry.n_tasks})
+        dataset = Dataset(f"{entry.world} {entry.name}", entry.digest, "task list", source, profile=profile)
         inputs.append(DatasetInput(dataset, [InputTag(MLFLOW_DATASET_CONTEXT, entry.context)]))
     store.client.log_inputs(run_id, datasets=inputs)

@@ -27,8 +27,6 @@ _LOGGERS = {
     "urllib3.connectionpool": logging.ERROR,
 }
 
-# Error codes of transient MLflow errors: the store is busy, unreachable or restarting. All others
-# are permanent.
 _TRANSIENT = {"TEMPORARILY_UNAVAILABLE", "INTERNAL_ERROR", "REQUEST_LIMIT_EXCEEDED", "RESOURCE_EXHAUSTED", "ABORTED"}
 
 
@@ -37,10 +35,7 @@ class TrackingError(Exception):
 
 
 def is_transient(error: Exception) -> bool:
-    """Return whether the same request may succeed later.
-
-    True if MLflow is unavailable or busy. Any other error is a permanent rejection.
-    """
+    """Return whether the same request may succeed later, because MLflow is unavailable or busy."""
     if isinstance(error, FileNotFoundError):
         return False
     return isinstance(error, OSError) or getattr(error, "error_code", None) in _TRANSIENT
@@ -48,9 +43,7 @@ def is_transient(error: Exception) -> bool:
 
 @contextmanager
 def as_tracking_error(what: str) -> Iterator[None]:
-    """Convert MLflow's permanent errors to `TrackingError` inside a `with` block.
-
-    Transient errors are raised unchanged.
+    """Convert MLflow's permanent errors in the block to `TrackingError`.
 
     Args:
         what: What could not be opened, for the message.
@@ -67,10 +60,7 @@ def as_tracking_error(what: str) -> Iterator[None]:
 
 @cache
 def load_mlflow() -> Any:
-    """Return the `mlflow` module. The first call takes 1-6 s.
-
-    Environment variables that the user set take precedence over our defaults.
-    """
+    """Return the `mlflow` module. The first call takes 1-6 s. Variables of the user take precedence."""
     for name, value in _SETTINGS.items():
         os.environ.setdefault(name, value)
     for name, level in _LOGGERS.items():

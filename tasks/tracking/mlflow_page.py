@@ -1,9 +1,8 @@
 """Configure how MLflow's web page shows the runs, and build links to it.
 
-By default MLflow 3.17 opens every experiment as "GenAI", with the runs under "Evaluation runs". It
-opens "Model training" if the address contains `workflowType` or the browser chose it before. Its
-list of runs shows no metrics until the user chooses columns or opens a saved view. A saved view is
-a tag of the experiment that the address names.
+MLflow 3.17 opens "Model training" only if the address contains `workflowType` or the browser chose
+it before. Its list of runs shows no metrics until the user chooses columns or opens a saved view. A
+saved view is a tag of the experiment that the address names.
 """
 
 from __future__ import annotations

@@ -114,10 +114,7 @@ class Outbox:
             return True
 
     def drop(self, unwanted: Callable[[Record], bool]) -> bool:
-        """Drop records, and return whether there were any.
-
-        MLflow cannot delete single records, so the remaining ones are sent again under a new key.
-        """
+        """Drop records, and send the others again under a new key. Return whether there were any."""
         with self._lock:
             kept = [record for record in self._records if not unwanted(record)]
             is_changed = len(kept) < len(self._records)
@@ -126,18 +123,12 @@ class Outbox:
             return is_changed
 
     def restart(self) -> None:
-        """Change the key, so that all records are sent again to a new MLflow run.
-
-        MLflow may have later records that are lost locally.
-        """
+        """Change the key, so that all records are sent again to a new MLflow run."""
         with self._lock:
             self._restart(self._records)
 
     def unsent(self, sent: Sent) -> Iterator[tuple[Record, int]]:
-        """Yield the records that MLflow lacks, each with the offset after it.
-
-        Records that are added during the iteration are included.
-        """
+        """Yield the records that MLflow lacks, also those added meanwhile, with the offset after."""
         offset = sent.offset
         while True:
             with self._lock, self._path.open("rb") as stream:
@@ -149,10 +140,6 @@ class Outbox:
             record = parse_row(line)
             if record is not None and "id" in record:
                 yield record, offset
-
-    def size(self) -> int:
-        """Return the size of the outbox in bytes."""
-        return self._path.stat().st_size
 
     def read_sent(self) -> Sent:
         """Return what MLflow has: nothing if the file is missing or has another key."""

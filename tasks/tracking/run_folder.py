@@ -56,10 +56,7 @@ class RunFolder:
             yield
 
     def note_title(self, title: str) -> None:
-        """Store the run's name in Prefect and MLflow.
-
-        The first call also stores the start time, in seconds since 1970.
-        """
+        """Store the run's name in Prefect and MLflow, and once its start in seconds since 1970."""
         began = read_json(self.path / TITLE).get("began") or time.time()
         replace_file(self.path / TITLE, json.dumps({"title": title, "began": began}))
 
@@ -85,7 +82,7 @@ class RunFolder:
         replace_file(self.path / "collapse.json", json.dumps({"note": str(error), "last_good": error.last_good}))
 
     def collapse(self) -> TrainingCollapsedError | None:
-        """Return the recorded collapse, or None if there is none.
+        """Return the recorded collapse, or None.
 
         Raises:
             RunFileError: The file is damaged.
@@ -110,15 +107,11 @@ class RunFolder:
         append_step(self.path / METRICS, step, metrics)
 
     def metrics(self) -> Steps:
-        """Return step to metrics.
-
-        The last steps may not be in a checkpoint yet. After a kill they are repeated and counted
-        again.
-        """
+        """Return step to metrics. After a kill, steps that are in no checkpoint are repeated."""
         return read_steps(self.path / METRICS)
 
     def metrics_in_checkpoint(self, step: int) -> Steps:
-        """Return the metrics of the steps in a checkpoint, which are stored with its weights."""
+        """Return the metrics of the steps in a checkpoint."""
         return read_steps(self.checkpoint(step) / METRICS)
 
     def replace_metrics(self, steps: Steps) -> None:

@@ -21,11 +21,7 @@ from tasks.tracking.shared_storage import SharedStorage
 _log = logging.getLogger(__name__)
 
 RENEW_S, LEASE_S, LOOK_S = 20.0, 90.0, 2.0
-"""Seconds between heartbeats, until a lease expires, and between two checks of a lease.
-
-The owner renews its lease every RENEW_S. An owner on another machine that sends no heartbeat for
-LEASE_S counts as dead.
-"""
+"""Seconds between heartbeats, until a lease without one expires, and between checks of a lease."""
 
 
 class RunTakenOverError(RunBusyError):

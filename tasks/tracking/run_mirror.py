@@ -50,7 +50,9 @@ class RunMirror:
         """
         self.storage, self._folder, self._fingerprint, self._superseded = storage, folder, fingerprint, superseded
         self._lease = RunLease(storage, f"{folder.name}/{OWNER}")
-        self._background = Background("run-mirror", self._upload, self._log_outage, self._log_recovery)
+        away = f"Cannot write to {SETTING} ({storage.url}): {{}}. The run continues and keeps its results in {folder}."
+        back = f"Wrote to {SETTING} again after {{}} and uploaded the missing results."
+        self._background = Background("run-mirror", self._upload, _log, away, back)
         self._taken_over: RunTakenOverError | None = None
 
     @property
@@ -122,16 +124,3 @@ class RunMirror:
         except RunTakenOverError as taken:
             self._taken_over = taken
             self._background.close()
-
-    def _log_outage(self, problem: Exception) -> None:
-        reason = " ".join(str(problem).split())[:200] or type(problem).__name__
-        _log.warning(
-            "Cannot write to %s (%s): %s. The run continues and keeps its results in %s.",
-            SETTING,
-            self.storage.url,
-            reason,
-            self._folder,
-        )
-
-    def _log_recovery(self, seconds: float) -> None:
-        _log.warning("Wrote to %s again after %.0f s and uploaded the missing results.", SETTING, seconds)

@@ -33,7 +33,9 @@ class Sender:
         self._outbox = outbox
         self._open_store = open_store
         self._rejected: TrackingError | None = None
-        self._background = Background("mlflow-sender", self._send, self._log_outage, self._log_recovery)
+        away = f"MLflow does not answer ({{}}). The run continues and keeps its records in {outbox.folder}."
+        back = "MLflow answers again after {}. The missing records are sent."
+        self._background = Background("mlflow-sender", self._send, _log, away, back)
         self.sent = outbox.read_sent()
 
     def wake(self) -> None:
@@ -97,13 +99,6 @@ class Sender:
             rejected.__cause__ = error
             _log.warning("%s", rejected)
             self._rejected = self._rejected or rejected
-
-    def _log_outage(self, error: Exception) -> None:
-        reason = " ".join(str(error).split())[:200]
-        _log.warning("MLflow does not answer (%s). The run continues and keeps its records in %s.", reason, self._outbox.folder)
-
-    def _log_recovery(self, seconds: float) -> None:
-        _log.warning("MLflow answers again after %.0f s. The missing records are sent.", seconds)
 
 
 def _is_lost(store: Store, sent: Sent) -> bool:

@@ -36,13 +36,7 @@ class SharedStorageError(ProvisionError):
 
 
 class SharedStorage:
-    """Files below a URL.
-
-    All methods except `__init__` and `check` raise the errors of the file system.
-
-    Attributes:
-        url: Value of the setting.
-    """
+    """Files below a URL. Its methods raise the errors of the file system unless they say more."""
 
     def __init__(self, url: str) -> None:
         """
@@ -98,10 +92,7 @@ class SharedStorage:
             ) from problem
 
     def files(self, folder: str) -> dict[str, int]:
-        """Return the names below a folder, relative to it, with their sizes in bytes.
-
-        Empty if the folder does not exist.
-        """
+        """Return the names below a folder, relative to it, with their sizes in bytes."""
         try:
             found: Mapping[str, Mapping[str, Any]] = self._fs.find(self._path(folder), detail=True)
         except FileNotFoundError:
@@ -124,10 +115,7 @@ class SharedStorage:
         self._renamed(name, lambda unfinished: self._fs.pipe_file(unfinished, content))
 
     def put(self, files: Mapping[str, Path]) -> None:
-        """Upload files (name to local path), in parallel if the file system supports it.
-
-        Each file appears atomically.
-        """
+        """Upload files (name to local path), each atomically."""
         if not self._renames and files:
             self._fs.put([str(path) for path in files.values()], [self._path(name) for name in files], **self._several)
             return
@@ -141,7 +129,7 @@ class SharedStorage:
         self._fs.get([self._path(name) for name in files], [str(path) for path in files.values()], **self._several)
 
     def remove(self, folder: str) -> None:
-        """Delete a file, or all files below a folder. No error if it does not exist."""
+        """Delete a file, or all files below a folder, if it exists."""
         target = self._path(folder)
         if self._fs.exists(target):
             self._fs.rm(target, recursive=True)

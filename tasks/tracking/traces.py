@@ -4,8 +4,8 @@ The root span is the whole episode (agent), e.g. "textcraft 12: truncated after 
 Its children are "reset" (tool) and two spans per turn: "turn 3: craft 4 oak planks using 1 oak log"
 (chat model) and "answer 3: Crafted 4 oak planks" (tool).
 
-The spans of many episodes are sent in one request. An episode of 10 turns takes about 20 ms on
-sqlite. MLflow's tracer sends each span separately and takes 150 ms.
+The spans of many episodes are sent in one request, which takes 20 ms for an episode of 10 turns.
+MLflow's tracer sends each span separately and takes 150 ms.
 """
 
 from __future__ import annotations
@@ -169,10 +169,7 @@ def _ending(trajectory: Trajectory) -> str:
 
 
 def _status(trajectory: Trajectory) -> tuple[str, str]:
-    """Return the OpenTelemetry status and its message.
-
-    OK if the episode succeeded, ERROR if the infrastructure failed, and UNSET otherwise.
-    """
+    """Return the OpenTelemetry status and its message."""
     if trajectory.outcome is Outcome.FAILED:
         return "ERROR", trajectory.reason
     return ("OK" if trajectory.outcome is Outcome.SUCCESS else "UNSET"), ""

@@ -112,8 +112,7 @@ class Tracker:
         """Store metrics of the run, or of a phase and the run, once for each `of` and step.
 
         Undefined values are left out and counted in `tracking/undefined_metrics`. If the values
-        differ from those recorded before, MLflow's run is deleted and recorded again with the new
-        ones. The deleted run can be restored in MLflow.
+        differ from those recorded before, MLflow's run is recorded again (see `drop_steps_after`).
 
         Args:
             run: Result of `start_run` or `start_phase`.
@@ -153,10 +152,7 @@ class Tracker:
         self._add(f"checkpoint {entry.step}", "checkpoint", run, step=entry.step, entry=self._plain(entry))
 
     def point_aliases(self, run: str, entry: CheckpointEntry, aliases: Sequence[str]) -> None:
-        """Point aliases of the registered model, e.g. "champion", to this checkpoint.
-
-        The checkpoint is registered if necessary.
-        """
+        """Point aliases of the registered model, e.g. "champion", to this checkpoint."""
         self._add("aliases", "aliases", run, step=entry.step, entry=self._plain(entry), aliases=list(aliases))
 
     def log_task_lists(self, run: str, entries: Sequence[TaskListEntry]) -> None:
@@ -178,13 +174,7 @@ class Tracker:
         self._add(f"table {name}", "table", run, name=name, text=markdown)
 
     def end_run(self, run: str, status: Literal["FINISHED", "FAILED", "KILLED"] = "FINISHED", step: int = 0) -> None:
-        """End a run or a phase once all earlier records are stored.
-
-        Args:
-            run: The run or phase.
-            status: Its final status.
-            step: Number of training steps completed.
-        """
+        """End a run or a phase, after `step` training steps, once all earlier records are stored."""
         if not self.is_finished(run):
             self._add("state", "state", run, status=status, step=step)
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
+
+from tasks.files import replace_file
 
 
 class EpisodeCounts:
@@ -40,9 +41,7 @@ class EpisodeCounts:
         return self._folder / f"episodes-of-rank-{rank}.json"
 
     def _write(self, counts: dict[str, object]) -> None:
-        unfinished = self._file(self._rank).with_suffix(f".{os.getpid()}.tmp")
-        unfinished.write_text(json.dumps(counts), encoding="utf-8")
-        unfinished.replace(self._file(self._rank))
+        replace_file(self._file(self._rank), json.dumps(counts))
 
     def _read(self, rank: int, batch: str) -> tuple[int, int] | None:
         try:
