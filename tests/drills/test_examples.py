@@ -13,6 +13,7 @@ import pytest
 
 from flows.api import load_evaluation, load_run
 from tests.support.empty_databases import give_empty_databases
+from tests.support.small_gguf import write_small_gguf
 from tests.support.small_runs import SMALL
 from tests.support.tiny_policy import build_tiny_policy
 
@@ -98,6 +99,19 @@ def test_the_baseline_example_compares_a_checkpoint_with_the_random_policy(runs:
 def test_the_demonstration_example_clones_the_experts_episodes(cloned: Path) -> None:
     run = load_run(cloned)
     assert (run.status, run.recipe.algorithm.name) == ("finished", "sft")
+
+
+def test_the_language_model_example_clones_the_expert_and_then_trains_by_rl(runs: Path, tmp_path: Path) -> None:
+    file = tmp_path / "small.gguf"
+    write_small_gguf(file)
+    without = {*RL_ONLY, "policy.dtype", "rollout.trajectory_tokens"}
+    fields = [*words(str(file), without), "--policy.dtype", "bfloat16", "--rollout.trajectory_tokens", "4000", "--name", "language-model"]
+    python(runs, "examples/train_language_model.py", "textcraft", *fields, N_TASKS="4")
+    (started,) = map(load_run, runs.glob("language-model-start-*"))
+    (trained,) = map(load_run, set(runs.glob("language-model-*")) - {started.folder})
+    assert (started.status, started.recipe.algorithm.name) == ("finished", "sft")
+    assert (trained.status, trained.recipe.algorithm.name) == ("finished", "grpo")
+    assert trained.recipe.policy.model == str(started.checkpoint)
 
 
 def test_the_comparison_example_writes_the_curves_of_both_runs(runs: Path, trained: Path, cloned: Path, tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from tokenizers.pre_tokenizers import ByteLevel
 
 END_OF_TEXT, START_OF_TURN, END_OF_TURN = "<|endoftext|>", "<|im_start|>", "<|im_end|>"
 SPECIAL = [END_OF_TEXT, START_OF_TURN, END_OF_TURN]
-WIDTH, INNER, LAYERS, HEADS, CONTEXT = 64, 128, 2, 2, 512
+WIDTH, INNER, LAYERS, HEADS, CONTEXT = 64, 128, 2, 2, 4096
 CHATML = (
     "{% for message in messages %}{{'<|im_start|>' + message['role'] + '\n' + message['content'] + '<|im_end|>' + '\n'}}{% endfor %}"
     "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
