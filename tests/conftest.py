@@ -31,13 +31,14 @@ for name in [name for name in os.environ if name.startswith(("AGENTGYM_", "PREFE
     del os.environ[name]
 if "SUITE_FOLDER" not in os.environ:  # the processes of pytest-xdist have it from the one that starts them
     os.environ["SUITE_FOLDER"] = str(_home)
-    _reaper = subprocess.Popen(  # kept, because a dropped one warns that it still runs
+    _reaper = subprocess.Popen(
         [sys.executable, "-I", "-S", str(Path(__file__).with_name("support") / "reaper.py"), str(os.getpid()), str(_home)],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,  # a pipe that pytest writes to would stay open
         stderr=subprocess.DEVNULL,
         start_new_session=True,  # Ctrl-C does not reach it
     )
+    _reaper.returncode = 0  # it outlives this process on purpose, so Python must not warn that it still runs
 os.environ.update(
     AGENTGYM_RUNS=str(_home / "runs"),
     DO_NOT_TRACK="1",
