@@ -9,27 +9,13 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
-import socket
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-import tasks
 from tasks.provision.ipc import ConnectionClosedError, TrainerConnection, accept_trainer, listen
 from tasks.provision.local import LocalServer, free_port
-from tasks.provision.process import ChildProcess, sweep
-
-
-def root() -> str:
-    """Return the folder that this project is imported from."""
-    return str(Path(tasks.__file__).parent.parent)
-
-
-def node_address() -> str:
-    """Return this node's address, as other nodes reach it."""
-    from ray.util import get_node_ip_address
-
-    return str(get_node_ip_address())
+from tasks.provision.process import ChildProcess, importing, sweep
 
 
 def check_node(folder: Path, token: str, python: str, storage: str | None = None) -> str:
@@ -42,28 +28,24 @@ def check_node(folder: Path, token: str, python: str, storage: str | None = None
         What is wrong on this node, in words, or "" if nothing is.
     """
     try:
-        found = (folder / "token").read_text(encoding="utf-8")
-        if found != token:
+        if (folder / "token").read_text(encoding="utf-8") != token:
             return f"reads a different file in {folder} than this machine wrote"
         (folder / node_id()).write_text(token, encoding="utf-8")
     except OSError as fault:
         return f"does not share {folder.parent} with this machine ({fault.strerror})"
     if not Path(python).exists():
         return f"does not have the Python interpreter {python}"
-    return check_storage(storage, folder.name, token) if storage else ""
-
-
-def check_storage(url: str, folder: str, token: str) -> str:
-    """Check on this node that it can use the shared storage (see `check_node`)."""
+    if storage is None:
+        return ""
     from tasks.tracking.shared_storage import SharedStorage
 
     try:
-        storage = SharedStorage(url)
-        if storage.read(f"{folder}/token") != token.encode():
-            return f"cannot find in {url} the file that this machine wrote"
-        storage.write(f"{folder}/{node_id()}", token.encode())
+        shared = SharedStorage(storage)
+        if shared.read(f"{folder.name}/token") != token.encode():
+            return f"cannot find in {storage} the file that this machine wrote"
+        shared.write(f"{folder.name}/{node_id()}", token.encode())
     except Exception as fault:  # noqa: BLE001 - the flow reports any error of the file system
-        return f"cannot use {url} ({' '.join(str(fault).split()) or type(fault).__name__})"
+        return f"cannot use {storage} ({' '.join(str(fault).split()) or type(fault).__name__})"
     return ""
 
 
@@ -74,44 +56,36 @@ def node_id() -> str:
     return str(ray.get_runtime_context().get_node_id())
 
 
-def change_folder(folder: Path) -> None:
-    """Change to the flow's working directory, if the node has it, so that relative paths agree."""
+def _node_address() -> str:
+    """Return this node's address, as other nodes reach it."""
+    from ray.util import get_node_ip_address
+
+    return str(get_node_ip_address())
+
+
+def _prepare_node(cwd: Path) -> None:
+    """End leftovers, and change to the flow's working directory if the node has it."""
     with contextlib.suppress(OSError):
-        os.chdir(folder)
+        os.chdir(cwd)
+    sweep()
 
 
-class ServerActor:
+class ServerActor(LocalServer):
     """A server on the actor's node, which listens on the node's own address."""
 
     def __init__(self, cwd: Path, name: str, command: Sequence[str], environment: Mapping[str, str], start_deadline_s: float) -> None:
         """
         Args:
             cwd: The flow's working directory.
-            name, command, environment, start_deadline_s: See `LocalServer`. "{host}" in the command
-                is the node's address.
+            name, command, environment, start_deadline_s: See `LocalServer`.
         """
-        change_folder(cwd)
-        sweep()
-        self._server = LocalServer(
-            name, command, host=node_address(), environment=with_root(environment), start_deadline_s=start_deadline_s
-        )
+        _prepare_node(cwd)
+        super().__init__(name, command, host=_node_address(), environment=importing(environment), start_deadline_s=start_deadline_s)
 
-    def start(self) -> str:
+    def started_url(self) -> str:
         """Start the server, and return its URL once it is healthy."""
-        self._server.start()
-        return self._server.url
-
-    def alive(self) -> bool:
-        """Return whether the process is running."""
-        return self._server.alive()
-
-    def log_tail(self, lines: int) -> str:
-        """Return the last lines of the server's log."""
-        return self._server.log_tail(lines)
-
-    def end(self, grace_s: float) -> None:
-        """End the server for good."""
-        self._server.end(grace_s)
+        self.start()
+        return self.url
 
 
 class TrainerActor:
@@ -125,33 +99,26 @@ class TrainerActor:
         Args:
             cwd: The flow's working directory.
         """
-        change_folder(cwd)
-        sweep()
+        _prepare_node(cwd)
         self._folder = Path(tempfile.mkdtemp(prefix="trainer-"))
-        self._listener: socket.socket | None = None
+        self._listener = listen(self._folder / "line")
         self._connection: TrainerConnection | None = None
         self._process: ChildProcess | None = None
 
-    def rendezvous_address(self) -> tuple[str, int]:
-        """Return the node's address and a port of it that is free now."""
-        address = node_address()
-        return address, free_port(address)
-
-    def listen(self) -> str:
-        """Create the Unix socket to which the main process connects, and return its path."""
-        path = self._folder / "line"
-        self._listener = listen(path)
-        return str(path)
+    def addresses(self) -> tuple[str, int, str]:
+        """Return the node's address, a port of it that is free now, and the flow's Unix socket."""
+        address = _node_address()
+        return address, free_port(address), str(self._folder / "line")
 
     def start(self, command: Sequence[str], environment: Mapping[str, str], log_path: Path) -> None:
         """Start the processes."""
-        self._process = ChildProcess("trainer", command, environment=with_root(environment), log_path=log_path)
+        self._process = ChildProcess("trainer", command, environment=importing(environment), log_path=log_path)
         self._process.start()
 
     def connect(self, seconds: float) -> None:
         """Wait for the main process to connect (see `accept_trainer`)."""
-        assert self._listener is not None
-        self._connection = accept_trainer(self._listener, seconds, self.running)
+        assert self._process is not None
+        self._connection = accept_trainer(self._listener, seconds, self._process.alive)
 
     def send(self, command: object) -> None:
         """Send a command to the main process."""
@@ -164,10 +131,6 @@ class TrainerActor:
             raise ConnectionClosedError("the connection was closed")
         return self._connection.receive(timeout)
 
-    def running(self) -> bool:
-        """Return whether the processes are running."""
-        return self._process is not None and self._process.alive()
-
     def exit_status(self) -> int | None:
         """Return the exit status (see `ChildProcess`)."""
         return None if self._process is None else self._process.exit_status
@@ -177,17 +140,7 @@ class TrainerActor:
         if self._connection is not None:
             self._connection.close()
             self._connection = None
-        if self._listener is not None:
-            self._listener.close()
+        self._listener.close()
         if self._process is not None:
             self._process.end()
         shutil.rmtree(self._folder, ignore_errors=True)
-
-
-def with_root(environment: Mapping[str, str]) -> dict[str, str]:
-    """Return the variables with this project added to PYTHONPATH."""
-    return {**environment, "PYTHONPATH": os.pathsep.join(dict.fromkeys([root(), *_python_path()]))}
-
-
-def _python_path() -> list[str]:
-    return [folder for folder in os.environ.get("PYTHONPATH", "").split(os.pathsep) if folder]

@@ -23,7 +23,8 @@ from configs.launch import Needs
 from environments.token import DRAWN, URLS, VARIABLE
 from tasks.provision.errors import ProvisionError
 from tasks.provision.private_files import OwnedFolder, private_runs
-from tasks.provision.ray_actors import check_node, root
+from tasks.provision.process import ROOT
+from tasks.provision.ray_actors import check_node
 from tasks.tracking.shared_storage import SETTING, SharedStorage, opened
 
 os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
@@ -36,14 +37,11 @@ Bundle = dict[str, float]
 Strategy = Literal["PACK", "SPREAD", "STRICT_SPREAD"]
 
 CALLS_AT_ONCE = 8
-"""Concurrent calls of one actor, so that it can be asked for its state while another call waits."""
+"""Concurrent calls of one actor, e.g. for its state while another call waits."""
 CONNECT_S, CHECK_S = 5.0, 60.0
 INHERITED = (VARIABLE, DRAWN, URLS, "DO_NOT_TRACK")
 INHERITED_PREFIXES = ("HF_", "TRANSFORMERS_", "TOKENIZERS_", "VLLM_", "NCCL_", "GLOO_", "TORCH", "OMP_", "OPENBLAS_", "MKL_")
-"""Environment variables that processes on the nodes inherit from this process.
-
-All others come from their node.
-"""
+"""Variables that processes on the nodes inherit from this process. Others come from their node."""
 
 _lock = threading.Lock()
 _connected: RayCluster | None = None
@@ -60,24 +58,23 @@ class RayCluster:
     def __init__(self, address: str, shared: Path, storage: str | None = None) -> None:
         """
         Args:
-            address: "host:port", or "auto" for this machine's cluster. This machine must be one of
-                the nodes.
+            address: "host:port", or "auto" for the cluster of which this machine is a node.
             shared: A folder that every node must see, e.g. the runs folder.
             storage: URL of the shared storage that every node must be able to use, if there is one.
 
         Raises:
-            ProvisionError: No cluster answers, or a node does not see the folder. The message names
-                the node.
+            ProvisionError: No cluster answers, or a node, which is named, does not see the folder.
         """
         _connect(address)
         self.has_gpus = ray.cluster_resources().get("GPU", 0) > 0
         private_runs(shared)
         self._owned = OwnedFolder(".ray-", shared.absolute())
+        self.close = self._owned.remove
         self.folder = self._owned.path
         try:
             _check_nodes(self.folder, opened(storage))
         except BaseException:
-            self.close()
+            self._owned.remove()
             raise
 
     def resources(self, needs: Needs, processes: int = 1) -> Bundle:
@@ -86,10 +83,6 @@ class RayCluster:
         resources = {"GPU": gpus, "CPU": needs.cpus, "memory": needs.memory_gb * 2**30}
         # Ray requires at least one resource.
         return {name: amount * processes for name, amount in resources.items() if amount} or {"CPU": 0.001}
-
-    def close(self) -> None:
-        """Remove the folder."""
-        self._owned.remove()
 
 
 class Placement:
@@ -118,10 +111,9 @@ class Placement:
             )
 
     def actor(self, kind: type, bundle: int, *arguments: Any) -> Any:
-        """Create an actor of class `kind` in one of the bundles.
+        """Create an actor of class `kind` in one of the bundles, and return before it exists.
 
-        Its constructor gets this process's working directory and `arguments`. Returns before the
-        actor exists. After the loss of its node, a new actor waits for free resources.
+        Its constructor gets this process's working directory and `arguments`.
         """
         resources = self._bundles[bundle]
         actor = ray.remote(kind).options(
@@ -160,7 +152,7 @@ def answer(call: Any, what: str, seconds: float | None = None) -> Any:
     Args:
         call: The object reference that the remote call returned.
         what: Name of the actor, for messages.
-        seconds: Timeout. None waits for ever.
+        seconds: Timeout.
 
     Raises:
         ProvisionError: The actor or its node is gone, or did not answer in time.
@@ -194,7 +186,7 @@ def _connect(address: str) -> None:
         ray.init(
             address=address,
             namespace="agentgym",
-            runtime_env={"env_vars": {"PYTHONPATH": root()}},
+            runtime_env={"env_vars": {"PYTHONPATH": str(ROOT)}},
             logging_level=logging.ERROR,
             log_to_driver=False,
         )
@@ -208,12 +200,10 @@ def _connect(address: str) -> None:
 
 
 def _check_nodes(folder: Path, storage: SharedStorage | None = None) -> None:
-    """Check that every node and this machine can read each other's files.
-
-    The check covers the folder and, if given, the shared storage.
+    """Check that every node and this machine read each other's files in the folder and storage.
 
     Raises:
-        ProvisionError: A node shares neither, or cannot run the project.
+        ProvisionError: A node does not, or cannot run the project.
     """
     token = secrets.token_hex(16)
     (folder / "token").write_text(token, encoding="utf-8")
@@ -236,7 +226,7 @@ def _check_nodes(folder: Path, storage: SharedStorage | None = None) -> None:
             if not problem and storage is not None and storage.read(f"{folder.name}/{node}") != token.encode():
                 problem = f"writes to a different {storage.url} than this machine"
         except Exception as fault:  # noqa: BLE001 - any failure of the node becomes its message
-            problem = f"cannot run the project, which must be under {root()} on every node ({type(fault).__name__}: {fault})"
+            problem = f"cannot run the project, which must be under {ROOT} on every node ({type(fault).__name__}: {fault})"
         if problem:
             problems.append(f"{name} {problem}")
     if storage is not None:

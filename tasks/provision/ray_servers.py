@@ -23,53 +23,43 @@ ASK_S = 30.0
 
 
 class RayServer:
-    """An HTTP server on a node that Ray chooses. Implements `Server` for a ReplicaSet."""
+    """An HTTP server on a node that Ray chooses. Implements `Server` for a ReplicaSet.
 
-    def __init__(
-        self, name: str, command: Sequence[str], place: ServerPlaces, bundle: int, environment: Mapping[str, str], deadline_s: float
-    ) -> None:
+    Attributes:
+        name: For people and for the log's name.
+        url: Its address once started: a file with the current URL (environments/address.py). It
+            stays the same when the server is restarted on another node.
+    """
+
+    def __init__(self, name: str, places: _Places, bundle: int, start_deadline_s: float, *arguments: Any) -> None:
         """
         Args:
-            name: For people and for the log's name.
-            command: Program and arguments. "{host}" and "{port}" are replaced by its address.
-            place: Placement group with the reserved resources.
-            bundle: Index of its bundle in the group.
-            environment: Variables of the process in addition to those of its node.
-            deadline_s: Seconds in which it must become healthy, once it has a node.
+            name: See the attributes.
+            places: The reserved resources, of which this server gets `bundle`.
+            bundle: Index of the bundle.
+            start_deadline_s: Seconds to become healthy, once it has a node.
+            arguments: Command and environment of the server.
         """
-        self.name = name
-        self._command, self._environment, self._deadline_s = list(command), dict(environment), deadline_s
-        self._place, self._bundle = place, bundle
+        self.name, self.url = name, ""
+        self._places, self._bundle, self._deadline_s, self._arguments = places, bundle, start_deadline_s, arguments
         self._actor: Any = None
-        self._address = ""
         self._last_log = ""
         self._lock = threading.Lock()
         self._ended = False
-
-    @property
-    def url(self) -> str:
-        """Its address once started: a file with the current URL (environments/address.py).
-
-        The address stays the same when the server is restarted on another node.
-        """
-        if not self._address:
-            raise LifecycleError(f"{self.name} has not been started")
-        return self._address
 
     def start(self) -> None:
         """Start the server, on another node if its own was lost, and return when it is healthy.
 
         Raises:
-            ProvisionError: No resources were free, or it ended or was not healthy in time. The
-                message holds the end of its log.
+            ProvisionError: No resources were free, or it ended or was not healthy in time.
         """
         with self._lock:
             if self._ended:
                 raise LifecycleError(f"{self.name} was ended and cannot be started again")
             self._drop()
-            self._actor = actor = self._place.actor(self._bundle, self.name, self._command, self._environment, self._deadline_s)
-        url = answer(actor.start.remote(), f"{self.name} on the Ray cluster", self._place.seconds + self._deadline_s)
-        self._address = write_address(self._place.folder / self.name.replace(":", "."), url)
+            self._actor = actor = self._places.get().actor(ServerActor, self._bundle, self.name, *self._arguments, self._deadline_s)
+        url = answer(actor.started_url.remote(), f"{self.name} on the Ray cluster", self._places.seconds + self._deadline_s)
+        self.url = write_address(self._places.folder / self.name.replace(":", "."), url)
 
     def alive(self) -> bool:
         """Return whether the server runs, as far as Ray can tell.
@@ -93,7 +83,7 @@ class RayServer:
                 with contextlib.suppress(RayError, TimeoutError):
                     ray.get(self._actor.end.remote(grace_s), timeout=grace_s + ASK_S)
             self._drop()
-        self._place.leave()
+        self._places.leave()
 
     def log_tail(self, lines: int = 30) -> str:
         """Return the last lines of the log; those read last if its node is lost."""
@@ -108,37 +98,27 @@ class RayServer:
             self._actor = None
 
 
-class ServerPlaces:
+class _Places:
     """The placement group of replicas, and the folder of their addresses.
 
-    The group is created when the first replica starts, because waiting for resources is part of a
-    start. It is removed when the last replica has ended.
+    The first replica that starts reserves the resources, because waiting for them is part of a
+    start. The last one that ends releases them.
     """
 
     def __init__(self, cluster: RayCluster, purpose: str, needs: Needs, replicas: int, seconds: float) -> None:
-        """
-        Args:
-            cluster: The cluster.
-            purpose: What the reservation is for, shown to people.
-            needs: Resources of one replica.
-            replicas: Number of replicas.
-            seconds: How long to wait for free resources, also after the loss of a node.
-        """
         self.folder, self.seconds = cluster.folder, seconds
-        self._purpose, self._bundles = purpose, [cluster.resources(needs)] * replicas
-        self._left = replicas
+        self._purpose, self._bundles, self._left = purpose, [cluster.resources(needs)] * replicas, replicas
         self._placement: Placement | None = None
         self._lock = threading.Lock()
 
-    def actor(self, bundle: int, *arguments: Any) -> Any:
-        """Create the actor of a server in one of the bundles."""
+    def get(self) -> Placement:
+        """Return the placement group."""
         with self._lock:
-            if self._placement is None:
-                self._placement = Placement(self._purpose, self._bundles, "SPREAD", self.seconds)
-            return self._placement.actor(ServerActor, bundle, *arguments)
+            self._placement = self._placement or Placement(self._purpose, self._bundles, "SPREAD", self.seconds)
+            return self._placement
 
     def leave(self) -> None:
-        """Count one ended replica; after the last one, remove the placement group."""
+        """Count one ended replica."""
         with self._lock:
             self._left -= 1
             if self._left == 0 and self._placement is not None:
@@ -161,8 +141,10 @@ def ray_replicas(
     Raises:
         ProvisionError: There is no such cluster, or its nodes do not share the runs folder.
     """
-    cluster = connected(infrastructure)
-    place = ServerPlaces(cluster, f"{len(commands)} servers of {name}", needs, len(commands), infrastructure.trainer_start_seconds)
+    places = _Places(
+        connected(infrastructure), f"{len(commands)} servers of {name}", needs, len(commands), infrastructure.trainer_start_seconds
+    )
     variables = inherited_variables() | dict(environment or {})
-    servers = [RayServer(f"{name}-{n}", command, place, n, variables, start_deadline_s) for n, command in enumerate(commands)]
-    return ReplicaSet(servers)
+    return ReplicaSet(
+        [RayServer(f"{name}-{n}", places, n, start_deadline_s, list(command), variables) for n, command in enumerate(commands)]
+    )

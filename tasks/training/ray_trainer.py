@@ -63,14 +63,14 @@ class RayTrainer:
         what = f"the trainer's {nodes} x {processes} processes"
         self._placement = Placement(what, [bundle] * nodes, "STRICT_SPREAD" if nodes > 1 else "PACK", seconds)
         self._actors = [self._placement.actor(TrainerActor, node) for node in range(nodes)]
-        points = [answer(actor.rendezvous_address.remote(), "a node of the trainer", ASK_SECONDS) for actor in self._actors]
-        self._nodes = [address for address, _ in points]
-        job_file = write_job(job, answer(self._actors[0].listen.remote(), self._name(0), ASK_SECONDS))
+        points = [answer(actor.addresses.remote(), "a node of the trainer", ASK_SECONDS) for actor in self._actors]
+        self._nodes = [address for address, _, _ in points]
+        rendezvous, job_file = points[0][:2], write_job(job, points[0][2])
         environment = {**inherited_variables(), **token_variables(), **trainer_variables(), **(ON_LOOPBACK if nodes == 1 else {})}
         for node, actor in enumerate(self._actors):
             self._verdicts[node].unlink(missing_ok=True)
             command = launch_command(
-                self._infrastructure, job.experiment.policy.dtype, job_file, self._verdicts[node].absolute(), node, points[0]
+                self._infrastructure, job.experiment.policy.dtype, job_file, self._verdicts[node].absolute(), node, rendezvous
             )
             log = self.log_path if node == 0 else self.log_path.with_name(f"trainer-{node}.log")
             answer(actor.start.remote(command, environment, log.absolute()), self._name(node), ASK_SECONDS)
@@ -186,7 +186,7 @@ def _state(actor: Any) -> Literal["runs", "ended", "lost"]:
     An unreachable node may come back, so it counts as lost only once Ray has given it up.
     """
     try:
-        return "runs" if ray.get(actor.running.remote(), timeout=ASK_SECONDS) else "ended"
+        return "runs" if ray.get(actor.exit_status.remote(), timeout=ASK_SECONDS) is None else "ended"
     except (TimeoutError, ActorUnavailableError):
         return "runs"
     except RayError:  # includes actors that Ray killed because memory ran out
