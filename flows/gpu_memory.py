@@ -1,4 +1,4 @@
-"""The GPU memory that a recipe needs.
+"""The memory that a recipe needs, on GPUs or on a CPU.
 
 `tasks.training.memory_plan` computes it in a separate process, because it loads torch.
 """
@@ -16,10 +16,12 @@ from configs.infrastructure import InfraSettings
 from configs.recipe import RecipeError
 from flows.model_check import CONFIG_FILE, loadable, local_file
 from tasks.training.local_trainer import default_processes, trainer_launch
-from tasks.training.memory_plan import Machine, PlanAnswer, PlanRequest
+from tasks.training.memory_plan import GB, Machine, MemoryPlan, PlanAnswer, PlanRequest
 from tasks.training.step_time import GPUS
 
 SECONDS = 600
+CPU_OVERHEAD = 1.5 * GB
+"""Memory of a trainer process on a CPU besides tensors, in bytes."""
 
 
 def requested_machine(infrastructure: InfraSettings, gpus: int | None, gpu_memory: float | None, gpu: str | None = None) -> Machine | None:
@@ -68,6 +70,25 @@ def this_machine(infrastructure: InfraSettings) -> Machine | None:
         engine_sleeps=infrastructure.engine_sleep,
         gpu=next((kind for kind in GPUS if kind in found[0][1]), None),
     )
+
+
+def cpu_machine(infrastructure: InfraSettings) -> Machine:
+    """Return this machine without GPUs as the hardware of a plan: one trainer with all memory."""
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / GB
+    processes = trainer_launch(infrastructure).processes or default_processes(infrastructure)
+    return Machine(gpus=processes, gpu_memory=memory, sharding="none", engine_fraction=0.0)
+
+
+def cpu_memory(plan: MemoryPlan, infrastructure: InfraSettings) -> dict[str, float]:
+    """Return the bytes that all trainer processes hold on a CPU, by kind.
+
+    vLLM keeps its weights plain and packed.
+    """
+    own = {"vLLM: weights, plain and packed": 2 * plan.engine_weights, "vLLM: KV cache": infrastructure.engine_cpu_cache_gb * 2.0**30}
+    if infrastructure.engine_urls or infrastructure.engine_servers:
+        own = {}
+    kinds = plan.trainer | own | {"Python, torch, fragments": CPU_OVERHEAD}
+    return {kind: size * plan.machine.gpus for kind, size in kinds.items()}
 
 
 def plan_of(experiment: Experiment, machine: Machine) -> PlanAnswer | None:

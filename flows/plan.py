@@ -1,4 +1,4 @@
-"""Estimate a recipe before running it: phases, turns, tokens, GPU memory and time.
+"""Estimate a recipe before running it: phases, turns, tokens, memory and time.
 
 agentgym plan RECIPE [--gpus 8 --gpu H100 --gpu-memory 80] [--field.path value ...]
 """
@@ -10,6 +10,7 @@ if __name__ == "__main__":
 
     run("plan")  # ends the process before the slow imports below
 
+import os
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -21,12 +22,23 @@ from configs.policy_gradient import PolicyGradient
 from configs.task_selection import TaskSelection
 from environments.environment import WorldError
 from environments.registry import load_world, task_indices_of
-from flows.gpu_memory import plan_of
+from flows.gpu_memory import cpu_machine, cpu_memory, plan_of
 from tasks.curriculum.horizon import Phase, phases
 from tasks.curriculum.work import ExpertEpisode, Work, phase_work, play_expert, work
 from tasks.evaluation.tables import aligned
-from tasks.training.memory_plan import Machine, PlanAnswer
-from tasks.training.step_time import ASSUMPTIONS, GPUS, Engines, StepTokens, in_words, operations_per_token, rollout_seconds, update_seconds
+from tasks.training.memory_plan import GB, Machine, PlanAnswer
+from tasks.training.step_time import (
+    ASSUMPTIONS,
+    CPU_ASSUMPTIONS,
+    GPUS,
+    Engines,
+    StepTokens,
+    cpu_seconds,
+    in_words,
+    operations_per_token,
+    rollout_seconds,
+    update_seconds,
+)
 
 EXPERT_TASKS = 16
 EXPERT_SECONDS = 30.0
@@ -111,8 +123,46 @@ def time_section(request: PlanRequest) -> str:
     return f"{title}\n{aligned(['', 'steps', 'rollout', 'update', 'per step', 'all steps'], rows)}\n{ASSUMPTIONS}"
 
 
-SECTIONS: tuple[Callable[[PlanRequest], str], ...] = (work_section, memory_section, time_section)
+def cpu_section(request: PlanRequest) -> str:
+    """Describe memory and time of a language model on this machine's cores, without GPUs."""
+    experiment = request.experiment
+    if request.machine is not None or experiment.policy.model == "starter" or experiment.policy.dtype == "float32":
+        return ""
+    answer = plan_of(experiment, cpu_machine(request.infrastructure))
+    assert answer is not None
+    held = cpu_memory(answer.plan, request.infrastructure)
+    rows = [[kind, f"{size / GB:.1f} GB"] for kind, size in held.items() if size]
+    rows += [["all", f"{sum(held.values()) / GB:.1f} GB"], ["this machine", f"{answer.plan.machine.gpu_memory:.1f} GB"]]
+    lines = [f"Peak memory of the trainer with its engine, on the CPU ({experiment.policy.model})", aligned(["", "memory"], rows)]
+    if sum(held.values()) > answer.plan.room:
+        lines.append("The run does not fit. Lower algorithm.micro_batch_tokens, or set policy.gradient_checkpointing: true.")
+    if isinstance(experiment.algorithm, PolicyGradient):
+        cores = len(os.sched_getaffinity(0))
+        rows = []
+        for phase, amount in request.training[0]:
+            steps = phase.end_step - phase.first_step
+            each = [_cpu_step_seconds(experiment, answer.plan.parameters, amount, end, steps, cores) for end in (0, 1)]
+            cells = [in_words(low, high) for low, high in zip(*each, strict=True)]
+            rows.append([f"phase {phase.number}", f"{phase.first_step + 1}-{phase.end_step}", *cells])
+        title = f"Estimated time on {cores} cores, from the fewest tokens to the most"
+        lines += ["", title, aligned(["", "steps", "rollout", "update", "per step", "all steps"], rows), CPU_ASSUMPTIONS]
+    return "\n".join(lines)
+
+
+SECTIONS: tuple[Callable[[PlanRequest], str], ...] = (work_section, memory_section, time_section, cpu_section)
 """The sections of a plan, in order. A section that does not apply returns an empty text."""
+
+
+def _cpu_step_seconds(
+    experiment: Experiment, parameters: int, amount: Work, end: int, steps: int, cores: int
+) -> tuple[float, float, float, float]:
+    """Return the seconds of rollout, update and both per step, and of all steps.
+
+    `end` selects the fewest (0) or the most (1) tokens of `steps` steps.
+    """
+    step = StepTokens(amount.episodes / steps, amount.policy_tokens[end] / steps, amount.tokens[end] / steps)
+    rollout, update = cpu_seconds(step, parameters, operations_per_token(experiment), cores)
+    return rollout, update, rollout + update, steps * (rollout + update)
 
 
 def _step_seconds(request: PlanRequest, answer: PlanAnswer, kind: str, amount: Work, end: int, steps: int) -> tuple[float, float, float]:

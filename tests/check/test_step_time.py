@@ -6,14 +6,16 @@ import pytest
 
 from configs.infrastructure import InfraSettings
 from configs.recipe import load_recipe
-from flows.plan import PlanRequest, time_section
+from flows.plan import PlanRequest, cpu_section, time_section
 from tasks.training.memory_plan import Machine, MemoryPlan, PlanAnswer
 from tasks.training.step_time import (
     BANDWIDTH_SHARE,
     UTILISATION,
+    Core,
     Engines,
     Gpu,
     StepTokens,
+    cpu_seconds,
     in_words,
     operations_per_token,
     rollout_seconds,
@@ -80,3 +82,25 @@ def test_the_plan_has_the_times_of_each_phase_and_the_assumptions() -> None:
 
 def test_an_unknown_gpu_has_no_estimate() -> None:
     assert "--gpu" in time_section(asked(None))
+
+
+def test_a_step_on_cores_equals_a_computation_by_hand() -> None:
+    # 7,200 tokens read at 2 x 10 operations, 800 written; 8,000 updated at 6 + 2 operations per parameter, over two cores.
+    rollout, update = cpu_seconds(STEP, 10, per_token=6, cores=2, core=Core(update=1000, reading=100, writing=10))
+    assert rollout == pytest.approx((7200 * 20 / 100 + 800 * 20 / 10) / 2)
+    assert update == pytest.approx(8000 * 10 * 8 / 1000 / 2)
+
+
+def test_the_plan_of_a_language_model_on_a_cpu_adds_trainer_and_engine(policy: str) -> None:
+    fields = {"policy.model": policy, "policy.dtype": "bfloat16", "rollout.trajectory_tokens": 256}
+    text = cpu_section(PlanRequest(load_recipe("textcraft", fields), InfraSettings(engine_cpu_cache_gb=3), None))
+    sizes = {line[: line.rfind("  ")].strip(): float(line.split()[-2]) for line in text.splitlines() if line.endswith(" GB")}
+    machine, total = sizes.pop("this machine"), sizes.pop("all")
+    assert total == pytest.approx(sum(sizes.values()), abs=0.1 * len(sizes))
+    assert sizes["vLLM: KV cache"] == pytest.approx(3 * 2**30 / 1e9, abs=0.1)
+    assert total < machine
+    assert "phase 1" in text
+
+
+def test_the_bit_exact_policies_have_no_cpu_section() -> None:
+    assert cpu_section(PlanRequest(load_recipe("textcraft"), InfraSettings(), None)) == ""
