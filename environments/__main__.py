@@ -87,9 +87,12 @@ def main(arguments: list[str] | None = None, prog: str = "python -m environments
     if parsed.command == "check":
         from environments.conformance import check_world
 
-        report = check_world(parsed.name, parsed.rules, tasks=parsed.tasks, seed=parsed.seed)
-        sys.stdout.write(f"{report}\n")
-        return 0 if report.passed else 1
+        failed = False
+        for result in check_world(parsed.name, parsed.rules, tasks=parsed.tasks, seed=parsed.seed):
+            print(result, flush=True)
+            failed |= result.result == "fail"
+        print("failed" if failed else "passed")
+        return int(failed)
     if parsed.command == "tasks":
         from environments.task_tables import print_task_lists
 

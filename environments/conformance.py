@@ -58,7 +58,7 @@ Result = Literal["pass", "fail", "skip"]
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One line of the report.
+    """The result of one check.
 
     Attributes:
         name: What was checked, e.g. "determinism".
@@ -70,22 +70,8 @@ class Check:
     result: Result
     detail: str
 
-
-@dataclass(slots=True)
-class Report:
-    """The result of `check_world`."""
-
-    world: str
-    checks: list[Check] = field(default_factory=list)
-
-    @property
-    def passed(self) -> bool:
-        """Whether no check failed."""
-        return all(check.result != "fail" for check in self.checks)
-
     def __str__(self) -> str:
-        lines = [f"{check.result}  {check.name:<12}  {check.detail}" for check in self.checks]
-        return "\n".join([self.world, *lines, "passed" if self.passed else "failed"])
+        return f"{self.result}  {self.name:<12}  {self.detail}"
 
 
 class Failed(Exception):
@@ -115,8 +101,11 @@ class Played:
         return bool(self.steps) and self.steps[-1].done and self.score >= world.success_score - 1e-6
 
 
-def check_world(name: str, rules: Rules = "ours", *, tasks: int = 3, seed: int = 0) -> Report:
+def check_world(name: str, rules: Rules = "ours", *, tasks: int = 3, seed: int = 0) -> Iterator[Check]:
     """Check a world. All checks run, even after a failure.
+
+    Yields:
+        Each check as soon as it ends.
 
     Args:
         name: See `load_world`.
@@ -127,17 +116,16 @@ def check_world(name: str, rules: Rules = "ours", *, tasks: int = 3, seed: int =
     try:
         world = load_world(name, rules)
     except (ImportError, WorldError) as fault:
-        return Report(name, [Check("attributes", "fail", str(fault))])
+        yield Check("attributes", "fail", str(fault))
+        return
     kit = Kit(name, world, rules, tasks, seed)
-    report = Report(f"{name} ({world.version})")
     try:
         for check in (
             kit.attributes, kit.lists, kit.oracle, kit.floor, kit.determinism, kit.rewards, kit.fuzz, kit.wire, kit.leases, kit.speed,
         ):  # fmt: skip
-            report.checks.append(_performed(check))
+            yield _performed(check)
     finally:
         world.close()
-    return report
 
 
 def _performed(check: Callable[[], str]) -> Check:
@@ -176,7 +164,7 @@ class Kit:
         }
         if found := [what for what, is_wrong in wrong.items() if is_wrong]:
             raise Failed("; ".join(found))
-        return "optional members: " + (", ".join(sorted(self._offers)) or "none")
+        return f"version {world.version}; optional members: {', '.join(sorted(self._offers)) or 'none'}"
 
     def lists(self) -> str:
         """Check the names, the disjointness and the range of the task lists."""

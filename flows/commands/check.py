@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import sys
 
 from configs.recipe import RecipeError, parse_overrides
 
@@ -35,8 +34,9 @@ def main(words: list[str]) -> int:
         )
     except RecipeError as error:
         parser.error(str(error))
+    failed = False
     for name, problem in findings:
-        sys.stdout.write(f"{'fail' if problem else 'pass'}  {name}{': ' if problem else ''}{problem}\n")
-    failed = any(problem for _, problem in findings)
-    sys.stdout.write("failed\n" if failed else "passed\n")
+        print(f"fail  {name}: {problem}" if problem else f"pass  {name}", flush=True)
+        failed |= bool(problem)
+    print("failed" if failed else "passed")
     return int(failed)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 from itertools import pairwise
@@ -38,8 +38,8 @@ class Finding(NamedTuple):
     problem: str
 
 
-def check_algorithm(algorithm: str | Mapping[str, Any]) -> list[Finding]:
-    """Check an algorithm's class.
+def check_algorithm(algorithm: str | Mapping[str, Any]) -> Iterator[Finding]:
+    """Check an algorithm's class. Each finding is available as soon as its check ends.
 
     Args:
         algorithm: Its name in a recipe, or the fields of the section `algorithm`.
@@ -50,20 +50,20 @@ def check_algorithm(algorithm: str | Mapping[str, Any]) -> list[Finding]:
     fields = {"name": algorithm} if isinstance(algorithm, str) else dict(algorithm)
     overrides = {f"algorithm.{name}": value for name, value in fields.items()}
     made = load_recipe(RECIPE, overrides).algorithm
-    checks = [
-        Finding("JSON round trip", _round_trip(overrides)),
-        Finding("no torch for a recipe", _loads_torch(overrides)),
-        Finding("trainer and batches", _problem(partial(_classes, made))),
-    ]
+    checks: dict[str, Callable[[], str]] = {
+        "JSON round trip": partial(_round_trip, overrides),
+        "no torch for a recipe": partial(_loads_torch, overrides),
+        "trainer and batches": partial(_classes, made),
+    }
     if isinstance(made, PolicyGradient):
-        checks += [Finding(name, _problem(partial(check, made))) for name, check in _ADVANTAGE_CHECKS.items()]
+        checks |= {name: partial(check, made) for name, check in _ADVANTAGE_CHECKS.items()}
     if isinstance(made, Imitation) and made.recorded() is None:
-        checks.append(Finding("selection", _problem(partial(_selection, made))))
-    return checks
+        checks["selection"] = partial(_selection, made)
+    return _findings(checks)
 
 
-def check_schedule(schedule: Mapping[str, Any]) -> list[Finding]:
-    """Check a schedule's class.
+def check_schedule(schedule: Mapping[str, Any]) -> Iterator[Finding]:
+    """Check a schedule's class. Each finding is available as soon as its check ends.
 
     Args:
         schedule: The fields of the section `curriculum`, e.g. {"kind": "fixed", "horizon": 6}.
@@ -73,20 +73,23 @@ def check_schedule(schedule: Mapping[str, Any]) -> list[Finding]:
     """
     overrides = {"curriculum": dict(schedule), "algorithm.steps": STEPS}
     made = load_recipe(RECIPE, overrides).curriculum
-    return [
-        Finding("JSON round trip", _round_trip(overrides)),
-        Finding("no torch for a recipe", _loads_torch(overrides)),
-        Finding("positive horizons", _problem(partial(_positive, made))),
-        Finding("pure function", _problem(partial(_pure, made, load_recipe(RECIPE, overrides).curriculum))),
-        Finding("ascending horizons", _problem(partial(_ascending, made))),
-    ]
+    return _findings(
+        {
+            "JSON round trip": partial(_round_trip, overrides),
+            "no torch for a recipe": partial(_loads_torch, overrides),
+            "positive horizons": partial(_positive, made),
+            "pure function": partial(_pure, made, load_recipe(RECIPE, overrides).curriculum),
+            "ascending horizons": partial(_ascending, made),
+        }
+    )
 
 
-def _problem(check: Callable[[], str]) -> str:
-    try:
-        return check()
-    except Exception as problem:  # noqa: BLE001 - any error of the extension is a finding
-        return f"raised {problem!r}"
+def _findings(checks: Mapping[str, Callable[[], str]]) -> Iterator[Finding]:
+    for name, check in checks.items():
+        try:
+            yield Finding(name, check())
+        except Exception as problem:  # noqa: BLE001 - any error of the extension is a finding
+            yield Finding(name, f"raised {problem!r}")
 
 
 def _round_trip(overrides: Mapping[str, Any]) -> str:

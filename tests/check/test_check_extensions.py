@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Iterable
 from typing import Any
 
 import pytest
@@ -51,7 +52,7 @@ class Falling(Curriculum):
         return 5 - step
 
 
-def wrong(findings: list[Finding]) -> set[str]:
+def wrong(findings: Iterable[Finding]) -> set[str]:
     return {finding.name for finding in findings if finding.problem}
 
 

@@ -82,7 +82,8 @@ def test_a_name_of_two_packages_is_refused(tmp_path: Path, monkeypatch: pytest.M
 
 @pytest.mark.slow
 def test_the_algorithm_and_the_schedule_pass_the_conformance_checks() -> None:
-    findings = check_algorithm({"name": "best-of-group", "margin": 0.5}) + check_schedule(dict(RECIPE["curriculum"]))  # type: ignore[call-overload]
+    schedule = check_schedule(dict(RECIPE["curriculum"]))  # type: ignore[call-overload]
+    findings = [*check_algorithm({"name": "best-of-group", "margin": 0.5}), *schedule]
     assert {finding.name: finding.problem for finding in findings if finding.problem} == {}
     assert len(findings) == 11
 
