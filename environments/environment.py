@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import difflib
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Literal, get_args
 
@@ -38,6 +38,10 @@ class Step:
     reward: float
     done: bool
     refused: bool | None = False
+
+
+Script = Callable[[str], Generator[str, str, None]]
+"""Plays an episode from its first observation. See `World.scripts`."""
 
 
 class Environment(ABC):
@@ -220,6 +224,15 @@ class World(ABC):
             KeyError: No list has this name. The message lists the existing names.
         """
         return named(self.lists, name, self.name)
+
+    @property
+    def scripts(self) -> Mapping[str, Script]:
+        """Scripts of a few lines, by name, which a trained policy should outperform.
+
+        Every table of results shows their success. A script sees what an agent sees: it receives the
+        first observation, yields an action, and is sent the next observation.
+        """
+        return {}
 
     def tag(self, index: int) -> str:
         """Return the kind of a task, e.g. "depth 2". Empty: the tasks have no kinds.

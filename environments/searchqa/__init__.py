@@ -6,6 +6,8 @@ packages, or describe made-up islands. Set SEARCHQA_DATA to use the published qu
 
 from environments.package import WorldPackage
 
+RELATIONS = ("capital", "castle", "harbour", "lake", "peak")
+"""What islands have. Each relation has lists that hold it out."""
 TASK_LISTS = {
     "train": "questions to learn from",
     "validation": "questions to tune on",
@@ -15,20 +17,23 @@ TASK_LISTS = {
     "hops-2": "all questions whose answer takes 2 passages",
     "hops-3": "all questions whose answer takes 3 passages",
     "searchqa-ours-400": "400 questions of test, its kinds in turn",
-    "islands-lessons": "questions of one and two hops about made-up islands, for demonstrations",
-    "islands-train": "such questions about other islands, to learn from",
-    "islands-validation": "such questions about islands of their own, to tune on",
-    "islands-test": "such held-out questions",
-    "islands-new-templates-validation": "questions of two hops to what nothing else asks of neighbours, to tune on",
-    "islands-new-templates-test": "such held-out questions, about other islands",
-    "islands-new-wording-test": "such held-out questions, they and their passages worded like no other",
     **{
         name: text
-        for side in ("lessons", "train", "validation", "test", "new-wording-test")
+        for side, use in {
+            "lessons": "for demonstrations",
+            "train": "to learn from",
+            "validation": "to tune on",
+            "test": "held out",
+        }.items()
         for name, text in (
-            (f"islands-three-hops-{side}", f"such questions of three hops, about the islands of islands-{side}"),
-            (f"islands-deep-{side}", f"questions of one to three hops about the islands of islands-{side}"),
+            (f"islands-{side}", f"questions of one and two hops about made-up islands, {use}"),
+            *((f"islands-no-{each}-{side}", f"islands-{side} without questions for a neighbour's {each}") for each in RELATIONS),
         )
+    },
+    **{
+        f"islands-{each}-{side}": f"questions of two hops for a neighbour's {each}, about the islands of islands-{side}"
+        for each in RELATIONS
+        for side in ("validation", "test")
     },
 }
 """Task lists of the embedded stand-in questions, each with a description."""

@@ -29,11 +29,18 @@ class SearchDataError(WorldError):
     """Passages or questions are missing, unreadable or invalid. The message states the fix."""
 
 
-class Hop(msgspec.Struct, frozen=True):
-    """One search towards a question's answer, with the number of the passage that it must find."""
+class Hop(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One search towards a question's answer.
+
+    Attributes:
+        query: The search.
+        passage: Number of the passage that it must find.
+        finds: What this passage states, as a sentence. Empty if unknown.
+    """
 
     query: str
     passage: int
+    finds: str = ""
 
 
 class Question(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -5,15 +5,19 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
+from itertools import takewhile
 
 from configs.rules import Rules
-from environments.environment import Environment, EpisodeOverError, InvalidActionError, OracleError, Step, World, version_under
+from environments.environment import Environment, EpisodeOverError, InvalidActionError, OracleError, Script, Step, World, version_under
 from environments.searchqa.actions import MAX_CHARACTERS, AnswerFormError, parse_action
 from environments.searchqa.corpus import Corpus, Question
 from environments.searchqa.facts.cache import facts_corpus
 from environments.searchqa.retrieval.encoder import Encoder
 from environments.searchqa.retrieval.retriever import Retriever, open_retriever
+from environments.searchqa.sampling import shuffle_key
 from environments.searchqa.scoring import exact_match
+from environments.searchqa.scripts import CHOICES, play
 from environments.searchqa.settings import Settings
 
 NAME = re.compile(r"[A-Z][\w.'-]*(?: [A-Z][\w.'-]*)*|\d[\d.,]*")
@@ -85,7 +89,7 @@ class SearchQAEnvironment(Environment):
             return Step(f"{refused} A message without a search is an answer, and this one is wrong.", 0.0, True)
         self._well_formed = self._well_formed and meant.well_formed
         if meant.kind == "search":
-            return Step(self._search(meant.text, self.task.collection), 0.0, False)
+            return Step(self._search(meant.text, self.task), 0.0, False)
         share = self._settings.format_reward
         if exact_match(meant.text, self.task.answers):
             self.task = None
@@ -122,15 +126,25 @@ class SearchQAEnvironment(Environment):
         hop = self._next_hop(self.task)
         return f"<search>{hop}</search>" if hop else f"<answer>{self.task.answers[0]}</answer>"
 
+    def oracle_thought(self) -> str:
+        """Return what the last missing passage stated, e.g. "The lake of Badok Defam is Lake Habim."
+
+        Empty before the first passage, and if the corpus does not say what its passages state.
+        """
+        if self.task is None:
+            raise OracleError("no SearchQA episode is in progress")
+        found = [hop.finds for hop in takewhile(lambda hop: hop.passage in self.found, self.task.hops)]
+        return found[-1] if found else ""
+
     def close(self) -> None:
         """End the episode."""
         self.task = None
         self.found = set()
 
-    def _search(self, query: str, collection: str) -> str:
+    def _search(self, query: str, task: Question) -> str:
         self._searched = True
         lines = []
-        for place, number in enumerate(self._retrievers[collection].search(query, SHOWN), 1):
+        for place, number in enumerate(ranked(self._retrievers[task.collection], query, task), 1):
             self.found.add(number)
             title, _, text = self._corpus.passage(number).partition("\n")
             lines.append(f"Doc {place}(Title: {title}) {text}")
@@ -196,10 +210,29 @@ class SearchQA(World):
         """All task lists of the opened corpus."""
         return self._corpus.lists
 
-    def tag(self, index: int) -> str:
-        """Return a published question's set or an embedded question's hop count.
+    @property
+    def scripts(self) -> Mapping[str, Script]:
+        """Scripts for questions about islands. See `World.scripts`."""
+        return {name: partial(play, choose) for name, choose in CHOICES.items()} if self.stand_in else {}
 
-        Examples: "nq-test", "hops 2".
+    def tag(self, index: int) -> str:
+        """Return the kind of a question: its set, its number of hops, or the right passages' places.
+
+        Examples: "nq-test", "hops 2". A question about islands is "right passage first" if each
+        search of the oracle shows the right passage first, otherwise "right passage not first".
         """
         question = self._corpus.question(index)
-        return f"hops {len(question.hops)}" if question.hops else question.group
+        if not question.collection:
+            return f"hops {len(question.hops)}" if question.hops else question.group
+        shown = (ranked(self._retrievers[question.collection], hop.query, question) for hop in question.hops)
+        places = [found.index(hop.passage) for found, hop in zip(shown, question.hops, strict=True)]
+        return "right passage not first" if any(places) else "right passage first"
+
+
+def ranked(retriever: Retriever, query: str, question: Question) -> list[int]:
+    """Return the passages that a search shows, in the order shown.
+
+    In a collection the order is random, fixed by the question: the ranks would give the answer away.
+    """
+    found = retriever.search(query, SHOWN)
+    return sorted(found, key=lambda number: shuffle_key(question.question, str(number))) if question.collection else found

@@ -22,7 +22,10 @@ TRAIN = ONE_COMMAND_VARIANTS[6000:8000]
 HELD_OUT: dict[Split, range] = {"validation": ONE_COMMAND_VARIANTS[8000:8100], "test": ONE_COMMAND_VARIANTS[8100:8200]}
 FRESH: dict[Split, range] = {"validation": ONE_COMMAND_VARIANTS[8200:8300], "test": ONE_COMMAND_VARIANTS[8300:]}
 """Variants with training templates, but with names and counts never used in training."""
-MAX_DISTRACTORS = 3
+MAX_DISTRACTORS = 9
+"""Commands without use in a task. With them a task lists more commands than its horizon has turns, so
+crafting every listed command fails.
+"""
 N_HELD_OUT = 40
 """Number of tasks per number of turns in a held-out or fresh list."""
 
@@ -55,12 +58,11 @@ def split_of(recipe: Recipe) -> Split:
 
 
 def n_distractors_of(index: int, variant: int) -> int:
-    """Return the number of distractors in a task: 1 to 3, or 0 to 3 in lessons.
+    """Return the number of distractors in a task: `MAX_DISTRACTORS`, or 0 to so many in lessons.
 
-    If every lesson had distractors, a small policy would hardly learn to find the needed command.
+    If every lesson had as many, a small policy would hardly learn to find the needed command.
     """
-    fewest = 0 if variant in LESSONS else 1
-    return fewest + order("distractors", str(index))[0] % (MAX_DISTRACTORS + 1 - fewest)
+    return order("distractors", str(index))[0] % (MAX_DISTRACTORS + 1) if variant in LESSONS else MAX_DISTRACTORS
 
 
 def with_counts_of_its_split(index: int, variant: int, wanted: str, listed: Sequence[Recipe]) -> list[Recipe]:

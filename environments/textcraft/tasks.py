@@ -32,7 +32,7 @@ from environments.textcraft.recipes import GAME_VERSION, Recipe, RecipeBook, boo
 from environments.textcraft.renaming import Renaming, renaming, words_of
 from environments.textcraft.splits import nonce_splits, order, splits
 
-VERSION = f"minecraft-{GAME_VERSION}-5"
+VERSION = f"minecraft-{GAME_VERSION}-6"
 AGENTGYM_VERSION = version_under("agentgym", VERSION) + "-1"
 """Version of the tasks under AgentGym's rules."""
 MAX_DISTRACTORS = 10

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from configs.rules import Rules
-from environments.environment import Environment, EpisodeOverError, InvalidActionError, OracleError, Step, World
+from environments.environment import Environment, EpisodeOverError, InvalidActionError, OracleError, Script, Step, World
 from environments.textcraft.actions import MAX_CHARACTERS, Craft, Get, parse_action
 from environments.textcraft.agentgym_rules import read_agentgym_action
 from environments.textcraft.goals import goals
@@ -15,6 +15,7 @@ from environments.textcraft.nonce_names import NonceNames
 from environments.textcraft.oracle import next_step
 from environments.textcraft.recipes import Recipe, RecipeBook, filled_command, recipe_book
 from environments.textcraft.renaming import Renaming
+from environments.textcraft.scripts import craft_every_line
 from environments.textcraft.tasks import AGENTGYM_VERSION, ONLY_AGENTGYMS, VERSION, depth, task
 
 
@@ -174,6 +175,11 @@ class TextCraft(World):
     def lists(self) -> Mapping[str, tuple[int, ...]]:
         """All task lists, each in ascending order."""
         return task_lists()
+
+    @property
+    def scripts(self) -> Mapping[str, Script]:
+        """The script that crafts every listed command. See `World.scripts`."""
+        return {"craft every line": craft_every_line}
 
     def tag(self, index: int) -> str:
         """Return the crafting depth of the goal of task `index`, e.g. "depth 2"."""

@@ -1,4 +1,4 @@
-"""Baselines of scripted policies: random valid actions, nearest-neighbour replay and the oracle.
+"""Baselines of scripted policies: random and most similar actions, replay, a world's scripts, the oracle.
 
     python -m tasks.evaluation.baselines WORLD --tasks LIST [--train LIST] [--horizon N]
 
@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from hashlib import sha256
 from pathlib import Path
 from random import Random
@@ -22,13 +23,27 @@ from environments.registry import load_world
 from tasks.agents.nearest_neighbour_replay import NearestNeighbourReplay
 from tasks.evaluation.benchmark import EvaluationFileError, EvaluationResult, evaluate, read_evaluation, write_evaluation
 from tasks.evaluation.report import partly_rewarded, success_share
+from tasks.evaluation.tables import markdown
 from tasks.rollout.episode import is_success
 from tasks.rollout.trajectory import Outcome, Trajectory, Turn
 
-RANDOM, REPLAY, ORACLE = "random valid action", "nearest-neighbour replay", "oracle"
-SAMPLES = {RANDOM: 4, REPLAY: 1, ORACLE: 1}
-"""Episodes per task. Replay and oracle are deterministic."""
-BASELINE_HEADER = ("tasks", "n", *SAMPLES, "oracle's turns")
+RANDOM, NO_REPEAT = "random valid action", "random without repeats"
+SIMILAR, REPLAY, ORACLE = "most like the mission", "nearest-neighbour replay", "oracle"
+NEEDS = {
+    RANDOM: {"valid_actions"},
+    NO_REPEAT: {"valid_actions"},
+    SIMILAR: {"valid_actions", "objective"},
+    REPLAY: {"objective"},
+    ORACLE: {"oracle_action"},
+}
+"""Scripted policies of all worlds, with the optional members that they need.
+
+- `NO_REPEAT` draws from the valid actions that the episode has not had yet.
+- `SIMILAR` takes, of these, the one that shares the largest part of its words with the objective.
+- `REPLAY` see `NearestNeighbourReplay`.
+"""
+SAMPLES = {RANDOM: 4, NO_REPEAT: 4}
+"""Episodes per task. All other policies are deterministic and play one."""
 
 
 def baselines(
@@ -37,7 +52,7 @@ def baselines(
     train_tasks: Sequence[int],
     horizon: int,
     folder: Path,
-    names: Sequence[str] = tuple(SAMPLES),
+    names: Sequence[str] = (),
     rules: Rules = "ours",
 ) -> dict[str, EvaluationResult]:
     """Return the results of scripted policies on some tasks, reusing those in `folder`.
@@ -48,14 +63,14 @@ def baselines(
         train_tasks: Tasks among which the replay searches its nearest neighbour.
         horizon: Turn limit.
         folder: Folder of the results.
-        names: Names of the policies. Those that the world cannot support are left out.
+        names: Names of the policies. Empty: all that the world supports, its own scripts included.
         rules: Rules of the world.
     """
     world = load_world(world_name, rules)
     facts = json.dumps([world.name, world.version, list(tasks), list(train_tasks), horizon, SAMPLES])
     path = folder / f"{world.name.replace(':', '.')}-{sha256(facts.encode()).hexdigest()[:16]}"
     found: dict[str, EvaluationResult] = {}
-    for name in names:
+    for name in names or (*NEEDS, *world.scripts):
         file = path.with_name(f"{path.name}-{name.replace(' ', '-')}.json")
         try:
             found[name] = read_evaluation(file)
@@ -68,10 +83,9 @@ def baselines(
 
 def can_play(world: World, name: str) -> bool:
     """Return whether a world provides the data that a scripted policy needs."""
-    needed = {RANDOM: "valid_actions", REPLAY: "objective", ORACLE: "oracle_action"}[name]
     environment = world.create()
     environment.close()
-    return needed in environment.offers
+    return name in world.scripts or NEEDS[name] <= environment.offers
 
 
 def play(world: World, name: str, tasks: Sequence[int], train_tasks: Sequence[int], horizon: int) -> EvaluationResult:
@@ -86,10 +100,13 @@ def play(world: World, name: str, tasks: Sequence[int], train_tasks: Sequence[in
     played = []
     try:
         for group, task in enumerate(tasks):
-            for member in range(SAMPLES[name]):
-                environment.reset(task)
+            for member in range(SAMPLES.get(name, 1)):
+                observation = environment.reset(task)
                 trajectory = Trajectory(world.name, task, group, member, 0, horizon, 0, name)
-                script = scripted(name, environment, replay, Random(f"{name} {task} {member}"))
+                if name in world.scripts:
+                    script = world.scripts[name](observation)
+                else:
+                    script = scripted(name, environment, replay, Random(f"{name} {task} {member}"))
                 _play(environment, script, trajectory, horizon, needed)
                 played.append(trajectory)
     finally:
@@ -100,26 +117,45 @@ def play(world: World, name: str, tasks: Sequence[int], train_tasks: Sequence[in
     return evaluate(played, label=name, step=0, horizon=horizon, tags=tags if any(tags.values()) else None)
 
 
-def scripted(name: str, environment: Environment, replay: NearestNeighbourReplay | None, random: Random) -> Iterator[str]:
+def scripted(name: str, environment: Environment, replay: NearestNeighbourReplay | None, random: Random) -> Generator[str, str, None]:
     """Yield the actions of a scripted policy in the task that `environment` has just begun."""
     if replay is not None:
-        yield from replay.actions(environment.objective)
+        for action in replay.actions(environment.objective):
+            yield action
         return
+    done = set[str]()
     while True:
-        yield environment.oracle_action() if name == ORACLE else random.choice(environment.valid_actions())
+        action = environment.oracle_action() if name == ORACLE else _valid_action(name, environment, done, random)
+        done.add(action)
+        yield action
 
 
-def _play(environment: Environment, script: Iterator[str], trajectory: Trajectory, horizon: int, needed: float) -> None:
+def _valid_action(name: str, environment: Environment, done: set[str], random: Random) -> str:
+    valid = environment.valid_actions()
+    new = valid if name == RANDOM else [action for action in valid if action not in done] or valid
+    if name != SIMILAR:
+        return random.choice(new)
+    objective = _words(environment.objective)
+    return max(new, key=lambda action: len(_words(action) & objective) / len(_words(action) | objective))
+
+
+def _words(text: str) -> set[str]:
+    return set(re.findall(r"\w+", text.lower()))
+
+
+def _play(environment: Environment, script: Generator[str, str, None], trajectory: Trajectory, horizon: int, needed: float) -> None:
     trajectory.outcome = Outcome.TRUNCATED
+    observation: str | None = None
     for _ in range(horizon):
         try:
-            action = next(script, None)
+            action = next(script) if observation is None else script.send(observation)
+        except StopIteration:
+            return
         except OracleError as error:
             trajectory.reason = str(error)
-            action = None
-        if action is None:
             return
         step = environment.step(action)
+        observation = step.observation
         trajectory.turns.append(Turn([], [], action, step.observation, reward=step.reward, refused=step.refused))
         if step.done:
             trajectory.outcome = Outcome.SUCCESS if is_success(trajectory.reward, needed) else Outcome.FINISHED
@@ -143,19 +179,18 @@ def baseline_table(rows: Mapping[str, Mapping[str, EvaluationResult]]) -> str:
     Args:
         rows: Maps each task list to the results of the policies.
     """
-    lines = [f"| {' | '.join(BASELINE_HEADER)} |", "|---|" + "---:|" * (len(BASELINE_HEADER) - 1)]
-    lines += [f"| {' | '.join(baseline_row(name, results))} |" for name, results in rows.items()]
-    return "\n".join(lines) + "\n"
+    return markdown(["policy", *rows], baseline_rows(rows)) + "\n"
 
 
-def baseline_row(name: str, results: Mapping[str, EvaluationResult]) -> list[str]:
-    """Return the cells for `BASELINE_HEADER`: the results of scripted policies on some tasks.
+def baseline_rows(by_list: Mapping[str, Mapping[str, EvaluationResult]]) -> list[list[str]]:
+    """Return one row of cells per scripted policy, and one column per task list.
 
-    A cell is empty if the world cannot support the policy.
+    The last row holds the oracle's turns. A cell is empty if the world cannot support the policy.
     """
-    cells = [_cell(results[policy]) if policy in results else "" for policy in SAMPLES]
-    turns = f"{results[ORACLE].turns:.1f}" if ORACLE in results else ""
-    return [name, str(next(iter(results.values())).success.n), *cells, turns]
+    policies = dict.fromkeys(policy for results in by_list.values() for policy in results)
+    found = [[policy, *(_cell(results[policy]) if policy in results else "" for results in by_list.values())] for policy in policies]
+    turns = [f"{results[ORACLE].turns:.1f}" if ORACLE in results else "" for results in by_list.values()]
+    return [*found, ["oracle's turns", *turns]] if any(turns) else found
 
 
 def _cell(result: EvaluationResult) -> str:
@@ -175,7 +210,7 @@ def main() -> None:
     parser.add_argument("--train", default="train", metavar="LIST", help="task list of the replay (default: %(default)s)")
     parser.add_argument("--n-tasks", type=int, metavar="N", help="number of tasks of each list, evenly spaced (default: all)")
     parser.add_argument("--horizon", type=int, default=30, help="turn limit (default: %(default)s)")
-    parser.add_argument("--policies", nargs="+", choices=sorted(SAMPLES), default=list(SAMPLES), help="policies to play (default: all)")
+    parser.add_argument("--policies", nargs="+", default=[], help="names of the policies to play (default: all)")
     parser.add_argument("--folder", type=Path, default=Path("runs/baselines"), help="folder of the results (default: %(default)s)")
     chosen = parser.parse_args()
     world, rows = load_world(chosen.world), {}

@@ -11,6 +11,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+from tasks.evaluation.behaviour import answer_sources, repeated_share
 from tasks.evaluation.bootstrap import bootstrap_mean
 from tasks.evaluation.statistics import Estimate, Tallies, Tally, pass_all_k, pass_at_k, success_rate, widest_success_rate
 from tasks.files import replace_file
@@ -65,6 +66,8 @@ class EvaluationResult:
         malformed: Share of the turns whose message held no readable action. nan without turns.
         refused: Share of the turns whose action the world refused. nan if its server does not
             report it.
+        repeated: Share of the turns whose action the episode had before. nan without turns.
+        answers_from: Shares of answers by the passage that holds them, see `answer_sources`.
         rewards: Maps the task index to its mean reward.
         missing: Maps the task index to its number of missing episodes. Only tasks with at least
             one.
@@ -89,6 +92,8 @@ class EvaluationResult:
     tokens: float = math.nan
     malformed: float = math.nan
     refused: float = math.nan
+    repeated: float = math.nan
+    answers_from: dict[str, float] = field(default_factory=dict)
     rewards: dict[int, float] = field(default_factory=dict)
     missing: dict[int, int] = field(default_factory=dict)
 
@@ -137,6 +142,7 @@ class EvaluationResult:
         figures = {name: estimate.value for name, estimate in named.items()}
         figures |= {"success_low": self.success.low, "success_high": self.success.high}
         figures |= {"tokens": self.tokens, "malformed_share": self.malformed, "refused_share": self.refused}
+        figures |= {"repeated_share": self.repeated, **{f"answers_from_{source}": each for source, each in self.answers_from.items()}}
         figures |= {"turns": self.turns, "truncated": self.truncated, **counts}
         return {f"evaluation/{name}": value for name, value in figures.items()}
 
@@ -197,6 +203,8 @@ def evaluate(
         tokens=tokens / len(scored) if tokens else math.nan,
         malformed=fmean(turn.malformed for turn in turns) if turns else math.nan,
         refused=refused_share(turns),
+        repeated=repeated_share(scored),
+        answers_from=answer_sources(scored),
         rewards=rewards,
     )
 
@@ -291,7 +299,7 @@ def evaluation_of(tree: Mapping[str, Any]) -> EvaluationResult:
     stored = dict(tree)
     for name in ("success", "reward"):
         stored[name] = _estimate(stored[name])
-    for name in ("turns", "truncated", "tokens", "malformed", "refused"):
+    for name in ("turns", "truncated", "tokens", "malformed", "refused", "repeated"):
         stored[name] = _number(stored.get(name))
     for name in ("pass_at", "pass_all"):
         stored[name] = {int(k): _estimate(value) for k, value in stored.get(name, {}).items()}

@@ -19,13 +19,32 @@ def text_table(results: Sequence[EvaluationResult]) -> str:
         results: In the order of the rows. The others are compared with the first.
     """
     header, *rows = _cells(results)
-    return "\n".join([*_warning(results), aligned(header, rows), _NOTE])
+    kinds = details(results)
+    return "\n".join([*_warning(results), aligned(header, rows), _NOTE, *(["", aligned(*kinds)] if kinds[1] else [])])
 
 
 def markdown_table(results: Sequence[EvaluationResult]) -> str:
     """Format the same table in Markdown, for artifacts."""
     header, *rows = _cells(results)
-    return "\n\n".join([*_warning(results), markdown(header, rows), _NOTE]) + "\n"
+    kinds = details(results)
+    return "\n\n".join([*_warning(results), markdown(header, rows), _NOTE, *([markdown(*kinds)] if kinds[1] else [])]) + "\n"
+
+
+def details(results: Sequence[EvaluationResult]) -> tuple[list[str], list[list[str]]]:
+    """Return header and rows of the breakdown: success by kind of task, and the policy's behaviour.
+
+    Each column is an evaluation. There are no rows if no evaluation has kinds of tasks.
+    """
+    shown = results if len(results) < 3 else (results[0], results[-1])  # start and end
+    kinds = sorted({kind for result in shown for kind in result.by_tag})
+    if len(kinds) < 2:
+        return [], []
+    rows = [[f"success, {kind}", *(share(each.by_tag[kind]) if kind in each.by_tag else "" for each in shown)] for kind in kinds]
+    rows.append(["refused turns", *(number(100 * each.refused, ".1f", " %") for each in shown)])
+    rows.append(["repeated turns", *(number(100 * each.repeated, ".1f", " %") for each in shown)])
+    sources = sorted({source for each in shown for source in each.answers_from})
+    rows += [[f"answers from {source}", *(f"{100 * each.answers_from.get(source, 0.0):.1f} %" for each in shown)] for source in sources]
+    return ["", *(result.label for result in shown)], rows
 
 
 def share(estimate: Estimate) -> str:

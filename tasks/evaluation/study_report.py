@@ -13,7 +13,7 @@ from statistics import fmean
 from typing import Any
 
 from configs.study import START, Study
-from tasks.evaluation.baselines import BASELINE_HEADER, baseline_row
+from tasks.evaluation.baselines import baseline_rows
 from tasks.evaluation.benchmark import EvaluationResult
 from tasks.evaluation.bootstrap import PairedDifference
 from tasks.evaluation.multiple_comparisons import holm, median_time
@@ -125,13 +125,13 @@ def arms_section(study: Study, runs: Runs) -> Section:
 
 def scripted_section(scripted: Mapping[str, Mapping[str, EvaluationResult]]) -> list[Section]:
     """Return the table of baselines without learning."""
-    rows = [baseline_row(name, results) for name, results in scripted.items()]
+    rows = baseline_rows(scripted)
     data = {name: {policy: result.success.value for policy, result in results.items()} for name, results in scripted.items()}
     note = (
-        "Random valid actions play four episodes per task, the other policies one. Intervals are over tasks. "
+        "Random policies play four episodes per task, the others one. Intervals are over tasks. "
         "The nearest-neighbour replay searches the training tasks of the first arm."
     )
-    return [Section("Scripted policies on the same tasks", BASELINE_HEADER, rows, note, data)] if rows else []
+    return [Section("Scripted policies on the same tasks", ["policy", *scripted], rows, note, data)] if rows else []
 
 
 def family_section(study: Study, runs: Runs) -> list[Section]:

@@ -17,7 +17,7 @@ from environments.textcraft.lists import task_list
 from flows.evaluate import learned_in
 from flows.scripted_policies import scripted_results
 from tasks.agents.nearest_neighbour_replay import NearestNeighbourReplay
-from tasks.evaluation.baselines import ORACLE, RANDOM, REPLAY, baseline_table, baselines
+from tasks.evaluation.baselines import NEEDS, NO_REPEAT, ORACLE, RANDOM, REPLAY, SIMILAR, baseline_table, baselines
 
 
 def test_held_out_templates_cannot_be_replayed_and_equal_templates_with_other_words_can(tmp_path: Path) -> None:
@@ -80,5 +80,27 @@ def test_truncated_baseline_is_not_a_success_and_results_are_reused(tmp_path: Pa
 
 def test_baseline_table_has_each_policy_and_the_oracle_turns(tmp_path: Path) -> None:
     table = baseline_table({"wood-test": baselines("textcraft", task_list("wood-test")[:6], task_list("wood-train"), 8, tmp_path)})
-    assert table.splitlines()[0] == "| tasks | n | random valid action | nearest-neighbour replay | oracle | oracle's turns |"
-    assert table.splitlines()[2].startswith("| wood-test | 6 |")
+    header, _, *rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in table.splitlines()]
+    assert header == ["policy", "wood-test"]
+    assert [row[0] for row in rows] == [*NEEDS, "craft every line", "oracle's turns"]
+    assert all(row[1] for row in rows)
+
+
+def test_actions_without_repeats_are_taken_once_and_the_most_similar_action_comes_first(tmp_path: Path) -> None:
+    tasks = task_list("one-command-test")[:20]
+    found = baselines("textcraft", tasks, task_list("one-command-train")[:20], 8, tmp_path, [RANDOM, NO_REPEAT, SIMILAR])
+    assert found[NO_REPEAT].repeated == 0.0
+    assert found[RANDOM].repeated > 0.1
+    assert found[SIMILAR].success.value > found[NO_REPEAT].success.value
+
+
+def test_an_answer_is_traced_to_the_passage_that_holds_it(tmp_path: Path) -> None:
+    world = load_world("searchqa")
+    tasks = world.tasks("islands-validation")[:40]
+    found = baselines("searchqa", tasks, world.tasks("islands-train")[:20], 6, tmp_path, ["first passage", ORACLE])
+    assert found["first passage"].answers_from == {"passage 1": 1.0}
+    places = found[ORACLE].answers_from
+    assert {*places} == {"passage 1", "passage 2", "passage 3"}
+    assert sum(places.values()) == pytest.approx(1.0)
+    assert found["first passage"].by_tag["right passage first"].value == 1.0
+    assert found["first passage"].by_tag["right passage not first"].value == 0.0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from functools import cache
+from pathlib import Path
 from random import Random
 
 from environments.textcraft.lists import task_list
@@ -12,6 +13,7 @@ from environments.textcraft.one_command import MAX_DISTRACTORS, N_HELD_OUT, one_
 from environments.textcraft.oracle import plan
 from environments.textcraft.recipes import Recipe
 from environments.textcraft.tasks import Task, task
+from tasks.evaluation.baselines import NO_REPEAT, baselines
 
 
 @cache
@@ -67,11 +69,20 @@ def test_every_list_has_as_many_tasks_of_each_number_of_turns() -> None:
         assert Counter(len(plan(begun.goal, {}, begun.book)) for begun in listed(name)) == dict.fromkeys((2, 3, 4), N_HELD_OUT)
 
 
-def test_one_to_three_commands_are_of_no_use_and_in_lessons_sometimes_none() -> None:
-    for tasks, fewest in ((listed("lessons"), 1), (listed("train"), 2), (listed("test"), 2)):
-        lines = Counter(len(begun.recipes) for begun in tasks)
-        assert set(lines) == set(range(fewest, MAX_DISTRACTORS + 2))
-        assert min(lines.values()) > len(tasks) / 6
+def test_a_task_lists_more_commands_than_its_horizon_has_turns_and_a_lesson_any_number() -> None:
+    horizon = 8
+    for tasks in (listed("train"), listed("validation"), listed("test"), listed("fresh-test")):
+        assert {len(begun.recipes) for begun in tasks} == {MAX_DISTRACTORS + 1}
+    assert horizon < MAX_DISTRACTORS + 1
+    lines = Counter(len(begun.recipes) for begun in listed("lessons"))
+    assert set(lines) == set(range(1, MAX_DISTRACTORS + 2))
+    assert min(lines.values()) > len(listed("lessons")) / 20
+
+
+def test_crafting_every_listed_command_fails_in_most_tasks(tmp_path: Path) -> None:
+    found = baselines("textcraft", task_list("one-command-test"), task_list("one-command-train")[:50], 8, tmp_path)
+    assert found["craft every line"].success.value < 0.35
+    assert found[NO_REPEAT].success.value < 0.2
 
 
 def test_names_are_made_up_and_there_are_far_more_templates_than_in_the_game() -> None:

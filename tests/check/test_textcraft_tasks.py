@@ -28,8 +28,9 @@ MEANING = {
     "minecraft-1.16.1-3": "545de75b52b28160e8c351dd57001eaad3e68e635c6bf6a08b25c454aa1bbd26",
     "minecraft-1.16.1-4": "3d549ef4d895b4607481500c593723a5e2413426c8bef953062338fe5ddf1436",
     "minecraft-1.16.1-5": "c00042925393d576e180d037cfc13d088472380f21382a9cb87eb256bf5aee84",
+    "minecraft-1.16.1-6": "1d76917e17a7d04e22c7393d0b6338e423efc57a6e27bc9aff09517ffddaca61",
 }
-CHAINS = {"minecraft-1.16.1-5": "8333dec10fd72aace0e6e1b708201541d83478205d1d71ce6e870b22ec512bd5"}
+CHAINS = dict.fromkeys(("minecraft-1.16.1-5", "minecraft-1.16.1-6"), "8333dec10fd72aace0e6e1b708201541d83478205d1d71ce6e870b22ec512bd5")
 """The same of the chains."""
 
 DIGEST_SCRIPT = """

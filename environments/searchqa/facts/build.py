@@ -18,7 +18,7 @@ from environments.searchqa.atomic_folder import atomic_folder
 from environments.searchqa.corpus import PASSAGES, About, Question, finish, write_questions
 from environments.searchqa.corpus import Hop as FoundBy
 from environments.searchqa.facts.geography import Atlas
-from environments.searchqa.facts.islands import COLLECTION, deep_lists, island_questions, islands, passages
+from environments.searchqa.facts.islands import COLLECTION, island_lists, island_questions, islands, passages
 from environments.searchqa.facts.model import Facts
 from environments.searchqa.facts.questions import QUESTIONS_BY_HOPS, Draft, Hop, questions
 from environments.searchqa.facts.science import add_code_lists, add_elements
@@ -63,10 +63,15 @@ def build_facts(output: Path) -> About:
         bar = tqdm(questions(facts, is_found), "questions", sum(QUESTIONS_BY_HOPS.values()), disable=None)
         drafts = sorted(bar, key=lambda draft: shuffle_key("index", draft.question))
         asked, lists = [_question(draft) for draft in drafts], _lists(drafts)
-        for name, some in island_questions(all_islands, len(facts.passages)).items():
-            lists[name] = list(range(len(asked), len(asked) + len(some)))
-            asked += some
-        lists |= deep_lists(lists)
+        islands_retriever = Bm25(folder / COLLECTION / "bm25")
+        answerable = [
+            each
+            for each in island_questions(all_islands, len(facts.passages))
+            if all(hop.passage in islands_retriever.search(hop.query, SHOWN) for hop in each.hops)
+        ]
+        about_islands = dict(enumerate(answerable, len(asked)))
+        lists |= island_lists(about_islands, {island.name: island.side for island in all_islands})
+        asked += about_islands.values()
         write_questions(folder, dict(enumerate(asked)), lists)
         about = About("facts", "", "bm25", len(facts.passages) + len(told), licences=LICENCES, collections=(COLLECTION,))
         return finish(folder, about, ranked_by())

@@ -1,47 +1,50 @@
-"""Made-up islands: passages of one fact each, few words, and questions of one to three hops.
+"""Made-up islands: passages of one fact each, and questions of one and two hops.
 
-Only searching and reading can answer them. The other embedded questions use the vocabulary of
-a whole geography, which is too large for a policy of a million weights. An island's name is two
-words, and its facts are drawn at random. No island belongs to two sides, so held-out questions
-concern names and facts that no demonstration asks for.
+Only searching and reading can answer them. A search for a fact finds three passages about the island,
+and only one of them is about the asked relation. They are shown in random order. Half of the passages
+name the answer before the island, so the answer is not at a fixed place of a passage either.
+
+No island belongs to two sides, so held-out questions concern names and facts that no demonstration
+asks for. For each relation there are lists without questions for this relation of a neighbour, and
+evaluation lists of these questions alone.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import permutations, product
+from itertools import combinations, product
 
+from environments.searchqa import RELATIONS
 from environments.searchqa.corpus import Hop, Question
 from environments.searchqa.sampling import hashed_fraction, shuffle_key
 
 COLLECTION = "islands"
-SIDES = {"lessons": 1000, "train": 640, "validation": 120, "test": 120, "new-wording-test": 120}
-"""Number of islands that the questions of each list are about."""
+SIDES = {"lessons": 1200, "train": 700, "validation": 240, "test": 240}
+"""Number of pairs of neighbours that the questions of each list are about."""
+LEARNED = ("lessons", "train")
+"""The sides whose lists hold all their questions. The others are for evaluation."""
 HELD_OUT_TASKS = 120
 """Number of questions in each evaluation list, balanced over the list's hop counts."""
-NAMES = tuple(
-    "".join(parts)
-    for parts in product(
-        ("Ba", "De", "Fi", "Go", "Ka", "Lo", "Mu", "Re", "Ti", "Zu"), ("dok", "fam", "gip", "kor", "lun", "mab", "rup", "zot")
-    )
+_ENDINGS = ("dok", "fam", "gip", "kor", "lun", "mab", "nid", "rup", "sel", "tev", "wim", "zot")
+HOME_NAMES, NEIGHBOUR_NAMES = (
+    tuple("".join(parts) for parts in product(starts, _ENDINGS))
+    for starts in (("Ba", "De", "Fi", "Go", "Ka", "Lo"), ("Mu", "Re", "Ti", "Wo", "Ye", "Zu"))
 )
+"""Words in the names of the islands that have a neighbour, and in those of the neighbours.
+
+They differ, so no passage about two islands holds the words of a third island.
+"""
 VALUES = tuple(
     "".join(parts) for parts in product(("Ha", "Je", "No", "Pi", "Su", "Vo"), ("bim", "dug", "kal", "lok", "mof", "nat", "pod", "rim"))
 )
-RELATIONS = {"capital": "Port", "castle": "Fort", "harbour": "Bay", "lake": "Lake", "peak": "Mount"}
-"""What an island may have, and the first word of its name."""
+FIRST_WORDS = {"capital": "Port", "castle": "Fort", "harbour": "Bay", "lake": "Lake", "peak": "Mount"}
+"""First word of the name of what an island has, by relation."""
 NEIGHBOUR = "neighbour"
-MOST_HOPS = 3
-SHOWN_OF_NEIGHBOURS = ("capital", "castle", "harbour")
-"""What demonstrations and training ask about neighbours. Lakes and peaks are held-out templates."""
-NEW_TEMPLATES = ("validation", "test")
-"""Sides that also have a list of held-out templates."""
 ASKED = ("What is the {}?", "Tell me the {}.", "What is the name of the {}?")
-STATED = ("The {relation} of {island} is {value}.", "{island} has the {relation} {value}.")
-NEW_ASKED = ("Tell me the name of the {}.",)
-NEW_STATED = ("The name of the {relation} of {island} is {value}.",)
-"""Wordings that only the new-wording list uses. Each of their words also occurs in the others."""
+STATED = ("The {relation} of {island} is {value}.", "{value} is the {relation} of {island}.")
+TITLE = "Islands"
+"""Title of every passage. A title that named the island would replace reading the passage."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,51 +54,55 @@ class Island:
     Attributes:
         name: Two words.
         side: The side whose lists ask about the island, a key of `SIDES`.
-        has: What the island has by relation, e.g. "capital": "Port Habim".
-        neighbour: The name of another island of the same side.
+        has: What the island has by relation, e.g. "capital": "Port Habim". One island of each pair
+            also has a "neighbour": the name of the other.
     """
 
     name: str
     side: str
     has: dict[str, str]
-    neighbour: str
 
 
 def islands() -> tuple[Island, ...]:
-    """Return all islands. The neighbours within a side form a ring."""
-    names = iter(sorted((" ".join(pair) for pair in permutations(NAMES, 2)), key=lambda name: shuffle_key("island", name)))
+    """Return all islands, pair after pair. No two have the same words in their names."""
+    homes, neighbours = _names(HOME_NAMES), _names(NEIGHBOUR_NAMES)
     found = []
     for side, count in SIDES.items():
-        ring = [next(names) for _ in range(count)]
-        found += [Island(name, side, _drawn(name), ring[place - 1]) for place, name in enumerate(ring)]
+        for _ in range(count):
+            name, neighbour = next(homes), next(neighbours)
+            found += [Island(name, side, {**_drawn(name), NEIGHBOUR: neighbour}), Island(neighbour, side, _drawn(neighbour))]
     return tuple(found)
 
 
+def _names(words: Sequence[str]) -> Iterator[str]:
+    """Yield names of two words in random order."""
+    for pair in sorted(combinations(words, 2), key=lambda pair: shuffle_key("island", " ".join(pair))):
+        yield " ".join(pair if hashed_fraction("order", " ".join(pair)) < 0.5 else reversed(pair))
+
+
 def _drawn(name: str) -> dict[str, str]:
-    """Draw at least one of the relations, each with a value."""
+    """Draw at least two of the relations, each with a value."""
     order = sorted(RELATIONS, key=lambda relation: shuffle_key(name, relation))
-    some = sorted(order[: 1 + int(hashed_fraction("how many", name) * len(order))])
-    return {relation: f"{RELATIONS[relation]} {_choice(VALUES, f'{relation} of {name}')}" for relation in some}
+    some = sorted(order[: 2 + int(hashed_fraction("how many", name) * (len(order) - 1))])
+    return {relation: f"{FIRST_WORDS[relation]} {_choice(VALUES, f'{relation} of {name}')}" for relation in some}
 
 
 def passages(all_islands: Sequence[Island]) -> dict[tuple[str, str], str]:
-    """Return the passages by island name and relation. Each is a title, a newline and the text."""
-    return {
-        (island.name, relation): f"{island.name}\n{_stated(island, relation, value)}"
-        for island in all_islands
-        for relation, value in {**island.has, NEIGHBOUR: island.neighbour}.items()
-    }
+    """Return the passages by island name and relation, in random order.
+
+    Each is a title, a newline and the text.
+    """
+    facts = [(island.name, relation, value) for island in all_islands for relation, value in island.has.items()]
+    facts.sort(key=lambda fact: shuffle_key("passage", f"{fact[1]} of {fact[0]}"))
+    return {(island, relation): f"{TITLE}\n{_stated(island, relation, value)}" for island, relation, value in facts}
 
 
-def _stated(island: Island, relation: str, value: str) -> str:
-    wordings = NEW_STATED if island.side == "new-wording-test" else STATED
-    return _choice(wordings, f"passage {relation} {island.name}").format(relation=relation, island=island.name, value=value)
+def _stated(island: str, relation: str, value: str) -> str:
+    return _choice(STATED, f"passage {relation} {island}").format(relation=relation, island=island, value=value)
 
 
-def island_questions(all_islands: Sequence[Island], first_passage: int) -> dict[str, list[Question]]:
-    """Return the questions of one and two hops, and those of three hops, by list.
-
-    The three-hop lists are named "islands-three-hops-...", see `deep_lists`.
+def island_questions(all_islands: Sequence[Island], first_passage: int) -> list[Question]:
+    """Return the questions of all sides in random order.
 
     Args:
         all_islands: All islands.
@@ -103,62 +110,70 @@ def island_questions(all_islands: Sequence[Island], first_passage: int) -> dict[
     """
     numbers = {key: number for number, key in enumerate(passages(all_islands), first_passage)}
     by_name = {island.name: island for island in all_islands}
-
-    of_side: dict[str, list[Question]] = {side: [] for side in SIDES}
-    for island in all_islands:
-        of_side[island.side] += _questions(island, by_name, numbers)
-
-    def asked(side: str, hop_counts: Sequence[int], held_out_templates: bool) -> list[Question]:
-        chosen = [each for each in of_side[side] if len(each.hops) in hop_counts and is_held_out(each.group) == held_out_templates]
-        chosen.sort(key=lambda question: shuffle_key("island question", question.question))
-        return chosen if side in ("lessons", "train") else _balanced(chosen, hop_counts)[:HELD_OUT_TASKS]
-
-    return {
-        **{f"{COLLECTION}-{side}": asked(side, (1, 2), False) for side in SIDES},
-        **{f"{COLLECTION}-new-templates-{side}": asked(side, (2,), True) for side in NEW_TEMPLATES},
-        **{f"{COLLECTION}-three-hops-{side}": asked(side, (3,), False) for side in SIDES},
-    }
+    found = [question for island in all_islands for question in _questions(island, by_name, numbers)]
+    return sorted(found, key=lambda question: shuffle_key("island question", question.question))
 
 
-def is_held_out(template: str) -> bool:
-    """Whether demonstrations and training lack a template.
+def island_lists(asked: Mapping[int, Question], side_of: Mapping[str, str]) -> dict[str, list[int]]:
+    """Return the task lists of the islands. `TASK_LISTS` of the package describes them.
 
-    Example: "island > neighbour > lake" is held out.
+    Args:
+        asked: The islands' questions by task index.
+        side_of: The side of each island by name.
     """
-    return NEIGHBOUR in template and not template.endswith(SHOWN_OF_NEIGHBOURS)
-
-
-def deep_lists(lists: Mapping[str, list[int]]) -> dict[str, list[int]]:
-    """Return the lists of one to three hops, combined from the islands' lists.
-
-    Evaluation lists hold equally many questions of each hop count.
-    """
-    found = {}
+    found: dict[str, list[int]] = {}
     for side in SIDES:
-        shallow, deep = lists[f"{COLLECTION}-{side}"], lists[f"{COLLECTION}-three-hops-{side}"]
-        if side not in ("lessons", "train"):
-            shallow, deep = shallow[: HELD_OUT_TASKS * 2 // MOST_HOPS], deep[: HELD_OUT_TASKS // MOST_HOPS]
-        found[f"{COLLECTION}-deep-{side}"] = [*shallow, *deep]
+        of_side = {index: each for index, each in asked.items() if side_of[island_of(each)] == side}
+        found[f"{COLLECTION}-{side}"] = _balanced(of_side, side, (1, 2))
+        for relation in RELATIONS:
+            held_out = {index: each for index, each in of_side.items() if is_held_out(each.group, relation)}
+            known = {index: each for index, each in of_side.items() if index not in held_out}
+            found[f"{COLLECTION}-no-{relation}-{side}"] = _balanced(known, side, (1, 2))
+            if side not in LEARNED:
+                found[f"{COLLECTION}-{relation}-{side}"] = _balanced(held_out, side, (2,))
     return found
 
 
+def _balanced(asked: Mapping[int, Question], side: str, hop_counts: Sequence[int]) -> list[int]:
+    """Return the questions of these hop counts, and in evaluation lists equally many of each."""
+    by_hops = [[index for index, each in asked.items() if len(each.hops) == hops] for hops in hop_counts]
+    if side in LEARNED:
+        return [index for some in by_hops for index in some]
+    return [index for some in zip(*by_hops, strict=False) for index in some][:HELD_OUT_TASKS]
+
+
+def island_of(question: Question) -> str:
+    """Return the name of the island that a question starts from."""
+    return question.hops[0].query.partition(" of ")[2]
+
+
+def is_held_out(template: str, relation: str) -> bool:
+    """Whether a template asks for the relation of a neighbour, e.g. "island > neighbour > lake"."""
+    return NEIGHBOUR in template and template.endswith(relation)
+
+
 def _questions(island: Island, by_name: Mapping[str, Island], numbers: Mapping[tuple[str, str], int]) -> Iterator[Question]:
-    """Yield questions about the island, its neighbour and the neighbour's neighbour."""
-    of, asked_of, path, hops = island, island.name, "island", list[Hop]()
-    for _ in range(MOST_HOPS):
-        for relation, value in of.has.items():
-            asked = f"{relation} of {asked_of}"
-            wording = _choice(NEW_ASKED if island.side == "new-wording-test" else ASKED, f"question {asked}")
-            found_by = Hop(f"{relation} of {of.name}", numbers[of.name, relation])
-            yield Question(wording.format(asked), (value,), f"{path} > {relation}", (*hops, found_by), COLLECTION)
-        hops.append(Hop(f"{NEIGHBOUR} of {of.name}", numbers[of.name, NEIGHBOUR]))
-        of, asked_of, path = by_name[of.neighbour], f"the {NEIGHBOUR} of {asked_of}", f"{path} > {NEIGHBOUR}"
+    """Yield the questions about the island and its neighbour."""
+    yield from _asked(island, island.name, "island", (), numbers)
+    if NEIGHBOUR in island.has:
+        hop = _hop(NEIGHBOUR, island, numbers)
+        neighbour = by_name[island.has[NEIGHBOUR]]
+        yield from _asked(neighbour, f"the {NEIGHBOUR} of {island.name}", f"island > {NEIGHBOUR}", (hop,), numbers)
 
 
-def _balanced(asked: Sequence[Question], hop_counts: Sequence[int]) -> list[Question]:
-    """Take one question of each hop count in turn."""
-    of_count = ([question for question in asked if len(question.hops) == hops] for hops in hop_counts)
-    return [question for some in zip(*of_count, strict=False) for question in some]
+def _asked(island: Island, called: str, path: str, hops: tuple[Hop, ...], numbers: Mapping[tuple[str, str], int]) -> Iterator[Question]:
+    """Yield one question for each relation of the island, which the question calls `called`."""
+    for relation in RELATIONS:
+        if relation in island.has:
+            asked = f"{relation} of {called}"
+            wording = _choice(ASKED, f"question {asked}")
+            found_by = (*hops, _hop(relation, island, numbers))
+            yield Question(wording.format(asked), (island.has[relation],), f"{path} > {relation}", found_by, COLLECTION)
+
+
+def _hop(relation: str, of: Island, numbers: Mapping[tuple[str, str], int]) -> Hop:
+    query = f"{relation} of {of.name}"
+    return Hop(query, numbers[of.name, relation], f"The {query} is {of.has[relation]}.")
 
 
 def _choice(some: Sequence[str], purpose: str) -> str:
