@@ -218,7 +218,8 @@ def test_the_page_has_every_table_and_separates_timings_from_findings(tmp_path: 
     ):
         assert f"### {title}" in page.markdown, title
     assert " 4 runs " in page.markdown
-    assert "| one-command-test, horizon 16 | 3 | 25.0 % [" in page.markdown
+    assert "| policy | one-command-test, horizon 16 |" in page.markdown
+    assert "| random valid action | 25.0 % [" in page.markdown
     assert all(picture.read_bytes()[:4] == b"\x89PNG" for picture in page.pictures)
 
     def slower(each: StudyRun) -> StudyRun:
@@ -331,7 +332,7 @@ def test_the_page_is_written_from_the_stored_runs_without_their_folders(tmp_path
     write_runs(folder / "runs.jsonl.gz", {keys.key(arm, r.seed): r for arm, of_arm in runs.items() for r in of_arm})
     kept = (folder / "runs.jsonl.gz").read_bytes()
     whole = write_page(made, runs, tmp_path / "whole", scripted_in_study(made, runs, infrastructure))
-    assert "| one-command-validation, horizon 16 | 3 |" in whole.markdown
+    assert "| policy | one-command-validation, horizon 16 |" in whole.markdown
     lines = [json.loads(line) for line in gzip.decompress(kept).splitlines()]
     for facts, _ in lines:
         del facts["recipe"]["keep_checkpoints"]  # as if recipes had gained this field since
@@ -340,7 +341,7 @@ def test_the_page_is_written_from_the_stored_runs_without_their_folders(tmp_path
     assert (folder / "report.md").read_text() == whole.markdown
     assert (folder / "report.json").read_text() == (tmp_path / "whole" / "report.json").read_text()
     assert (folder / "runs.jsonl.gz").read_bytes() == kept
-    assert len(list((folder.parent / "scripted").iterdir())) == 3  # each policy's: they are not played again
+    assert len(list((folder.parent / "scripted").iterdir())) == 6  # each policy's: they are not played again
 
     with pytest.raises(EvaluationFileError, match="AGENTGYM_RUNS"):
         report(name, {"overrides": {"algorithm.steps": 7}})  # other runs than those that are kept
