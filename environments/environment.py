@@ -279,6 +279,10 @@ class WorldError(Exception):
     """Base class of the errors that a world raises."""
 
 
+class WorldBusyError(WorldError):
+    """The world has no room for another episode now. The client asks again later."""
+
+
 class ContractError(WorldError):
     """A class breaks the contract of `World` or `Environment`, e.g. by an unknown attribute."""
 

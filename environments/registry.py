@@ -22,6 +22,7 @@ from environments.task_lists import no_such_list
 
 WORLDS: dict[str, str] = {
     "babyai": "environments.babyai.world:BabyAI",
+    "openenv": "environments.openenv.world:OpenEnv",
     "sciworld": "environments.sciworld.world:SciWorld",
     "searchqa": "environments.searchqa.world:SearchQA",
     "textcraft": "environments.textcraft.world:TextCraft",

@@ -19,6 +19,7 @@ from environments.environment import (
     Step,
     TaskIndexError,
     World,
+    WorldBusyError,
 )
 from environments.protocol import Reply, identity, in_range
 from environments.server.metrics import Metrics
@@ -289,6 +290,8 @@ class Sessions:
             return RequestError(422, "no_such_task", f"{fault or index}; GET /v1/tasks lists the tasks", "index")
         if isinstance(fault, EpisodeOverError) and operation == "step":
             return _episode_over(fault)
+        if isinstance(fault, WorldBusyError) and operation == "reset":
+            return RequestError(503, "world_busy", str(fault))
         return self._failed(session, operation, fault)
 
     def _failed(self, session: Session, operation: str, fault: Exception) -> RequestError:
