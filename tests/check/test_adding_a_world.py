@@ -118,7 +118,7 @@ def test_the_commands_know_a_world_by_its_entry_point(folder: Path, tmp_path: Pa
     measured = output(
         "tasks.evaluation.baselines", "guessing", "--tasks", "test", "--n-tasks", "10", "--horizon", "10", "--folder", str(tmp_path)
     )
-    assert re.search(r"test.*100", measured)
+    assert re.search(r"oracle.*100", measured)
 
 
 def attributes(section: str) -> dict[str, str]:

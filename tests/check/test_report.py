@@ -7,7 +7,7 @@ import pytest
 
 from tasks.evaluation.benchmark import EvaluationResult, evaluate
 from tasks.evaluation.learning_curve import draw_learning_curve
-from tasks.evaluation.report import change, markdown_table, share, text_table
+from tasks.evaluation.report import change, details, markdown_table, share, text_table
 from tasks.evaluation.statistics import difference, mean
 from tasks.rollout.trajectory import Outcome, Trajectory, Turn
 
@@ -49,6 +49,27 @@ def test_markdown_and_text_tables_have_the_same_cells() -> None:
     for row, line in zip(rows, text_table(results).splitlines()[2:], strict=False):
         assert all(cell.strip() in line for cell in row)
     assert [row[0] for row in rows] == ["start", "phase 1", "end"]
+
+
+def test_success_by_kind_of_task_and_behaviour_of_start_and_end_follow_the_table() -> None:
+    played = [
+        Trajectory("searchqa", task, task, 0, 0, 6, 0, "vllm", outcome=Outcome.SUCCESS if task else Outcome.FINISHED, turns=[
+            Turn([1], [-0.5], "<search>a</search>", "<information>Doc 1(Title: x) Port Ha.\nDoc 2(Title: x) Fort Je.</information>"),
+            Turn([1], [-0.5], "<search>a</search>", "<information>Doc 1(Title: x) Port Ha.\nDoc 2(Title: x) Fort Je.</information>"),
+            Turn([1], [-0.5], "<answer>Fort Je</answer>", "The answer is right."),
+        ]) for task in range(2)
+    ]  # fmt: skip
+    tags = {0: "right passage first", 1: "right passage not first"}
+    results = [evaluate(played, label=label, step=0, horizon=6, tags=tags) for label in ("start", "phase 1", "end")]
+    header, rows = details(results)
+    assert header == ["", "start", "end"]
+    found = {name: cells for name, *cells in rows}
+    assert [cell.split(" [")[0] for cell in found["success, right passage not first"]] == ["100.0 %"] * 2
+    assert found["success, right passage first"][0].startswith("0.0 %")
+    assert found["repeated turns"] == ["33.3 %"] * 2
+    assert found["answers from passage 2"] == ["100.0 %"] * 2
+    assert all(cell in text_table(results) and cell in markdown_table(results) for row in rows for cell in row)
+    assert details([measured("start", 0, 6)]) == ([], [])
 
 
 def test_missing_episodes_are_reported_above_the_table_and_not_compared() -> None:
