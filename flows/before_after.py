@@ -44,7 +44,7 @@ from tasks.starter.starter_policy import find_starter_policy
 from tasks.tracking.run_folder import RunFolder
 from tasks.training.checkpoint import steps_in
 
-TEMPERATURES = (1.0, 0.25)
+TEMPERATURES = (1.0, 0.0)
 
 
 @flow(
