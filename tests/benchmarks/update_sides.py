@@ -113,7 +113,7 @@ def recipe(size: Size) -> Experiment:
             "rollout.tasks_per_step": size.groups,
             "rollout.group_size": size.members,
             "rollout.trajectory_tokens": size.longest + 1,
-            "policy.dtype": "bfloat16",
+            "policy.dtype": "bfloat16" if torch.cuda.is_available() else "float32",  # as TRL computes
             "policy.gradient_checkpointing": size.longest > 4000,
         },
     )
