@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, ConfigDict, Field, ValidationInfo
+from pydantic import BeforeValidator, Field, ValidationInfo
 
 from configs.config_model import ConfigModel
+from configs.files import file_of_field
 
 ROLES = {"human": "user", "gpt": "assistant"}
 """AgentGym's role names, mapped to those of chat templates."""
@@ -17,7 +17,6 @@ ROLES = {"human": "user", "gpt": "assistant"}
 class OpeningMessage(ConfigModel):
     """A message before the first observation. AgentGym's `from`, `value` and `loss` also work."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
     role: Literal["system", "user", "assistant"]
     """Role of the message: system, user or assistant."""
     content: str = Field(min_length=1)
@@ -26,11 +25,7 @@ class OpeningMessage(ConfigModel):
 
 def _read(value: Any, info: ValidationInfo) -> Any:
     if isinstance(value, str) and value not in ("system", "agentgym"):
-        folders = [Path(), *((info.context or {}).get("folders", ()))]
-        path = next(
-            (found for folder in folders if (found := folder / Path(value).expanduser()).is_file()),
-            None,
-        )
+        path = file_of_field(value, info)
         if path is None:
             raise ValueError(
                 "is neither system nor agentgym nor an existing file; use one of the two, or the path of a JSON file with messages"

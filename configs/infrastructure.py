@@ -5,7 +5,6 @@ These settings come from environment variables, never from a recipe.
 
 from __future__ import annotations
 
-import difflib
 import os
 import re
 from importlib.util import find_spec
@@ -25,6 +24,7 @@ from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 from configs.config_model import ConfigError
 from configs.launch import RAY, Launch, load_launch
+from configs.plugins import nearest
 from configs.recipe import explain
 
 PREFIX = "AGENTGYM_"
@@ -263,8 +263,8 @@ def infra_settings() -> InfraSettings:
     known = {_variable(field) for field in InfraSettings.model_fields}
     unknown = []
     for name in sorted(name for name in os.environ if name.startswith(PREFIX) and name not in known):
-        close = difflib.get_close_matches(name, known, 1)
-        unknown.append(f"{name}: there is no such setting; " + (f"did you mean {close[0]}?" if close else "unset it"))
+        near = nearest(name, known)
+        unknown.append(f"{name}: there is no such setting; " + (f"did you mean {near}?" if near else "unset it"))
     if unknown:
         raise SettingsError("\n".join(unknown))
     try:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import hashlib
 import json
 from collections.abc import Callable, Mapping, Sequence
@@ -16,7 +15,9 @@ from configs.algorithm import ALGORITHMS
 from configs.config_model import ConfigError
 from configs.curriculum import SCHEDULES
 from configs.experiment import Experiment
+from configs.files import find_yaml, names_in, read_yaml
 from configs.model_folder import ModelError, format_left_to_checkpoint
+from configs.plugins import nearest
 
 FOLDER = Path(__file__).parent
 
@@ -27,7 +28,7 @@ class RecipeError(ConfigError):
 
 def recipe_names() -> list[str]:
     """Return the names of the recipes in configs/."""
-    return sorted(path.stem for path in FOLDER.glob("*.yaml"))
+    return names_in(FOLDER)
 
 
 def recipe_path(recipe: str) -> Path:
@@ -36,12 +37,7 @@ def recipe_path(recipe: str) -> Path:
     Raises:
         RecipeError: The file does not exist.
     """
-    for path in (Path(recipe), FOLDER / f"{recipe}.yaml"):
-        if path.is_file():
-            return path
-    close = difflib.get_close_matches(Path(recipe).stem, recipe_names(), 1)
-    hint = f" Did you mean {close[0]!r}?" if close else ""
-    raise RecipeError(f"No recipe {recipe!r}: it is neither a file nor one of {', '.join(recipe_names())}.{hint}")
+    return find_yaml(recipe, FOLDER, "recipe", RecipeError)
 
 
 def load_recipe(recipe: str, overrides: Mapping[str, Any] | None = None) -> Experiment:
@@ -61,7 +57,7 @@ def load_recipe(recipe: str, overrides: Mapping[str, Any] | None = None) -> Expe
             range.
     """
     path = recipe_path(recipe)
-    in_file, tree = _read(path), _read(path)
+    in_file, tree = read_yaml(path, RecipeError), read_yaml(path, RecipeError)
     for name, value in (overrides or {}).items():
         _put(tree, name.split("."), value, name)
     _drop_fields_of_other_algorithms(tree, in_file, overrides or {})
@@ -74,16 +70,6 @@ def load_recipe(recipe: str, overrides: Mapping[str, Any] | None = None) -> Expe
         return Experiment.model_validate(tree, context={"folders": [path.parent]})
     except ValidationError as problem:
         raise RecipeError(_blame(path, in_file, overrides or {}, problem), problem) from None
-
-
-def _read(path: Path) -> dict[str, Any]:
-    try:
-        tree = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (yaml.YAMLError, UnicodeDecodeError) as problem:
-        raise RecipeError(f"{path} is not YAML: {problem}") from problem
-    if not isinstance(tree, dict):
-        raise RecipeError(f"{path} must be a mapping of fields, not {type(tree).__name__}")
-    return tree
 
 
 def _blame(path: Path, in_file: Mapping[str, Any], overrides: Mapping[str, Any], problem: ValidationError) -> str:
@@ -162,8 +148,8 @@ def explain(
         where = spelt(".".join(names)) if names else whole
         if error["type"] == "extra_forbidden":
             known = _fields_of(error["loc"][:-1], model)
-            close = difflib.get_close_matches(names[-1], known, 1)
-            fix = f"did you mean {close[0]!r}?" if close else f"known here: {', '.join(known)}" if known else "remove it"
+            near = nearest(names[-1], known)
+            fix = f"did you mean {near!r}?" if near else f"known here: {', '.join(known)}" if known else "remove it"
             lines.append(f"  {where}: there is no such field; {fix}")
         elif error["type"] == "missing":
             lines.append(f"  {where}: is missing; give it a value")

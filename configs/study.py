@@ -6,14 +6,12 @@ descriptive.
 
 from __future__ import annotations
 
-import difflib
 import hashlib
 import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-import yaml
 from pydantic import (
     Field,
     NonNegativeFloat,
@@ -26,6 +24,7 @@ from pydantic import (
 
 from configs.config_model import ConfigModel, Fraction
 from configs.experiment import Experiment
+from configs.files import find_yaml, names_in, read_yaml
 from configs.recipe import RecipeError, explain, load_recipe
 from configs.task_selection import TaskSelection
 
@@ -143,7 +142,7 @@ class Study(ConfigModel):
 
 def study_names() -> list[str]:
     """Return the names of the studies in configs/studies/."""
-    return sorted(path.stem for path in FOLDER.glob("*.yaml"))
+    return names_in(FOLDER)
 
 
 def load_study(study: str, overrides: Mapping[str, Any] | None = None) -> Study:
@@ -157,18 +156,9 @@ def load_study(study: str, overrides: Mapping[str, Any] | None = None) -> Study:
         RecipeError: The file is missing or not YAML, a field is wrong, an arm is not a valid
             recipe, or an arm is evaluated differently from the others.
     """
-    path = next((path for path in (Path(study), FOLDER / f"{study}.yaml") if path.is_file()), None)
-    if path is None:
-        close = difflib.get_close_matches(Path(study).stem, study_names(), 1)
-        hint = f" Did you mean {close[0]!r}?" if close else ""
-        raise RecipeError(f"No study {study!r}: it is neither a file nor one of {', '.join(study_names())}.{hint}")
+    path = find_yaml(study, FOLDER, "study", RecipeError)
     try:
-        tree = yaml.safe_load(path.read_text(encoding="utf-8"))
-        if not isinstance(tree, dict):
-            raise RecipeError(f"{path} must be a mapping of fields, not {type(tree).__name__}")
-        found = Study.model_validate(tree | dict(overrides or {}), context={"folders": [path.parent]})
-    except yaml.YAMLError as problem:
-        raise RecipeError(f"{path} is not YAML: {problem}") from problem
+        found = Study.model_validate(read_yaml(path, RecipeError) | dict(overrides or {}), context={"folders": [path.parent]})
     except ValidationError as problem:
         wrong = explain(problem, "the study", model=Study)
         raise RecipeError(f"{path} is not a valid study:\n{wrong}", problem) from None

@@ -10,6 +10,8 @@ from typing import Annotated, Any
 
 from pydantic import BeforeValidator, Field, ValidationInfo
 
+from configs.files import file_of_field
+
 _ITEM = re.compile(r"([A-Za-z0-9-]+)_(?:[^:]*_)?(\d+)(?:: (.+))?")
 """AgentGym's id of a task: environment and index, optionally with the goal.
 
@@ -28,11 +30,7 @@ def _read(value: Any, info: ValidationInfo) -> Any:
         return [_checked(each) for each in value]
     if not isinstance(value, str) or not _names_a_file(value):
         return value
-    folders = [Path(), *((info.context or {}).get("folders", ()))]
-    path = next(
-        (found for folder in folders if (found := folder / Path(value).expanduser()).is_file()),
-        None,
-    )
+    path = file_of_field(value, info)
     if path is None:
         raise ValueError(f"there is no file {value!r}; give an existing file, or a task list's name without suffix and slash, e.g. train")
     try:

@@ -141,4 +141,4 @@ def served_model(url: str) -> str | None:
     try:
         return asyncio.run(VllmClient(url, ASK_S).model()).root
     except (ServerUnavailableError, EngineError, msgspec.DecodeError, IndexError) as problem:
-        raise RecipeError(f"--vllm: {url} is no vLLM server that answers: {problem}") from None
+        raise RecipeError(f"vllm: {url} is no vLLM server that answers: {problem}") from None

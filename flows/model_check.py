@@ -70,10 +70,10 @@ def fit_source(source: Source, rollout: Rollout) -> Rollout:
     if source.tokenizer is not None:
         # Template variables go to the endpoint. The learner's tokenizer may have another template.
         form = source.model_copy(update={"chat_template_kwargs": {}}) if source.kind == "openai" else source
-        check_tokenizer("--tokenizer", source.tokenizer, form)
+        check_tokenizer("tokenizer", source.tokenizer, form)
     if source.kind != "model" or source.model is None:
         return rollout
-    return fit_rollout("--model", source.model, source, rollout)
+    return fit_rollout("model", source.model, source, rollout)
 
 
 def fit_rollout(field: str, model: str, form: Policy | Source, rollout: Rollout, needs_tokenizer: bool = True) -> Rollout:

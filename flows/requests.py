@@ -29,7 +29,7 @@ def trained_recipe(source: Mapping[str, Any]) -> Experiment | None:
     """
     model = source.get("model") if source["kind"] == "model" else None
     if model:
-        check_policy("--model", model)
+        check_policy("model", model)
     elif source["kind"] == "vllm" and source.get("urls"):
         model = served_model(source["urls"][0])
     return recipe_of(model) if model else None
@@ -55,7 +55,7 @@ def collection_request(given: Mapping[str, Any], trained_by: Experiment | None) 
         collection = Collection.model_validate(_merged(defaults, given))
     except ValidationError as problem:
         raise RecipeError(f"invalid values:\n{explain(problem)}") from None
-    check_task_lists(world, {"--tasks": collection.tasks}, infra_settings())
+    check_task_lists(world, {"tasks": collection.tasks}, infra_settings())
     fit_source(collection.source, collection.rollout)
     return collection
 
@@ -73,8 +73,8 @@ def evaluation_request(given: Mapping[str, Any], trained_by: Experiment | None) 
     except ValidationError as problem:
         raise RecipeError(f"invalid values:\n{explain(problem)}") from None
     for tasks in grid.tasks:
-        check_task_lists(world, {"--tasks": tasks}, infra_settings())
-    check_task_lists(world, {f"--categories ({name})": tasks for name, tasks in grid.categories.items()}, infra_settings())
+        check_task_lists(world, {"tasks": tasks}, infra_settings())
+    check_task_lists(world, {f"categories ({name})": tasks for name, tasks in grid.categories.items()}, infra_settings())
     fit_source(grid.source, grid.rollout)
     return grid
 

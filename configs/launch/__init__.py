@@ -5,14 +5,13 @@ AGENTGYM_LAUNCH names a file of this folder, or the path of another.
 
 from __future__ import annotations
 
-import difflib
 from pathlib import Path
 from typing import Literal, Self
 
-import yaml
 from pydantic import NonNegativeFloat, NonNegativeInt, PositiveInt, ValidationError, model_validator
 
 from configs.config_model import ConfigError, ConfigModel
+from configs.files import find_yaml, names_in, read_yaml
 from configs.recipe import explain
 
 FOLDER = Path(__file__).parent
@@ -82,7 +81,7 @@ class Launch(ConfigModel):
 
 def launch_names() -> list[str]:
     """Return the names of the launch files in this folder."""
-    return sorted(path.stem for path in FOLDER.glob("*.yaml"))
+    return names_in(FOLDER)
 
 
 def load_launch(name: str) -> Launch:
@@ -91,14 +90,8 @@ def load_launch(name: str) -> Launch:
     Raises:
         LaunchError: The file does not exist, or a field is wrong.
     """
-    path = next((path for path in (Path(name), FOLDER / f"{name}.yaml") if path.is_file()), None)
-    if path is None:
-        close = difflib.get_close_matches(name, launch_names(), 1)
-        hint = f" Did you mean {close[0]!r}?" if close else ""
-        raise LaunchError(f"no launch file {name!r}: it is neither a file nor one of {', '.join(launch_names())}.{hint}")
+    path = find_yaml(name, FOLDER, "launch file", LaunchError)
     try:
-        return Launch.model_validate(yaml.safe_load(path.read_text(encoding="utf-8")) or {})
-    except yaml.YAMLError as problem:
-        raise LaunchError(f"{path} is not YAML: {problem}") from problem
+        return Launch.model_validate(read_yaml(path, LaunchError))
     except ValidationError as problem:
         raise LaunchError(f"{path} is not a valid launch file:\n{explain(problem, 'the file')}", problem) from None

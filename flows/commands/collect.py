@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -131,11 +132,15 @@ def policy_parser(prog: str, description: str, examples: str) -> argparse.Argume
 
 @contextmanager
 def usage_errors(parser: argparse.ArgumentParser) -> Iterator[None]:
-    """Turn errors of the block into a usage error that ends the process."""
+    """Turn errors of the block into a usage error that ends the process.
+
+    A message that begins with a field names the option of the field instead.
+    """
     try:
         yield
     except (ModelError, RecipeError, SettingsError) as problem:
-        parser.error(str(problem))
+        message = str(problem)
+        parser.error(f"--{message}" if re.match(r"(model|vllm|tokenizer|tasks|categories)\b.*:", message) else message)
 
 
 def policy_of(parsed: argparse.Namespace, rest: list[str]) -> tuple[dict[str, Any], Experiment | None]:

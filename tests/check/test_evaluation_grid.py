@@ -11,6 +11,8 @@ import pytest
 from pydantic import ValidationError
 
 from configs.evaluation_grid import EvaluationGrid
+from configs.recipe import RecipeError
+from flows import api
 from flows.commands.evaluate import evaluation_arguments
 from flows.evaluate import comparable
 from tasks.evaluation.benchmark import EvaluationFileError, EvaluationResult, IncompleteEvaluationError, evaluate, write_evaluation
@@ -76,6 +78,13 @@ def test_an_invalid_command_is_refused_with_the_option(words: list[str], named: 
         evaluation_arguments(words)
     assert ended.value.code == 2
     assert named in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("policy", "tasks", "field"), [("oracle", "wood", "tasks"), ("runs/x/checkpoints/step-000001", "test", "model")])
+def test_the_api_refuses_wrong_values_with_the_field_and_not_with_an_option(policy: str, tasks: str, field: str) -> None:
+    with pytest.raises(RecipeError) as refused:
+        api.evaluate("textcraft", policy, tasks=tasks)
+    assert str(refused.value).startswith(f"{field}: ")
 
 
 def test_success_counts_only_full_scores_and_partial_scores_are_reported_too() -> None:

@@ -122,7 +122,7 @@ def test_a_tokenizer_without_a_chat_template_is_refused(model: Path) -> None:
 
 def test_chat_template_that_changes_earlier_turns_is_refused(model: Path) -> None:
     (model / "chat_template.jinja").write_text("{{ messages[-1]['content'] }}")
-    with pytest.raises(RecipeError, match=r"--model"):
+    with pytest.raises(RecipeError, match=r"^model"):
         fit_source(source(model), Rollout())
 
 

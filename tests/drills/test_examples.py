@@ -84,6 +84,11 @@ def cloned(runs: Path, trained: Path, policy: str) -> Path:
     return folder
 
 
+def test_the_training_example_also_trains_by_imitation(runs: Path, policy: str) -> None:
+    shown = python(runs, "examples/train.py", "textcraft", *words(policy, RL_ONLY), "--algorithm.name", "sft")
+    assert "update/loss" in shown
+
+
 def test_the_training_example_trains_by_the_recipe_with_its_changes(trained: Path) -> None:
     run = load_run(trained)
     assert (run.status, list(run.evaluations), list(run.metrics().index)) == ("finished", ["start", "phase-1", "phase-2"], [1, 2])

@@ -1,0 +1,58 @@
+"""Files that a person names: YAML files of a folder, and files named in a recipe."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import yaml
+from pydantic import ValidationInfo
+
+from configs.config_model import ConfigError
+from configs.plugins import nearest
+
+
+def names_in(folder: Path) -> list[str]:
+    """Return the names of the YAML files in a folder, sorted."""
+    return sorted(path.stem for path in folder.glob("*.yaml"))
+
+
+def find_yaml(given: str, folder: Path, what: str, error: type[ConfigError]) -> Path:
+    """Return a YAML file, given as a path or by its name in `folder`.
+
+    Args:
+        given: Path or name.
+        folder: Folder of the named files.
+        what: What the file is, for the message.
+        error: Class of the error.
+
+    Raises:
+        ConfigError: The file does not exist. The message suggests the most similar name.
+    """
+    for path in (Path(given), folder / f"{given}.yaml"):
+        if path.is_file():
+            return path
+    known = names_in(folder)
+    hint = f" Did you mean {near!r}?" if (near := nearest(Path(given).stem, known)) else ""
+    raise error(f"No {what} {given!r}: it is neither a file nor one of {', '.join(known)}.{hint}")
+
+
+def read_yaml(path: Path, error: type[ConfigError]) -> dict[str, Any]:
+    """Return the mapping in a YAML file. An empty file is an empty mapping.
+
+    Raises:
+        ConfigError: The file is not YAML, or not a mapping.
+    """
+    try:
+        tree = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (yaml.YAMLError, UnicodeDecodeError) as problem:
+        raise error(f"{path} is not YAML: {problem}") from problem
+    if not isinstance(tree, dict | None):
+        raise error(f"{path} must be a mapping of fields, not {type(tree).__name__}")
+    return tree or {}
+
+
+def file_of_field(value: str, info: ValidationInfo) -> Path | None:
+    """Return the file that a field names, relative to this folder or to the recipe's folder."""
+    folders = [Path(), *((info.context or {}).get("folders", ()))]
+    return next((path for folder in folders if (path := folder / Path(value).expanduser()).is_file()), None)
