@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from pathlib import Path
+from typing import Literal, Self
 
-from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveInt, model_validator
+from pydantic import ConfigDict, NonNegativeFloat, NonNegativeInt, PositiveInt, model_validator
 
-from configs.config_model import ConfigModel
-from configs.conversation_start import ConversationStart
+from configs.config_model import ConfigModel, shown_last
 from configs.environment import WorldByName
-from configs.experiment import Policy, Rollout
+from configs.experiment import Rollout, TurnFormat
 from configs.task_selection import TaskSelection
 
 
-class Source(ConfigModel):
+class Source(TurnFormat):
     """The policy that acts, and its prompt format."""
 
     kind: Literal["model", "vllm", "openai", "oracle", "random", "nearest-neighbour"]
@@ -36,22 +36,14 @@ class Source(ConfigModel):
 
     Default: the model's own. None for an endpoint and the oracle.
     """
-    action_format: Literal["react", "bare"] = "react"
-    """Format of a turn: "react" = free thought, then "Action: ...", or "bare" = only the action."""
-    instruction: bool = True
-    """Whether the prompt begins with the environment's instruction."""
-    conversation_start: ConversationStart = "system"
-    """How the conversation begins: system, agentgym, a list of messages, or a file of messages."""
-    chat_template_kwargs: dict[str, bool | int | str] = Field(default_factory=dict)
-    """Variables of the chat template, e.g. {enable_thinking: false} to disable a model's thinking.
 
-    The action is parsed after </think>.
-    """
-    dtype: Literal["float32", "bfloat16", "float16"] = "bfloat16"
-    """dtype of a model in this process."""
+    @property
+    def label(self) -> str:
+        """A short name of the policy, e.g. "step-000040", "gpt-4.1" or "oracle"."""
+        return Path(self.model).name if self.model else self.kind
 
     @model_validator(mode="after")
-    def _check_source(self) -> Source:
+    def _check_source(self) -> Self:
         if self.kind in ("model", "openai") and not self.model:
             raise ValueError(f"model is missing, but kind {self.kind!r} requires one; give its name")
         if self.kind in ("vllm", "openai") and not self.urls:
@@ -61,48 +53,41 @@ class Source(ConfigModel):
         return self
 
 
-TRAINED_FORM = (
-    "action_format",
-    "instruction",
-    "conversation_start",
-    "chat_template_kwargs",
-    "dtype",
-)
-"""Fields of a source that must match the recipe that its model was trained with."""
+class Played(ConfigModel):
+    """What collections and evaluations share: a policy in an environment."""
 
-
-def trained_form(policy: Policy) -> dict[str, Any]:
-    """Return the source fields that a policy must be used with.
-
-    The policy was trained on such turns and after such a prompt.
-    """
-    return {name: getattr(policy, name) for name in TRAINED_FORM}
-
-
-class Collection(ConfigModel):
-    """A set of trajectories to collect. Equal collections give equal plans of episodes."""
+    model_config = ConfigDict(json_schema_extra=shown_last("n_tasks", "samples", "seed", "rollout"))
 
     environment: WorldByName
     """The environment, or its name alone."""
     source: Source
     """The policy that acts."""
-    tasks: TaskSelection = "train"
-    """Tasks to play: the name of a list, indices, or a file of indices such as AgentGym's."""
     n_tasks: PositiveInt | None = None
-    """Use only the first n of these tasks. Empty: all of them."""
+    """Use only the first n tasks of each list. Empty: all of them."""
     samples: PositiveInt = 1
     """Episodes per task."""
-    horizon: PositiveInt = 30
-    """Turn limit of an episode."""
-    temperature: NonNegativeFloat = 1.0
-    """Sampling temperature. 0 is greedy."""
     seed: NonNegativeInt = 0
-    """Seed of the sampling."""
+    """Seed of the sampling. Policies that are compared in pairs need the same seed."""
     rollout: Rollout = Rollout()
     """Budgets, deadlines and limits. tasks_per_step, group_size and temperature are ignored."""
 
     @model_validator(mode="after")
-    def _check_tasks(self) -> Collection:
-        self.environment.check_tasks(self.tasks, "tasks")
+    def _check_instruction(self) -> Self:
         self.environment.check_instruction(self.source.instruction, self.source.conversation_start)
+        return self
+
+
+class Collection(Played):
+    """A set of trajectories to collect. Equal collections give equal plans of episodes."""
+
+    tasks: TaskSelection = "train"
+    """Tasks to play: the name of a list, indices, or a file of indices such as AgentGym's."""
+    horizon: PositiveInt = 30
+    """Turn limit of an episode."""
+    temperature: NonNegativeFloat = 1.0
+    """Sampling temperature. 0 is greedy."""
+
+    @model_validator(mode="after")
+    def _check_tasks(self) -> Self:
+        self.environment.check_tasks(self.tasks, "tasks")
         return self

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from collections.abc import Callable
+from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
@@ -14,6 +15,16 @@ class ConfigModel(BaseModel):
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
+
+
+def shown_last(*names: str) -> Callable[[dict[str, Any]], None]:
+    """Return a `json_schema_extra` by which forms show the fields of subclasses before these fields."""
+
+    def move(schema: dict[str, Any]) -> None:
+        fields = schema["properties"]
+        fields |= {name: fields.pop(name) for name in names}
+
+    return move
 
 
 Fraction = Annotated[float, Field(ge=0, le=1)]

@@ -2,33 +2,22 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Self
 
-from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveInt, model_validator
+from pydantic import Field, NonNegativeFloat, PositiveInt, model_validator
 
-from configs.collection import Collection, Source
-from configs.config_model import ConfigModel
-from configs.environment import WorldByName
-from configs.experiment import Rollout
+from configs.collection import Collection, Played
 from configs.task_selection import TaskSelection, selection_name
 
 
-class EvaluationGrid(ConfigModel):
+class EvaluationGrid(Played):
     """An evaluation of every combination of task list, horizon and temperature.
 
     All cells use the same tasks and seeds.
     """
 
-    environment: WorldByName
-    """The environment, or its name alone."""
-    source: Source
-    """The policy to evaluate."""
     tasks: Annotated[tuple[TaskSelection, ...], Field(min_length=1)] = ("test",)
     """Task lists: names, indices, or files of indices such as AgentGym's."""
-    n_tasks: PositiveInt | None = None
-    """Use only the first n tasks of each list. Empty: all of them."""
-    samples: PositiveInt = 1
-    """Episodes per task."""
     horizons: Annotated[tuple[PositiveInt, ...], Field(min_length=1)] = (30,)
     """Turn limits."""
     categories: dict[str, TaskSelection] = Field(default_factory=dict)
@@ -39,23 +28,15 @@ class EvaluationGrid(ConfigModel):
     """
     temperatures: Annotated[tuple[NonNegativeFloat, ...], Field(min_length=1)] = (1.0,)
     """Sampling temperatures. 0 is greedy."""
-    seed: NonNegativeInt = 0
-    """Seed of the sampling.
-
-    It is the same for every policy, so two policies can be compared in pairs.
-    """
-    rollout: Rollout = Rollout()
-    """Budgets, deadlines and limits. tasks_per_step, group_size and temperature are ignored."""
 
     @model_validator(mode="after")
-    def _check_cells(self) -> EvaluationGrid:
+    def _check_cells(self) -> Self:
         for tasks in self.tasks:
             self.environment.check_tasks(tasks, "tasks")
         for name, tasks in self.categories.items():
             if isinstance(tasks, str):
                 raise ValueError(f"categories.{name} is the list {tasks!r}, which is not supported here; give indices or a file")
             self.environment.check_tasks(tasks, f"categories.{name}")
-        self.environment.check_instruction(self.source.instruction, self.source.conversation_start)
         for name in ("tasks", "horizons", "temperatures"):
             values = getattr(self, name)
             if len(set(values)) < len(values):
@@ -75,7 +56,7 @@ class EvaluationGrid(ConfigModel):
 
         A name is e.g. "wood-test, horizon 16, temperature 1".
         """
-        shared = {name: getattr(self, name) for name in ("environment", "source", "n_tasks", "samples", "seed", "rollout")}
+        shared = {name: getattr(self, name) for name in Played.model_fields}
         return {
             f"{name}, horizon {horizon}, temperature {temperature:g}": Collection(
                 **shared, tasks=tasks, horizon=horizon, temperature=temperature

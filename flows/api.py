@@ -25,10 +25,9 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from configs.collection import Source
-from configs.recipe import RecipeError
 from flows.child_modules import share_modules
 from flows.command import LocalRecords, set_engine_variables
-from flows.requests import collection_request, evaluation_request, of_part, trained_recipe
+from flows.requests import collection_request, evaluation_request, request_fields, trained_recipe
 from flows.results import (
     CollectedEpisodes,
     Evaluation,
@@ -161,24 +160,13 @@ def collect(
 
 def _given(world: str, policy: Policy, samples: int, n_tasks: int | None, seed: int, overrides: Mapping[str, Any] | None) -> dict[str, Any]:
     """Return the fields that collections and evaluations share."""
-    named = dict(overrides or {})
-    for name in named:
-        if not name.startswith(("rollout.", "environment.")):
-            raise RecipeError(f"overrides: {name!r} is not a field of the recipe sections rollout and environment. Remove it.")
     if isinstance(policy, Source):
         source = policy.model_dump(exclude_unset=True)
     elif policy in SCRIPTED:
         source = {"kind": policy}
     else:
         source = {"kind": "model", "model": str(policy)}
-    return {
-        "environment": {"name": world} | of_part("environment", named),
-        "source": source,
-        "samples": samples,
-        "n_tasks": n_tasks,
-        "seed": seed,
-        "rollout": of_part("rollout", named),
-    }
+    return request_fields(world, source, overrides or {}, samples=samples, n_tasks=n_tasks, seed=seed)
 
 
 _opening = threading.Lock()

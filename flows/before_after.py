@@ -21,8 +21,6 @@ from prefect import flow
 from prefect.artifacts import create_markdown_artifact
 from pydantic import PositiveInt
 
-from configs.collection import Source, trained_form
-from configs.evaluation_grid import EvaluationGrid
 from configs.experiment import Experiment
 from configs.infrastructure import InfraSettings, infra_settings
 from configs.recipe import load_recipe
@@ -33,6 +31,7 @@ from flows.killed_flow_runs import note_flow_run
 from flows.model_check import fit_experiment
 from flows.recipe_form import Recipe
 from flows.records import finished_run
+from flows.requests import grid_of_run
 from flows.results import BeforeAfterResult
 from flows.run_names import named_by
 from flows.scaling_inter import Overrides, scaling_inter
@@ -108,18 +107,7 @@ def training_seconds(run: RunFolder) -> float:
 
 def results(experiment: Experiment, policy: str, infrastructure: InfraSettings) -> dict[str, EvaluationResult]:
     """Evaluate a policy on the final tasks at each temperature, in the format it was trained in."""
-    evaluation = experiment.evaluation
-    grid = EvaluationGrid(
-        environment=experiment.environment.served(),
-        source=Source(kind="model", model=policy, **trained_form(experiment.policy)),
-        tasks=final_tasks(experiment),
-        n_tasks=evaluation.n_tasks,
-        samples=evaluation.samples,
-        horizons=(evaluation.horizon,),
-        temperatures=TEMPERATURES,
-        seed=experiment.seeds.evaluation,
-        rollout=experiment.rollout,
-    )
+    grid = grid_of_run(experiment, policy, tasks=final_tasks(experiment), temperatures=TEMPERATURES)
     run = RunFolder(infrastructure.runs, experiment).path.name
     folder = infrastructure.runs / "before-after" / f"{run}-{Path(policy).name}"
     return evaluate(grid, folder).cells

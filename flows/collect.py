@@ -32,8 +32,7 @@ from flows.run_names import named_by
 def described(parameters: Mapping[str, Any]) -> str:
     """Return the name of a collection's flow run, e.g. "textcraft wood-test by step-000040"."""
     collection: Collection = parameters["collection"]
-    source = collection.source
-    return f"{collection.environment.name} {selection_name(collection.tasks)} by {Path(source.model).name if source.model else source.kind}"
+    return f"{collection.environment.name} {selection_name(collection.tasks)} by {collection.source.label}"
 
 
 @flow(name="collect", on_running=[note_flow_run], flow_run_name=named_by(described))

@@ -11,11 +11,10 @@ from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, NoReturn, Self
 
 from configs.infrastructure import SettingsError, infra_settings
 from configs.recipe import RecipeError, load_recipe, parse_overrides, recipe_names
-from flows.arguments import Arguments
 from flows.checks import check_experiment
 from flows.signals import INTERRUPTED, Terminated, exit_on_sigterm
 from tasks.files import locked
@@ -27,6 +26,31 @@ if TYPE_CHECKING:
 
 NOTES = """Every recipe field can be overridden by its dotted name (fields: configs/experiment.py).
 AGENTGYM_... variables set addresses, folders and numbers of processes (configs/infrastructure.py)."""
+
+
+class Arguments(argparse.ArgumentParser):
+    """A parser that prints the error before the usage."""
+
+    def __init__(self, prog: str, usage: str, description: str, epilog: str) -> None:
+        """
+        Args:
+            prog: The command, e.g. "agentgym plan".
+            usage: The arguments after the command.
+            description: What the command does, in a sentence.
+            epilog: Examples and notes, printed verbatim.
+        """
+        super().__init__(
+            prog=prog,
+            usage=f"{prog} {usage}",
+            description=description,
+            epilog=epilog,
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+            allow_abbrev=False,
+        )
+
+    def error(self, message: str) -> NoReturn:
+        """Print the message and the usage, and exit with status 2."""
+        self.exit(2, f"{self.prog}: {message}\n{self.format_usage()}")
 
 
 def set_engine_variables() -> None:

@@ -53,12 +53,7 @@ from tasks.files import replace_file
 def described(parameters: Mapping[str, Any]) -> str:
     """Return the name of an evaluation's flow run, e.g. "textcraft wood-test by step-000040"."""
     grid: EvaluationGrid = parameters["grid"]
-    return f"{grid.environment.name} {', '.join(grid.list_names())} by {policy_name(grid)}"
-
-
-def policy_name(grid: EvaluationGrid) -> str:
-    """Return a short name of the policy, e.g. "step-000040", "gpt-4.1" or "oracle"."""
-    return Path(grid.source.model).name if grid.source.model else grid.source.kind
+    return f"{grid.environment.name} {', '.join(grid.list_names())} by {grid.source.label}"
 
 
 @flow(name="evaluate", on_running=[note_flow_run], flow_run_name=named_by(described))
@@ -166,7 +161,7 @@ def record(
         text, page = f"{text}\n\n{aligned(HEADER, agentgym)}", f"{page}\n{markdown(HEADER, agentgym)}\n"
     if scripted := without_learning(grid, results, infrastructure):
         text, page = f"{text}\n\n{scripted}", f"{page}\n{scripted}\n"
-    picture, title = folder / "evaluation.png", f"{policy_name(grid)} in {grid.environment.name}"
+    picture, title = folder / "evaluation.png", f"{grid.source.label} in {grid.environment.name}"
     draw_grid(picture, grid, results)
     (folder / "evaluation.md").write_text(page, encoding="utf-8")
     index = {"grid": grid.model_dump(mode="json"), "cells": {name: cell_folder(name) for name in results}}

@@ -24,7 +24,6 @@ from prefect.artifacts import create_markdown_artifact
 from prefect.context import FlowRunContext
 from pydantic import WithJsonSchema
 
-from configs.collection import Collection, trained_form
 from configs.experiment import Experiment
 from configs.infrastructure import InfraSettings, infra_settings
 from configs.model_folder import ModelError, recipe_of
@@ -39,6 +38,7 @@ from flows.night_schedule import due_dates
 from flows.page_progress import PageProgress
 from flows.recipe_form import NOTHING_CHANGED, Recipe, RecipeForm, all_overrides
 from flows.records import earlier_records_sent, evaluations, mlflow_address, open_tracker
+from flows.requests import grid_of_run
 from flows.results import stored_episodes
 from flows.run_names import named_by
 from flows.scaling_inter import Overrides, scaling_inter
@@ -246,24 +246,12 @@ def measure_champion(folder: Path, checkpoint: Path, experiment: Experiment) -> 
     trained_by = recipe_of(str(checkpoint))
     if trained_by is None or not (checkpoint / "config.json").is_file():
         raise ModelError(f"{checkpoint} no longer has a checkpoint. Set MLflow's alias {CHAMPION} to another version.")
-    evaluation = experiment.evaluation
-    budgets = {"turn_tokens": trained_by.rollout.turn_tokens, "trajectory_tokens": trained_by.rollout.trajectory_tokens}
-    collection = Collection.model_validate(
-        {
-            "environment": experiment.environment.served(),
-            "source": {"kind": "model", "model": str(checkpoint), **trained_form(trained_by.policy)},
-            "tasks": evaluation.tasks,
-            "n_tasks": evaluation.n_tasks,
-            "samples": evaluation.samples,
-            "horizon": evaluation.horizon,
-            "temperature": evaluation.temperature,
-            "seed": experiment.seeds.evaluation,
-            "rollout": experiment.rollout.model_dump() | budgets,
-        }
-    )
+    budgets = {name: getattr(trained_by.rollout, name) for name in ("turn_tokens", "trajectory_tokens")}
+    by_champion = {"policy": trained_by.policy, "rollout": experiment.rollout.model_copy(update=budgets)}
+    (collection,) = grid_of_run(experiment.model_copy(update=by_champion), str(checkpoint)).cells().values()
     collect(collection, folder)
     played = stored_episodes(folder)
-    result = evaluate(played, label=CHAMPION, step=int(checkpoint.name.removeprefix("step-") or 0), horizon=evaluation.horizon)
+    result = evaluate(played, label=CHAMPION, step=int(checkpoint.name.removeprefix("step-") or 0), horizon=collection.horizon)
     write_evaluation(folder / "evaluation.json", result)
     return result
 

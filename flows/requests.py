@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, TypeVar
 
 from pydantic import ValidationError
 
-from configs.collection import Collection, trained_form
+from configs.collection import Collection, Played, Source
 from configs.evaluation_grid import EvaluationGrid
 from configs.experiment import Experiment
 from configs.infrastructure import infra_settings
@@ -15,6 +15,8 @@ from configs.model_folder import recipe_of
 from configs.recipe import RecipeError, explain
 from flows.checks import check_policy, check_task_lists, check_world, served_model
 from flows.model_check import fit_source
+
+P = TypeVar("P", bound=Played)
 
 
 def trained_recipe(source: Mapping[str, Any]) -> Experiment | None:
@@ -35,6 +37,28 @@ def trained_recipe(source: Mapping[str, Any]) -> Experiment | None:
     return recipe_of(model) if model else None
 
 
+def request_fields(world: str, source: Mapping[str, Any], overrides: Mapping[str, Any], **fields: Any) -> dict[str, Any]:
+    """Return the nested fields of a collection or an evaluation.
+
+    Args:
+        world: The world's name.
+        source: Fields of `configs.collection.Source`. None means that a value is not given.
+        overrides: Fields of the recipe sections rollout and environment, by dotted name.
+        fields: Other fields. None means that a value is not given.
+
+    Raises:
+        RecipeError: An override is a field of another section, or the world does not exist.
+    """
+    nested: dict[str, Any] = {"rollout": {}, "environment": {"name": world}}
+    for name, value in overrides.items():
+        section, _, field = name.partition(".")
+        if section not in nested or not field:
+            raise RecipeError(f"{name}: is not a field of the recipe sections rollout and environment; remove it")
+        nested[section][field] = value
+    check_world("the world", world)
+    return {**nested, "source": source, **fields}
+
+
 def collection_request(given: Mapping[str, Any], trained_by: Experiment | None) -> Collection:
     """Return a checked collection.
 
@@ -45,50 +69,62 @@ def collection_request(given: Mapping[str, Any], trained_by: Experiment | None) 
     Raises:
         RecipeError: A value is invalid. The message names the field.
     """
-    defaults = _checkpoint_defaults(trained_by)
-    if trained_by is not None:
-        evaluation = trained_by.evaluation
-        defaults |= {"horizon": evaluation.horizon, "temperature": evaluation.temperature}
-    world = given["environment"]["name"]
-    check_world("the world", world)
-    try:
-        collection = Collection.model_validate(_merged(defaults, given))
-    except ValidationError as problem:
-        raise RecipeError(f"invalid values:\n{explain(problem)}") from None
-    check_task_lists(world, {"tasks": collection.tasks}, infra_settings())
-    fit_source(collection.source, collection.rollout)
+    evaluation = trained_by.evaluation if trained_by else None
+    defaults = {"horizon": evaluation.horizon, "temperature": evaluation.temperature} if evaluation else {}
+    collection = _checked(Collection, given, defaults, trained_by)
+    check_task_lists(collection.environment.name, {"tasks": collection.tasks}, infra_settings())
     return collection
 
 
 def evaluation_request(given: Mapping[str, Any], trained_by: Experiment | None) -> EvaluationGrid:
     """Return a checked evaluation. Arguments and errors are those of `collection_request`."""
-    defaults = _checkpoint_defaults(trained_by)
-    if trained_by is not None:
-        evaluation = trained_by.evaluation
-        defaults |= {"horizons": (evaluation.horizon,), "temperatures": (evaluation.temperature,), "tasks": (evaluation.tasks,)}
-    world = given["environment"]["name"]
-    check_world("the world", world)
-    try:
-        grid = EvaluationGrid.model_validate(_merged(defaults, given))
-    except ValidationError as problem:
-        raise RecipeError(f"invalid values:\n{explain(problem)}") from None
+    evaluation = trained_by.evaluation if trained_by else None
+    defaults = (
+        {"horizons": (evaluation.horizon,), "temperatures": (evaluation.temperature,), "tasks": (evaluation.tasks,)} if evaluation else {}
+    )
+    grid = _checked(EvaluationGrid, given, defaults, trained_by)
     for tasks in grid.tasks:
-        check_task_lists(world, {"tasks": tasks}, infra_settings())
-    check_task_lists(world, {f"categories ({name})": tasks for name, tasks in grid.categories.items()}, infra_settings())
-    fit_source(grid.source, grid.rollout)
+        check_task_lists(grid.environment.name, {"tasks": tasks}, infra_settings())
+    categories = {f"categories ({name})": tasks for name, tasks in grid.categories.items()}
+    check_task_lists(grid.environment.name, categories, infra_settings())
     return grid
 
 
-def of_part(part: str, overrides: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the overrides of one part of the recipe, without the part's name."""
-    return {name.removeprefix(f"{part}."): value for name, value in overrides.items() if name.startswith(f"{part}.")}
+def _checked(model: type[P], given: Mapping[str, Any], defaults: Mapping[str, Any], trained_by: Experiment | None) -> P:
+    """Return a validated collection or evaluation whose model can be used."""
+    if trained_by is not None:
+        defaults = {**defaults, "source": trained_by.policy.turn_format(), "rollout": trained_by.rollout.model_dump()}
+    try:
+        request = model.model_validate(_merged(defaults, given))
+    except ValidationError as problem:
+        raise RecipeError(f"invalid values:\n{explain(problem)}", problem) from None
+    fit_source(request.source, request.rollout)
+    return request
 
 
-def _checkpoint_defaults(trained_by: Experiment | None) -> dict[str, Any]:
-    """Return the fields that a checkpoint's recipe provides: its format and budgets."""
-    if trained_by is None:
-        return {}
-    return {"source": trained_form(trained_by.policy), "rollout": trained_by.rollout.model_dump()}
+def grid_of_run(experiment: Experiment, policy: str, **fields: Any) -> EvaluationGrid:
+    """Return the evaluation of a policy by a run's recipe: with its turn format, budgets and tasks.
+
+    Args:
+        experiment: The recipe.
+        policy: Hugging Face name, model folder or checkpoint folder.
+        fields: Fields of the evaluation that differ from the recipe's.
+    """
+    evaluation = experiment.evaluation
+    by_recipe = {
+        "tasks": (evaluation.tasks,),
+        "n_tasks": evaluation.n_tasks,
+        "samples": evaluation.samples,
+        "horizons": (evaluation.horizon,),
+        "temperatures": (evaluation.temperature,),
+        "seed": experiment.seeds.evaluation,
+    }
+    return EvaluationGrid(
+        environment=experiment.environment.served(),
+        source=Source(kind="model", model=policy, **experiment.policy.turn_format()),
+        rollout=experiment.rollout,
+        **by_recipe | fields,
+    )
 
 
 def _merged(defaults: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:

@@ -32,8 +32,7 @@ def show_finished(folder: RunFolder, experiment: Experiment, infrastructure: Inf
         with earlier_records_sent(infrastructure):
             pass
     scripted = without_learning(experiment, results, infrastructure)
-    table = "\n".join([markdown_table(results), *(f"{line}\n" for line in (scripted, note) if line)])
-    create_markdown_artifact(table, key="evaluation", description=folder.path.name)
+    put_table(folder, results, scripted, note)
     print(f"\n{text_table(results)}\n{scripted}\n{note}\nThe run was already finished, so nothing was run: {folder.path}")
 
 
@@ -46,15 +45,20 @@ def report(run: Run) -> None:
     run.bar.doing("Playing scripted policies")
     with run.clock.part("scripted policies"):
         scripted = without_learning(run.experiment, results, run.infrastructure)
-    table = "\n".join([markdown_table(results), *(f"{line}\n" for line in (scripted, note) if line)])
     run.tracker.log_picture(run.mlflow_run, picture)
-    run.tracker.log_table(run.mlflow_run, table, "evaluation.md")
-    create_markdown_artifact(table, key="evaluation", description=run.folder.path.name)
+    run.tracker.log_table(run.mlflow_run, put_table(run.folder, results, scripted, note), "evaluation.md")
     show_picture(picture, "learning-curve", f"Training success and held-out success: {run_name(run.experiment)}, {run.folder.path.name}")
     with run.clock.part("MLflow"):
         run.tracker.flush()
     run.bar.close()
     print(f"\n{text_table(results)}\n{scripted}\n{note}\nTime:\n{run.clock.table()}\n\n{links_and_paths(run, picture)}")
+
+
+def put_table(folder: RunFolder, results: Sequence[EvaluationResult], *lines: str) -> str:
+    """Put the table and some lines below it on the flow run's page, and return them."""
+    table = "\n".join([markdown_table(results), *(f"{line}\n" for line in lines if line)])
+    create_markdown_artifact(table, key="evaluation", description=folder.path.name)
+    return table
 
 
 def without_learning(experiment: Experiment, results: Sequence[EvaluationResult], infrastructure: InfraSettings) -> str:

@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import yaml
 
+from configs.evaluation_grid import EvaluationGrid
 from configs.experiment import Experiment
 from configs.infrastructure import InfraSettings
 from configs.rules import Rules
 from configs.study import Study
 from environments.registry import load_world
+from flows.job import EvaluateJob, TrainJob, write_job
 from flows.model_check import fit_experiment
 from flows.parallel_commands import Command
 from flows.records import evaluations, finished_run
+from flows.requests import grid_of_run
 from flows.results import read_results
 from tasks.evaluation.benchmark import EvaluationResult
 from tasks.evaluation.study_results import StudyRun
@@ -65,18 +68,18 @@ class StudyRuns:
         return run_key(arm, experiment.model_dump(mode="json"), beyond.model_dump(mode="json") if beyond else None, version)
 
     def _commands(self, arm: str, seed: int) -> Iterator[Command]:
-        experiment, logs = self._experiments[arm, seed], self.folder / "logs"
+        experiment, jobs, logs = self._experiments[arm, seed], self.folder / "jobs", self.folder / "logs"
         name = f"{arm}, seed {seed}"
         if finished_run(self._infrastructure, experiment) is None:
             recipe = self.folder / "recipes" / f"{arm}-{seed}.yaml"  # a copy: the study's recipe may change meanwhile
             recipe.parent.mkdir(parents=True, exist_ok=True)
             recipe.write_text(yaml.safe_dump(experiment.model_dump(mode="json"), sort_keys=False), encoding="utf-8")
-            named = [f"--{field}={json.dumps(value)}" for field, value in self._study.arms[arm].items()]  # shown in the run's name
-            yield Command(f"{name}: training", ["flows.scaling_inter", str(recipe), *named], logs / f"{arm}-{seed}.log")
+            job = TrainJob(recipe=str(recipe), overrides=self._study.arms[arm])  # the overrides are shown in the run's name
+            yield Command(f"{name}: training", write_job(jobs / f"{arm}-{seed}.json", job), logs / f"{arm}-{seed}.log")
         for side, folder, policy in self._further(arm, seed, experiment):
             if not is_whole(folder) and folder not in self._begun:
                 self._begun.add(folder)
-                words = ["flows.evaluate", *self._evaluation_words(experiment, seed, policy), "--out", str(folder)]
+                words = write_job(jobs / f"{arm}-{seed}-{side}.json", EvaluateJob(grid=self._grid(experiment, seed, policy), folder=folder))
                 yield Command(f"{name}: additional evaluation of the {side} policy", words, logs / f"{arm}-{seed}-{side}.log")
 
     def _found(self, arm: str, seed: int) -> StudyRun | None:
@@ -107,35 +110,14 @@ class StudyRuns:
         yield "first", self.folder / "evaluations" / f"{Path(start).name}-seed-{seed}", Path(start)  # arms may share it
         yield "last", self.folder / "evaluations" / f"{arm}-seed-{seed}", last
 
-    def _evaluation_words(self, experiment: Experiment, seed: int, policy: Path) -> list[str]:
-        """Return the arguments of `flows.evaluate`.
-
-        Format and budgets come from the run. Tasks, horizons and temperatures come from the study.
-        """
-        beyond, spoken, world, evaluation = self._study.beyond, experiment.policy, experiment.environment, experiment.evaluation
+    def _grid(self, experiment: Experiment, seed: int, policy: Path) -> EvaluationGrid:
+        """Return the further evaluation of a run's policy, with the study's tasks, horizons and temperatures."""
+        beyond = self._study.beyond
         assert beyond is not None
-        words = [world.name, "--model", str(policy), "--action-format", spoken.action_format, "--dtype", spoken.dtype]
-        words += ["--instruction" if spoken.instruction else "--no-instruction", "--samples", str(beyond.samples), "--seed", str(seed)]
-        words += ["--chat-template-kwargs", json.dumps(spoken.chat_template_kwargs)]
-        words += ["--conversation-start", self._as_file(spoken.conversation_start)]
-        words += ["--tasks", *(self._as_file(tasks) for tasks in beyond.tasks or (evaluation.tasks,))]
-        words += ["--horizon", *map(str, beyond.horizons or (evaluation.horizon,))]
-        words += ["--temperature", *map(str, beyond.temperatures or (evaluation.temperature,))]
-        if evaluation.n_tasks is not None and not beyond.tasks:
-            words += ["--n-tasks", str(evaluation.n_tasks)]
-        words += [f"--rollout.{name}={json.dumps(value)}" for name, value in experiment.rollout.model_dump(mode="json").items()]
-        served = world.served().model_dump(mode="json", exclude={"name"})
-        return [*words, *(f"--environment.{name}={json.dumps(value)}" for name, value in served.items())]
-
-    def _as_file(self, value: str | Sequence[object]) -> str:
-        """Return a name unchanged. Write any other value to a JSON file and return its path."""
-        if isinstance(value, str):
-            return value
-        text = json.dumps(value, default=lambda part: part.model_dump(mode="json"))
-        path = self.folder / "given" / f"{hashlib.sha256(text.encode()).hexdigest()[:12]}.json"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text, encoding="utf-8")
-        return str(path)
+        given: dict[str, Any] = {name: values for name in ("tasks", "horizons", "temperatures") if (values := getattr(beyond, name))}
+        if beyond.tasks:
+            given["n_tasks"] = None
+        return grid_of_run(experiment, str(policy), samples=beyond.samples, seed=seed, **given)
 
 
 @cache

@@ -15,14 +15,12 @@ from pathlib import Path
 from typing import Any
 
 from configs.collection import Collection
-from configs.experiment import Experiment
+from configs.experiment import Experiment, TurnFormat
 from configs.infrastructure import SettingsError
 from configs.model_folder import ModelError, format_of
 from configs.recipe import RecipeError, parse_overrides
-from flows.arguments import Arguments
-from flows.checks import check_world
-from flows.command import LocalRecords, run_command, set_engine_variables
-from flows.requests import collection_request, of_part, trained_recipe
+from flows.command import Arguments, LocalRecords, run_command, set_engine_variables
+from flows.requests import collection_request, request_fields, trained_recipe
 
 EXAMPLES = """examples:
   agentgym collect textcraft --oracle --n-tasks 100
@@ -138,9 +136,10 @@ def usage_errors(parser: argparse.ArgumentParser) -> Iterator[None]:
     """
     try:
         yield
-    except (ModelError, RecipeError, SettingsError) as problem:
-        message = str(problem)
-        parser.error(f"--{message}" if re.match(r"(model|vllm|tokenizer|tasks|categories)\b.*:", message) else message)
+    except RecipeError as problem:
+        parser.error(re.sub(r"^(?=[\w.]+( \(.+?\))?: )", "--", str(problem)))
+    except (ModelError, SettingsError) as problem:
+        parser.error(str(problem))
 
 
 def policy_of(parsed: argparse.Namespace, rest: list[str]) -> tuple[dict[str, Any], Experiment | None]:
@@ -151,30 +150,15 @@ def policy_of(parsed: argparse.Namespace, rest: list[str]) -> tuple[dict[str, An
     """
     kinds = ("model", "vllm", "openai", "oracle", "random", "nearest-neighbour")
     kind = next(kind for kind in kinds if getattr(parsed, kind.replace("-", "_")))
-    overrides = parse_overrides(rest)
-    if strange := [name for name in overrides if not name.startswith(("rollout.", "environment."))]:
-        raise RecipeError(f"unknown option --{strange[0]}; see --help")
-    check_world("the world", parsed.environment)
-    urls = [url.strip() for url in (parsed.vllm or parsed.openai or "").split(",") if url.strip()]
-    given: dict[str, Any] = {
-        "environment": {"name": parsed.environment} | of_part("environment", overrides),
-        "source": {
-            "kind": kind,
-            "model": parsed.model or parsed.endpoint_model,
-            "urls": urls,
-            "tokenizer": parsed.tokenizer,
-            "action_format": parsed.action_format,
-            "instruction": parsed.instruction,
-            "conversation_start": parsed.conversation_start,
-            "chat_template_kwargs": parsed.chat_template_kwargs,
-            "dtype": parsed.dtype,
-        },
-        "n_tasks": parsed.n_tasks,
-        "samples": parsed.samples,
-        "seed": parsed.seed,
-        "rollout": of_part("rollout", overrides),
+    source = {
+        "kind": kind,
+        "model": parsed.model or parsed.endpoint_model,
+        "urls": [url.strip() for url in (parsed.vllm or parsed.openai or "").split(",") if url.strip()],
+        **{name: getattr(parsed, name) for name in ("tokenizer", *TurnFormat.model_fields)},
     }
-    return given, trained_recipe(given["source"])
+    fields = {name: getattr(parsed, name) for name in ("n_tasks", "samples", "seed")}
+    given = request_fields(parsed.environment, source, parse_overrides(rest), **fields)
+    return given, trained_recipe(source)
 
 
 def print_checkpoint_defaults(trained_by: Experiment | None) -> None:

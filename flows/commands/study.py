@@ -7,9 +7,8 @@ from typing import Any
 from configs.infrastructure import SettingsError, infra_settings
 from configs.recipe import RecipeError, parse_overrides
 from configs.study import load_study, study_names
-from flows.arguments import Arguments
 from flows.checks import check_study
-from flows.command import LocalRecords, run_command
+from flows.command import Arguments, LocalRecords, run_command
 
 EXAMPLES = """examples:
   agentgym study configs/studies/methods.yaml

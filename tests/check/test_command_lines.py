@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from configs.recipe import load_recipe, parse_overrides
-from flows.arguments import Arguments
 from flows.cli import COMMANDS, main
+from flows.command import Arguments
 
 SLOW = {"torch", "transformers", "trl", "vllm", "ray", "prefect", "mlflow", "pandas", "scipy", "uvicorn", "starlette"}
 OWN_OPTIONS = {"--gpus", "--gpu", "--gpu-memory", "--start-from", "--night", "--n-seeds"}

@@ -36,6 +36,7 @@ BARRED_FROM_ENVIRONMENTS = HEAVY | {"prefect", "mlflow", "accelerate", "datasets
 ON_DEMAND = {"environments/searchqa/retrieval/e5.py": {"torch", "transformers"}}
 """The one world that can use a neural encoder loads it when an operator asks for it; importing the file must stay free of it."""
 STARTED_BY_US = {
+    "flows.job",
     "flows.settle",
     "tasks.agents.chat_format_check",
     "tasks.provision.containers",

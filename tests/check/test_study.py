@@ -16,9 +16,11 @@ from scipy import stats
 
 from configs.experiment import Experiment
 from configs.infrastructure import InfraSettings
-from configs.recipe import RecipeError, load_recipe, parse_overrides
+from configs.recipe import RecipeError, load_recipe
 from configs.study import Study, load_study, study_names
 from flows.commands.study import study_arguments
+from flows.job import EvaluateJob, TrainJob, read_job, write_job
+from flows.requests import grid_of_run
 from flows.scripted_policies import scripted_in_study
 from flows.study import report
 from flows.study_page import write_page
@@ -361,7 +363,16 @@ def test_each_run_trains_the_recipe_of_its_arm(tmp_path: Path) -> None:
     runs = StudyRuns(made, InfraSettings(runs=tmp_path / "runs"))
     commands = {command.what: command for chain in runs.commands() if (command := next(chain, None)) is not None}
     assert set(commands) == {"long, seed 0: training", "short, seed 0: training"}
-    module, recipe, *overrides = commands["short, seed 0: training"].words
-    assert module == "flows.scaling_inter"
-    assert load_recipe(recipe, parse_overrides(overrides)) == made.experiment("short", 0)
+    module, file = commands["short, seed 0: training"].words
+    assert module == "flows.job"
+    job = read_job(Path(file))
+    assert isinstance(job, TrainJob)
+    assert load_recipe(job.recipe, job.overrides) == made.experiment("short", 0)
     assert runs.found() == {"long": [], "short": []}
+
+
+def test_a_job_keeps_every_field_of_an_evaluation(tmp_path: Path) -> None:
+    recipe = load_recipe("textcraft", {"policy.conversation_start": [{"role": "user", "content": "Craft."}], "rollout.retries": 0})
+    job = EvaluateJob(grid=grid_of_run(recipe, "runs/x/checkpoints/step-000001", tasks=((1, 2), "test"), n_tasks=None), folder=tmp_path)
+    write_job(tmp_path / "job.json", job)
+    assert read_job(tmp_path / "job.json") == job
