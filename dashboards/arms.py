@@ -16,8 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from dashboards.run_folders import RunFolder, read_recipe
-from tasks.evaluation.benchmark import UNKNOWN
-from tasks.evaluation.statistics import Estimate, Tally, difference, mean
+from tasks.evaluation.statistics import UNKNOWN, Estimate, Tally, difference, mean
 
 NAMED = ("algorithm.name", "curriculum.kind", "environment.name")
 """Fields whose values are clear without the field's name. They come first in an arm's name."""

@@ -6,19 +6,19 @@ import json
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import fmean
-from typing import Any
+from typing import Any, ClassVar
+
+from pydantic import ConfigDict, TypeAdapter
 
 from tasks.evaluation.behaviour import answer_sources, repeated_share
 from tasks.evaluation.bootstrap import bootstrap_mean
-from tasks.evaluation.statistics import Estimate, Tallies, Tally, pass_all_k, pass_at_k, success_rate, widest_success_rate
+from tasks.evaluation.statistics import UNKNOWN, Estimate, Number, Tallies, Tally, pass_all_k, pass_at_k, success_rate, widest_success_rate
 from tasks.files import replace_file
 from tasks.rollout.trajectory import Outcome, Trajectory, refused_share
 from tasks.rollout.trajectory_parquet import TrajectoryFileError, read_trajectories
-
-UNKNOWN = Estimate(math.nan, math.nan, math.nan, 0)
 
 
 class EvaluationFileError(Exception):
@@ -76,6 +76,7 @@ class EvaluationResult:
         ValueError: `failed` is not the sum of `missing`.
     """
 
+    __pydantic_config__: ClassVar = ConfigDict(extra="forbid")
     label: str
     step: int
     horizon: int
@@ -83,16 +84,16 @@ class EvaluationResult:
     failed: int
     success: Estimate
     reward: Estimate
-    turns: float
-    truncated: float
+    turns: Number
+    truncated: Number
     pass_at: dict[int, Estimate] = field(default_factory=dict)
     by_tag: dict[str, Estimate] = field(default_factory=dict)
     tallies: dict[int, Tally] = field(default_factory=dict)
     pass_all: dict[int, Estimate] = field(default_factory=dict)
-    tokens: float = math.nan
-    malformed: float = math.nan
-    refused: float = math.nan
-    repeated: float = math.nan
+    tokens: Number = math.nan
+    malformed: Number = math.nan
+    refused: Number = math.nan
+    repeated: Number = math.nan
     answers_from: dict[str, float] = field(default_factory=dict)
     rewards: dict[int, float] = field(default_factory=dict)
     missing: dict[int, int] = field(default_factory=dict)
@@ -145,6 +146,9 @@ class EvaluationResult:
         figures |= {"repeated_share": self.repeated, **{f"answers_from_{source}": each for source, each in self.answers_from.items()}}
         figures |= {"turns": self.turns, "truncated": self.truncated, **counts}
         return {f"evaluation/{name}": value for name, value in figures.items()}
+
+
+_RESULTS = TypeAdapter(EvaluationResult)
 
 
 def evaluate(
@@ -280,13 +284,13 @@ def read_evaluation(path: Path) -> EvaluationResult:
     """
     try:
         return evaluation_of(json.loads(path.read_text(encoding="utf-8")))
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except ValueError as error:
         raise EvaluationFileError(f"{path} is not a valid evaluation file ({error!r}). Run the evaluation again to replace it.") from error
 
 
 def evaluation_tree(result: EvaluationResult) -> dict[str, Any]:
     """Convert a result for JSON. Unknown values (nan) become null."""
-    tree: dict[str, Any] = _unknown_as_null(asdict(result))
+    tree: dict[str, Any] = json.loads(_RESULTS.dump_json(result))
     return tree
 
 
@@ -294,20 +298,9 @@ def evaluation_of(tree: Mapping[str, Any]) -> EvaluationResult:
     """Restore a result from the output of `evaluation_tree`.
 
     Raises:
-        ValueError, KeyError, TypeError, AttributeError: The tree is no result.
+        ValueError: The tree is no result.
     """
-    stored = dict(tree)
-    for name in ("success", "reward"):
-        stored[name] = _estimate(stored[name])
-    for name in ("turns", "truncated", "tokens", "malformed", "refused", "repeated"):
-        stored[name] = _number(stored.get(name))
-    for name in ("pass_at", "pass_all"):
-        stored[name] = {int(k): _estimate(value) for k, value in stored.get(name, {}).items()}
-    stored["rewards"] = {int(task): float(value) for task, value in stored.get("rewards", {}).items()}
-    stored["by_tag"] = {tag: _estimate(value) for tag, value in stored["by_tag"].items()}
-    stored["tallies"] = {int(task): Tally(*tally) for task, tally in stored["tallies"].items()}
-    stored["missing"] = {int(task): int(episodes) for task, episodes in stored.get("missing", {}).items()}
-    return EvaluationResult(**stored)
+    return _RESULTS.validate_python(tree)
 
 
 def _sample_numbers(tallies: Tallies) -> list[int]:
@@ -324,19 +317,3 @@ def _by_tag(tallies: Tallies, tags: Mapping[int, str]) -> dict[str, Estimate]:
 
 def _first(tasks: Sequence[int], most: int = 5) -> str:
     return ", ".join(map(str, tasks[:most])) + (", ..." if len(tasks) > most else "")
-
-
-def _unknown_as_null(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {key: _unknown_as_null(each) for key, each in value.items()}
-    if isinstance(value, float) and math.isnan(value):
-        return None
-    return value
-
-
-def _number(stored: float | None) -> float:
-    return math.nan if stored is None else float(stored)
-
-
-def _estimate(stored: Mapping[str, Any]) -> Estimate:
-    return Estimate(_number(stored["value"]), _number(stored["low"]), _number(stored["high"]), int(stored["n"]))

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tasks.evaluation.statistics import Estimate, Values, mean
+from tasks.evaluation.statistics import UNKNOWN, Estimate, Values, mean
 
 RESAMPLES = 10_000
 
@@ -69,7 +69,7 @@ def paired_difference(differences: Values) -> PairedDifference:
     d = np.asarray(differences, dtype=np.float64)
     seeds, tasks = d.shape if d.ndim == 2 else (0, 0)
     if not seeds or not tasks:
-        return PairedDifference(Estimate(math.nan, math.nan, math.nan, 0), math.nan, ())
+        return PairedDifference(UNKNOWN, math.nan, ())
     value, by_seed = float(d.mean()), tuple(float(each) for each in d.mean(axis=1))
     if seeds < 2 or np.ptp(d) <= 1e-12 * max(1.0, np.abs(d).max()):
         return PairedDifference(Estimate(value, math.nan, math.nan, seeds), math.nan, by_seed)

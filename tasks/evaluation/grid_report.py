@@ -11,6 +11,7 @@ from pathlib import Path
 
 from configs.evaluation_grid import EvaluationGrid
 from tasks.evaluation.benchmark import EvaluationResult, incomplete_note
+from tasks.evaluation.pictures import axis_of_shares, distances, new_figure, save
 from tasks.evaluation.report import number, share, success_change, success_share
 from tasks.evaluation.statistics import Estimate
 from tasks.evaluation.tables import aligned, markdown
@@ -91,33 +92,26 @@ def score(estimate: Estimate) -> str:
 
 def draw_grid(path: Path, grid: EvaluationGrid, results: Results) -> None:
     """Draw success by horizon as a PNG, one line for each task list and temperature."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
+    figure = new_figure(8, 4.8)
     from matplotlib.ticker import MaxNLocator
 
-    figure = Figure(figsize=(8, 4.8), dpi=150, layout="constrained")
-    FigureCanvasAgg(figure)
     axes = figure.add_subplot()
     for lines, (title, cells) in enumerate(_lines(grid, results).items()):
         # shifted so that the intervals do not overlap
         at = [horizon + 0.06 * lines for horizon, _ in cells]
         values = [result.success for _, result in cells]
-        spread = [[e.value - e.low for e in values], [e.high - e.value for e in values]]
-        axes.errorbar(at, [e.value for e in values], yerr=spread, marker="o", capsize=4, linewidth=1.4, label=title)
+        axes.errorbar(at, [e.value for e in values], yerr=distances(values), marker="o", capsize=4, linewidth=1.4, label=title)
     for name, result in results.items():
         if not result.complete:
             low, high = result.bounds
             label = f"{name}: incomplete, range for missing episodes all failed to all succeeded"
             axes.vlines(grid.cells()[name].horizon, low.low, high.high, linestyles="dotted", label=label)
-    axes.set_ylim(0, 1)
-    axes.yaxis.set_major_formatter(lambda value, _: f"{100 * value:.0f} %")
+    axis_of_shares(axes)
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.set_xlabel("horizon (turns)")
     axes.set_ylabel("success, 95 % interval over tasks")
-    axes.grid(axis="y", alpha=0.2)
     axes.legend(frameon=False)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path)
+    save(figure, path)
 
 
 def _lines(grid: EvaluationGrid, results: Results) -> dict[str, Sequence[tuple[int, EvaluationResult]]]:

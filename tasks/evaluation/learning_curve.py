@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Mapping, Sequence
 from itertools import groupby, pairwise
 from pathlib import Path
 
 from tasks.evaluation.benchmark import EvaluationResult
+from tasks.evaluation.pictures import axis_of_shares, distances, new_figure, save
 
 _TRAINING, _HELD_OUT, _HORIZON, _INK = "#2a78d6", "#c2410c", "#6b7280", "#1f2937"
 _WINDOW = 5  # training steps in the moving average
@@ -27,14 +27,9 @@ def draw_learning_curve(
         results: The evaluations, drawn as points with their 95 % intervals at their steps.
         title: Title of the picture.
     """
-    # matplotlib reports building its font cache as a warning
-    logging.getLogger("matplotlib.font_manager").setLevel(logging.ERROR)
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
+    figure = new_figure(10, 5.6)
     from matplotlib.ticker import MaxNLocator
 
-    figure = Figure(figsize=(10, 5.6), dpi=150, layout="constrained")
-    FigureCanvasAgg(figure)
     turns = figure.add_subplot()
     shares = turns.twinx()  # drawn above the horizon's axis
 
@@ -61,12 +56,10 @@ def draw_learning_curve(
     measured = [result for result in results if result.success.n]
     if measured:
         values = [result.success for result in measured]
-        below, above = [e.value - e.low for e in values], [e.high - e.value for e in values]
-        at = [result.step for result in measured]
         shares.errorbar(
-            at,
+            [result.step for result in measured],
             [e.value for e in values],
-            yerr=[below, above],
+            yerr=distances(values),
             color=_HELD_OUT,
             marker="o",
             markersize=6,
@@ -77,8 +70,7 @@ def draw_learning_curve(
             label="held-out success, 95 % interval",
         )
 
-    shares.set_ylim(0, 1)
-    shares.yaxis.set_major_formatter(lambda share, _: f"{100 * share:.0f} %")
+    axis_of_shares(shares)
     shares.yaxis.set_label_position("left")
     shares.yaxis.tick_left()
     turns.yaxis.set_label_position("right")
@@ -90,15 +82,13 @@ def draw_learning_curve(
     turns.tick_params(axis="y", colors=_HORIZON)
     turns.set_xlabel("training step", color=_INK)
     turns.set_title(title, loc="left", color=_INK, fontweight="bold")
-    shares.grid(axis="y", color=_HORIZON, alpha=0.2, linewidth=0.8)
     for axes in (turns, shares):
         for side in axes.spines.values():
             side.set_visible(False)
     handles = [pair for axes in (shares, turns) for pair in zip(*axes.get_legend_handles_labels(), strict=True)]
     if handles:
         figure.legend(*zip(*handles, strict=True), loc="outside lower center", ncols=len(handles), frameon=False)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path)
+    save(figure, path)
 
 
 def _series(steps: Mapping[int, Mapping[str, float]], name: str) -> list[tuple[int, float]]:

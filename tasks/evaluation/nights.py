@@ -6,16 +6,17 @@ success lies above zero. A lucky night does not replace a policy that is equally
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from datetime import date
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, ClassVar, Literal
+
+from pydantic import AfterValidator, ConfigDict, TypeAdapter
 
 from tasks.evaluation.report import change, share
-from tasks.evaluation.statistics import Estimate
+from tasks.evaluation.statistics import UNKNOWN, Estimate
 from tasks.files import replace_file
 
 Verdict = Literal["begun", "failed", "first", "better", "not better", "champion missing"]
@@ -29,8 +30,6 @@ WORDS: dict[Verdict, str] = {
     "champion missing": "not compared: the champion's weights are missing",
 }
 """Text of each verdict in the table."""
-
-UNKNOWN = Estimate(math.nan, math.nan, math.nan, 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +50,8 @@ class Night:
         said: Reason of a failure, in one line.
     """
 
-    date: str
+    __pydantic_config__: ClassVar = ConfigDict(extra="forbid")
+    date: Annotated[str, AfterValidator(lambda text: date.fromisoformat(text).isoformat())]
     seed: int
     champion: str = ""
     challenger: str = ""
@@ -66,6 +66,9 @@ class Night:
     def promoted(self) -> bool:
         """Whether its challenger became the champion."""
         return self.verdict in ("first", "better")
+
+
+_NIGHTS = TypeAdapter(Night)
 
 
 def seed_of(night: date) -> int:
@@ -95,7 +98,7 @@ def missed_nights(nights: Sequence[Night], due: Iterable[date], tonight: date) -
 def write_night(folder: Path, night: Night) -> None:
     """Write a night atomically to its own file."""
     folder.mkdir(parents=True, exist_ok=True)
-    replace_file(folder / f"{night.date}.json", json.dumps(_nan_as_null(asdict(night)), indent=1), durable=True)
+    replace_file(folder / f"{night.date}.json", _NIGHTS.dump_json(night, indent=1).decode(), durable=True)
 
 
 def read_nights(folder: Path) -> tuple[list[Night], list[str]]:
@@ -107,8 +110,8 @@ def read_nights(folder: Path) -> tuple[list[Night], list[str]]:
     nights, damaged = [], []
     for path in sorted(folder.glob("????-??-??.json")):
         try:
-            nights.append(_night(json.loads(path.read_text(encoding="utf-8"))))
-        except (ValueError, KeyError, TypeError, AttributeError, OSError) as problem:
+            nights.append(_NIGHTS.validate_json(path.read_bytes()))
+        except (ValueError, OSError) as problem:
             damaged.append(f"{path} is not a valid night file ({problem}) and is ignored. Repair or delete it.")
     return nights, damaged
 
@@ -146,19 +149,3 @@ def _share(estimate: Estimate) -> str:
 
 def _change(estimate: Estimate) -> str:
     return "" if math.isnan(estimate.value) else change(estimate)
-
-
-def _night(stored: dict[str, Any]) -> Night:
-    for name in ("challenger_success", "champion_success", "difference"):
-        values = {key: math.nan if value is None else value for key, value in stored[name].items()}
-        stored[name] = Estimate(float(values["value"]), float(values["low"]), float(values["high"]), int(values["n"]))
-    if stored["verdict"] not in WORDS:
-        raise ValueError(f"unknown verdict {stored['verdict']!r}")
-    date.fromisoformat(stored["date"])
-    return Night(**{**stored, "missed": tuple(stored["missed"])})
-
-
-def _nan_as_null(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {key: _nan_as_null(each) for key, each in value.items()}
-    return None if isinstance(value, float) and math.isnan(value) else value

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import logging
 import math
 from collections.abc import Sequence
 from pathlib import Path
 
 from tasks.evaluation.nights import Night
-from tasks.evaluation.statistics import Estimate
+from tasks.evaluation.pictures import axis_of_shares, distances, new_figure, save
 
 _CHALLENGER, _CHAMPION, _INK = "#2a78d6", "#c2410c", "#1f2937"
 
@@ -22,14 +21,8 @@ def draw_nights(path: Path, nights: Sequence[Night], title: str, most: int = 30)
         title: Title of the picture.
         most: Maximum number of nights.
     """
-    # matplotlib reports building its font cache as a warning
-    logging.getLogger("matplotlib.font_manager").setLevel(logging.ERROR)
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
     shown = nights[-most:]
-    figure = Figure(figsize=(10, 5), dpi=150, layout="constrained")
-    FigureCanvasAgg(figure)
+    figure = new_figure(10, 5)
     axes = figure.add_subplot()
     for shift, colour, label, estimates in (
         (-0.08, _CHALLENGER, "challenger", [night.challenger_success for night in shown]),
@@ -39,7 +32,7 @@ def draw_nights(path: Path, nights: Sequence[Night], title: str, most: int = 30)
         axes.errorbar(
             [place + shift for place in at],
             [estimates[place].value for place in at],
-            yerr=[[_below(estimates[place]) for place in at], [_above(estimates[place]) for place in at]],
+            yerr=distances([estimates[place] for place in at]),
             fmt="o",
             color=colour,
             capsize=3,
@@ -51,19 +44,8 @@ def draw_nights(path: Path, nights: Sequence[Night], title: str, most: int = 30)
     labelled = range(len(shown) - 1, -1, -(1 + len(shown) // 16))
     axes.set_xticks(labelled, [shown[place].date for place in labelled], rotation=60 if len(labelled) > 6 else 0)
     axes.set_xlim(-0.6, max(0.6, len(shown) - 0.4))
-    axes.set_ylim(0, 1)
+    axis_of_shares(axes)
     axes.set_ylabel("success on held-out tasks")
     axes.set_title(title, color=_INK, loc="left")
-    axes.grid(axis="y", alpha=0.25)
     figure.legend(frameon=False, loc="outside lower center", ncols=3)
-    unfinished = path.with_name(f".{path.name}.tmp")
-    figure.savefig(unfinished, format="png", metadata={"Software": None})
-    unfinished.replace(path)
-
-
-def _below(estimate: Estimate) -> float:
-    return 0.0 if math.isnan(estimate.low) else max(0.0, estimate.value - estimate.low)
-
-
-def _above(estimate: Estimate) -> float:
-    return 0.0 if math.isnan(estimate.high) else max(0.0, estimate.high - estimate.value)
+    save(figure, path)

@@ -11,12 +11,15 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import NormalDist
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import BeforeValidator
 
 Values = NDArray[np.float64]
+Number = Annotated[float, BeforeValidator(lambda stored: math.nan if stored is None else stored)]
+"""A number that is nan if it is unknown. In JSON it is null then."""
 
 
 class Tally(NamedTuple):
@@ -41,10 +44,13 @@ class Estimate:
         n: Number of units of random sampling: tasks or seeds.
     """
 
-    value: float
-    low: float
-    high: float
+    value: Number
+    low: Number
+    high: Number
     n: int
+
+
+UNKNOWN = Estimate(math.nan, math.nan, math.nan, 0)
 
 
 def success_rate(tallies: Tallies) -> Estimate:
@@ -132,7 +138,7 @@ def mean(values: Iterable[float]) -> Estimate:
     """
     x = np.fromiter(values, dtype=np.float64)
     if not len(x):
-        return Estimate(math.nan, math.nan, math.nan, 0)
+        return UNKNOWN
     value = float(x.mean())
     if len(x) < 2 or np.ptp(x) <= 1e-12 * np.abs(x).max():
         return Estimate(value, math.nan, math.nan, len(x))
@@ -175,7 +181,7 @@ def _share(values: Values, draws: int) -> Estimate:
     """
     n = len(values)
     if not n:
-        return Estimate(math.nan, math.nan, math.nan, 0)
+        return UNKNOWN
     value = float(values.mean())
     if n == 1 and draws > 1:
         # one task, however often sampled, carries no information about other tasks
@@ -198,7 +204,7 @@ def _wilson(p: float, n: float, z: float) -> tuple[float, float]:
 def _paired_difference(before: Values, after: Values, draws_before: int, draws_after: int) -> Estimate:
     a, b = _share(before, draws_before), _share(after, draws_after)
     if not a.n:
-        return Estimate(math.nan, math.nan, math.nan, 0)
+        return UNKNOWN
     varied = np.ptp(before) > 0 and np.ptp(after) > 0
     correlation = float(np.corrcoef(before, after)[0, 1]) if varied else 0.0
     value = b.value - a.value

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import fmean
@@ -10,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from tasks.evaluation.pictures import axis_of_shares, distances, new_figure, save
 from tasks.evaluation.statistics import Estimate, mean
 from tasks.evaluation.study_report import MECHANISM, WORDS
 from tasks.evaluation.study_results import Measure, Runs, level
@@ -30,7 +30,7 @@ def draw_study(path: Path, runs: Runs, differences: Mapping[str, Mapping[str, An
     """
     from matplotlib.ticker import MaxNLocator
 
-    figure, axes = _figure(3 if differences else 2)
+    figure, axes = _panels(3 if differences else 2)
     for place, (arm, of_arm) in enumerate(runs.items()):
         steps = sorted(set.intersection(*({result.step for result in run.results} for run in of_arm)))
         at_step = [mean(level(next(r for r in run.results if r.step == step), measure) for run in of_arm) for step in steps]
@@ -40,23 +40,21 @@ def draw_study(path: Path, runs: Runs, differences: Mapping[str, Mapping[str, An
     for panel, label in ((axes[0], "training step"), (axes[1], "environment turns")):
         panel.set_xlabel(label)
         panel.xaxis.set_major_locator(MaxNLocator(6, integer=True))
-        if measure == "success":
-            panel.set_ylim(0, 1)
-            panel.yaxis.set_major_formatter(lambda value, _: f"{100 * value:.0f} %")
         panel.grid(axis="y", alpha=0.2)
+        if measure == "success":
+            axis_of_shares(panel)
     axes[0].set_ylabel(f"{WORDS[measure]}, mean over seeds and 95 % interval")
     if any(runs.values()):
         axes[0].legend(frameon=False)
     if differences:
         _forest(axes[2], differences, measure)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path)
+    save(figure, path)
 
 
 def draw_mechanism(path: Path, runs: Runs) -> None:
     """Draw the training metrics step by step, averaged over seeds, as a PNG."""
     metrics = [each for each in MECHANISM if any(each in m for of_arm in runs.values() for run in of_arm for m in run.steps.values())]
-    figure, axes = _figure(max(1, len(metrics)))
+    figure, axes = _panels(max(1, len(metrics)))
     for panel, metric in zip(axes, metrics, strict=False):
         for arm, of_arm in runs.items():
             steps = sorted({step for run in of_arm for step, m in run.steps.items() if metric in m})
@@ -67,17 +65,12 @@ def draw_mechanism(path: Path, runs: Runs) -> None:
         panel.grid(axis="y", alpha=0.2)
     if metrics:
         axes[0].legend(frameon=False)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path)
+    save(figure, path)
 
 
-def _figure(panels: int) -> tuple[Any, Sequence[Any]]:
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(5.2 * panels, 4.4), dpi=130, layout="constrained")
-    FigureCanvasAgg(figure)
-    return figure, list(np.ravel(figure.subplots(1, panels)))
+def _panels(number: int) -> tuple[Any, Sequence[Any]]:
+    figure = new_figure(5.2 * number, 4.4, dpi=130)
+    return figure, list(np.ravel(figure.subplots(1, number)))
 
 
 def draw_measurements(panel: Any, at: Sequence[float], estimates: Sequence[Estimate], label: str, offset: float = 0.0) -> None:
@@ -96,9 +89,10 @@ def draw_measurements(panel: Any, at: Sequence[float], estimates: Sequence[Estim
     from matplotlib.transforms import offset_copy
 
     values = [e.value for e in estimates]
-    low, high = ([v if math.isnan(b) else b for v, b in zip(values, side, strict=True)] for side in _bounds(estimates))
+    below, above = distances(estimates)
+    low, high = np.subtract(values, below), np.add(values, above)
     joined = len(at) > 2
-    errors = None if joined else [np.subtract(values, low), np.subtract(high, values)]
+    errors = None if joined else [below, above]
     moved = panel.transData if joined else offset_copy(panel.transData, panel.figure, x=offset, units="points")
     style = {"marker": "o", "markersize": 4, "linestyle": "-" if joined else "none", "capsize": 3, "transform": moved}
     line = panel.errorbar(at, values, yerr=errors, label=label, **style)
@@ -107,10 +101,6 @@ def draw_measurements(panel: Any, at: Sequence[float], estimates: Sequence[Estim
     panel.autoscale_view()
     if joined:
         panel.fill_between(at, low, high, color=line.lines[0].get_color(), alpha=0.14, linewidth=0)
-
-
-def _bounds(estimates: Sequence[Estimate]) -> tuple[list[float], list[float]]:
-    return [e.low for e in estimates], [e.high for e in estimates]
 
 
 def _forest(panel: Any, differences: Mapping[str, Mapping[str, Any]], measure: Measure) -> None:

@@ -11,7 +11,6 @@ from prefect.client.schemas.schedules import CronSchedule, IntervalSchedule
 
 from flows.night_schedule import due_dates, scheduled_dates
 from tasks.evaluation.nights import (
-    UNKNOWN,
     WORDS,
     Night,
     is_better,
@@ -23,7 +22,7 @@ from tasks.evaluation.nights import (
     write_night,
 )
 from tasks.evaluation.nights_picture import draw_nights
-from tasks.evaluation.statistics import Estimate, Tally, difference
+from tasks.evaluation.statistics import UNKNOWN, Estimate, Tally, difference
 
 BETTER = Night(
     "2026-11-22", 20261122, "/runs/a/step-1", "/runs/b/step-2", "better", Estimate(0.6, 0.5, 0.7, 20), Estimate(0.3, 0.2, 0.4, 20),
