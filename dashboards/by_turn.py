@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from dashboards.figures import COLOURS, SHARE, Figure, figure, finite, line
+from dashboards.figures import COLOURS, SHARE, Figure, band, figure, finite, line
 from dashboards.index import Index
 from dashboards.run_folders import RunFolder
 from tasks.evaluation.statistics import Estimate, Tally, success_rate
@@ -72,9 +72,7 @@ def success_by_turn(index: Index, run: RunFolder) -> Figure:
         if not turns:
             continue
         if name == names[-1]:
-            band = {"type": "scatter", "mode": "lines", "line": {"width": 0}, "showlegend": False, "hoverinfo": "skip", "x": turns}
-            data.append({**band, "y": [finite(share.low) for share in shares]})
-            data.append({**band, "y": [finite(share.high) for share in shares], "fill": "tonexty", "fillcolor": colour + "2e"})
+            data += band(turns, [finite(share.low) for share in shares], [finite(share.high) for share in shares], colour)
         data.append({**line(turns, [finite(share.value) for share in shares], name, colour), "line": {"color": colour, "shape": "hv"}})
     layout = {
         "xaxis": {"title": {"text": "within turns"}, "rangemode": "tozero"},

@@ -16,14 +16,13 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, JSONResponse, Response
 
 from dashboards import figures
-from dashboards.arms import best_arm, difference_by_seed
 from dashboards.by_turn import success_by_turn
 from dashboards.drawings import DrawingError, draw_trajectory
 from dashboards.filters import Filters, list_trajectories
 from dashboards.index import Index
 from dashboards.lookup import TRAJECTORY, index_of, requested_arms, requested_run, requested_runs, requested_trajectory
 from dashboards.overlay import overlay
-from dashboards.pages import about
+from dashboards.pages import about, about_study
 from dashboards.run_folders import RunFolder, run_folder
 from dashboards.step_timeline import step_timeline, timeline_figure
 from dashboards.templating import TEMPLATES, NotFoundError
@@ -97,22 +96,16 @@ def shared(request: Request) -> Response:
 
 def shared_study(request: Request) -> Response:
     """Export a study's table and interactive curves as a self-contained HTML file."""
-    (arms, left_out), experiment = requested_arms(request), request.path_params["experiment"]
-    reference = next((arm for arm in arms if arm.name == request.query_params.get("against")), arms[0])
+    known = about_study(request)
     page = TEMPLATES.get_template("shared_study.html").render(
-        experiment=experiment,
-        arms=arms,
-        reference=reference,
-        differences={arm.name: difference_by_seed(reference, arm) for arm in arms if arm is not reference},
-        best=best_arm(arms),
-        left_out=left_out,
         style=_static("style.css"),
         plotly=Markup(plotly_script().decode()),
         script=_static("figures.js"),
-        figure=Markup(json.dumps(figures.bands(arms)).replace("<", "\\u003c")),
+        figure=Markup(json.dumps(figures.bands(known["arms"])).replace("<", "\\u003c")),
         request=request,
+        **known,
     )
-    return _file(page, "text/html", f"{experiment}-study.html")
+    return _file(page, "text/html", f"{known['experiment']}-study.html")
 
 
 def data(request: Request) -> Response:

@@ -59,12 +59,23 @@ def learning_curve(run: RunFolder) -> Figure:
         {**line(steps, values_of(metrics, "rollout/horizon"), "horizon", PURPLE), "yaxis": "y3", "line": {"shape": "vh", "color": PURPLE}},
         {**line(steps, values_of(metrics, "rollout/turns"), "mean turns", GREEN), "yaxis": "y3"},
     ]
+    return success_figure(data, "turns", _shades(metrics))
+
+
+def success_figure(data: Sequence[dict[str, Any]], turns: str, shapes: Sequence[dict[str, Any]] = ()) -> Figure:
+    """Return a figure of success (y), truncated episodes (y2) and turns (y3) over the steps.
+
+    Args:
+        data: Traces. Those without a value are left out.
+        turns: Title of the lowest axis.
+        shapes: Shapes behind the traces.
+    """
     layout = {
-        "shapes": _shades(metrics),
+        "shapes": list(shapes),
         "xaxis": {"title": {"text": "training step"}, "anchor": "y3"},
         "yaxis": {"title": {"text": "success"}, **SHARE, "domain": [0.5, 1]},
         "yaxis2": {"title": {"text": "truncated"}, **SHARE, "tickvals": [0, 0.5, 1], "domain": [0.28, 0.45]},
-        "yaxis3": {"title": {"text": "turns"}, "rangemode": "tozero", "domain": [0, 0.23]},
+        "yaxis3": {"title": {"text": turns}, "rangemode": "tozero", "domain": [0, 0.23]},
         "height": 620,
     }
     return figure([trace for trace in data if any(y is not None for y in trace["y"])], layout)
@@ -118,16 +129,7 @@ def bands(arms: Sequence[Arm]) -> Figure:
         if any(point.low is not None for point in points):
             lows = [max(0.0, point.low) if point.low is not None else point.mean for point in points]
             highs = [min(1.0, point.high) if point.high is not None else point.mean for point in points]
-            band = {
-                "type": "scatter",
-                "mode": "lines",
-                "line": {"width": 0},
-                "legendgroup": arm.name,
-                "showlegend": False,
-                "hoverinfo": "skip",
-            }
-            data.append({**band, "x": steps, "y": lows})
-            data.append({**band, "x": steps, "y": highs, "fill": "tonexty", "fillcolor": colour + "2e"})
+            data += [edge | {"legendgroup": arm.name} for edge in band(steps, lows, highs, colour)]
         means = line(steps, [point.mean for point in points], name, colour)
         data.append({**means, "mode": "lines+markers", "legendgroup": arm.name})
     layout = {
@@ -136,6 +138,12 @@ def bands(arms: Sequence[Arm]) -> Figure:
         "height": 460,
     }
     return figure(data, layout)
+
+
+def band(x: Sequence[Any], lows: Sequence[float | None], highs: Sequence[float | None], colour: str) -> list[dict[str, Any]]:
+    """Return the two edges of a shaded band."""
+    edge = {"type": "scatter", "mode": "lines", "line": {"width": 0}, "showlegend": False, "hoverinfo": "skip", "x": list(x)}
+    return [{**edge, "y": list(lows)}, {**edge, "y": list(highs), "fill": "tonexty", "fillcolor": colour + "2e"}]
 
 
 def with_interval(evaluations: Mapping[str, Mapping[str, Any]], colour: str) -> dict[str, Any]:

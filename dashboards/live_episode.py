@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 
 from environments.client import EnvironmentClient, Session
 from tasks.agents.agent import Agent, Budgets, Conversation, Message, TokenBudgetError
-from tasks.rollout.episode import is_success
+from tasks.rollout.episode import is_success, perform
 from tasks.rollout.trajectory import Outcome, Trajectory, Turn
 
 LEASE_SECONDS = 1800.0
@@ -51,6 +51,7 @@ class LiveEpisode:
 
     Attributes:
         trajectory: The turns so far.
+        success_score: Lowest score of an episode ended by the environment that counts as a success.
         players: The player of each turn, in order.
         note: Last error, for the page. Empty if there is none.
         out_of_tokens: Whether the last agent has used up its token budget, which ends a rollout.
@@ -60,6 +61,7 @@ class LiveEpisode:
     trajectory: Trajectory
     client: EnvironmentClient
     session: Session
+    success_score: float = 1.0
     players: list[str] = field(default_factory=list)
     note: str = ""
     out_of_tokens: bool = False
@@ -207,29 +209,14 @@ class LiveEpisode:
         return self.players[context.turns] != name or self.trajectory.turns[context.turns].message != context.unanswered[0].text
 
     async def _perform(self, message: Message, player: str, seconds: float) -> None:
-        turn = Turn(
-            tokens=message.tokens,
-            log_probabilities=message.log_probabilities,
-            action=message.action or "",
-            message=message.text,
-            policy_version=message.policy_version,
-            cut=message.cut,
-            generate_seconds=seconds,
-            began=time.time() - seconds,
-        )
-        done = False
-        if message.action is None:
-            turn.malformed, turn.observation = True, message.problem
-        else:
-            began = time.perf_counter()
-            step = await self.client.step(self.session, message.action)
-            turn.environment_seconds = time.perf_counter() - began
-            turn.observation, turn.reward, turn.refused, done = step.observation, step.reward, step.refused, step.done
+        began = time.time() - seconds
+        turn, done = await perform(message, self.client, self.session)
+        turn.began, turn.generate_seconds = began, seconds
         self.trajectory.turns.append(turn)
         self.players.append(player)
         self.out_of_tokens = False
         if done:
-            self.trajectory.outcome = Outcome.SUCCESS if is_success(self.trajectory.reward) else Outcome.FINISHED
+            self.trajectory.outcome = Outcome.SUCCESS if is_success(self.trajectory.reward, self.success_score) else Outcome.FINISHED
             self.trajectory.reason = ""
         else:
             self.trajectory.reason = "horizon" if self._ended else STOPPED
@@ -239,7 +226,9 @@ def _message(turn: Turn) -> Message:
     return Message(turn.message or turn.action, None if turn.malformed else turn.action, "", turn.tokens, turn.log_probabilities)
 
 
-async def begin(client: EnvironmentClient, environment: str, task: int, seed: int = 0, horizon: int = MAX_TURNS) -> LiveEpisode:
+async def begin(
+    client: EnvironmentClient, environment: str, task: int, seed: int = 0, horizon: int = MAX_TURNS, success_score: float = 1.0
+) -> LiveEpisode:
     """Start an episode of a task with at most `horizon` turns.
 
     Raises:
@@ -248,4 +237,4 @@ async def begin(client: EnvironmentClient, environment: str, task: int, seed: in
     session, observation = await client.start(task, lease_s=LEASE_SECONDS)
     trajectory = Trajectory(environment, task, 0, 0, seed, horizon, 0, "viewer", first_observation=observation)
     trajectory.outcome, trajectory.reason = Outcome.TRUNCATED, STOPPED
-    return LiveEpisode(trajectory, client, session)
+    return LiveEpisode(trajectory, client, session, success_score)

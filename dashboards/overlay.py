@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from dashboards.figures import COLOURS, SHARE, Figure, figure, line, smooth, values_of, with_interval
+from dashboards.figures import COLOURS, Figure, line, smooth, success_figure, values_of, with_interval
 from dashboards.run_folders import RunFolder
 
 MANY = 8
@@ -36,11 +36,4 @@ def overlay(runs: Sequence[RunFolder]) -> Figure:
         horizon = line(steps, values_of(metrics, "rollout/horizon"), f"{name}, horizon", colour)
         data.append({**cut, **grouped, "yaxis": "y2"})
         data.append({**horizon, **grouped, "yaxis": "y3", "line": {"shape": "vh", "color": colour}})
-    layout = {
-        "xaxis": {"title": {"text": "training step"}, "anchor": "y3"},
-        "yaxis": {"title": {"text": "success"}, **SHARE, "domain": [0.5, 1]},
-        "yaxis2": {"title": {"text": "truncated"}, **SHARE, "tickvals": [0, 0.5, 1], "domain": [0.28, 0.45]},
-        "yaxis3": {"title": {"text": "horizon"}, "rangemode": "tozero", "domain": [0, 0.23]},
-        "height": 620,
-    }
-    return figure([trace for trace in data if any(y is not None for y in trace["y"])], layout)
+    return success_figure(data, "horizon")

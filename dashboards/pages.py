@@ -8,6 +8,7 @@ from __future__ import annotations
 import time
 from collections import defaultdict
 from collections.abc import Callable
+from statistics import fmean, pstdev
 from typing import Any
 
 from markupsafe import Markup
@@ -123,10 +124,8 @@ def group(request: Request) -> Response:
     members = group_of(index_of(request), Address(words["run"], words["kind"], words["name"], words["group"], 0))
     if not members:
         raise NotFoundError(f"There is no group {words['group']} in {words['run']}/{words['kind']}/{words['name']}.")
-    rewards = [member.row["reward"] for member in members if member.row["outcome"] != "failed"]
-    mean = sum(rewards) / len(rewards) if rewards else 0.0
-    deviation = (sum((reward - mean) ** 2 for reward in rewards) / len(rewards)) ** 0.5 if rewards else 0.0
-    return html(request, "group.html", members=members, mean=mean, deviation=deviation, **words)
+    rewards = [member.row["reward"] for member in members if member.row["outcome"] != "failed"] or [0.0]
+    return html(request, "group.html", members=members, mean=fmean(rewards), deviation=pstdev(rewards), **words)
 
 
 def task(request: Request) -> Response:
@@ -154,13 +153,21 @@ def compare(request: Request) -> Response:
 
 def study(request: Request) -> Response:
     """Show the runs of one experiment as arms with several seeds."""
+    return html(request, "study.html", **about_study(request))
+
+
+def about_study(request: Request) -> dict[str, Any]:
+    """Return the template values of a study's page."""
     arms, left_out = requested_arms(request)
     reference = next((arm for arm in arms if arm.name == request.query_params.get("against")), arms[0])
-    differences = {arm.name: difference_by_seed(reference, arm) for arm in arms if arm is not reference}
-    return html(
-        request, "study.html", experiment=request.path_params["experiment"], arms=arms, reference=reference, differences=differences,
-        best=best_arm(arms), left_out=left_out,
-    )  # fmt: skip
+    return {
+        "experiment": request.path_params["experiment"],
+        "arms": arms,
+        "reference": reference,
+        "differences": {arm.name: difference_by_seed(reference, arm) for arm in arms if arm is not reference},
+        "best": best_arm(arms),
+        "left_out": left_out,
+    }
 
 
 def about(request: Request, found: TrajectoryView) -> dict[str, Any]:
@@ -170,8 +177,7 @@ def about(request: Request, found: TrajectoryView) -> dict[str, Any]:
         'select member, outcome, reward from trajectories where run = ? and kind = ? and name = ? and "group" = ? order by member',
         [address.run, address.kind, address.name, address.group],
     )
-    rewards = [row["reward"] for row in siblings if row["outcome"] != "failed"]
-    mean = sum(rewards) / len(rewards) if rewards else 0.0
+    mean = fmean([row["reward"] for row in siblings if row["outcome"] != "failed"] or [0.0])
     return {"found": found, "siblings": siblings, "against_group": found.row["reward"] - mean, "drawing": Markup("")}
 
 

@@ -22,7 +22,7 @@ from configs.environment import World
 from configs.recipe import explain
 from dashboards.figure_pages import drawing_of
 from dashboards.filters import FilterError, real_number, whole_number
-from dashboards.live_episode import MAX_TURNS, LiveEpisode, begin
+from dashboards.live_episode import MAX_TURNS, LiveEpisode
 from dashboards.lookup import requested_run
 from dashboards.players import Players, budgets_of, checkpoint_source, world_of
 from dashboards.run_folders import RunFolder, checkpoints_of, run_folder, run_folders
@@ -46,9 +46,7 @@ async def start(request: Request) -> Response:
     environment = str(words.get("environment", ""))
     if environment not in world_names():
         raise FilterError("environment", f"must be one of {', '.join(world_names())}, not {environment!r}")
-    client = await _players(request).client(World(name=environment))
-    task = whole_number(str(words.get("task", "")), "task") if words.get("task") else (await client.tasks("test"))[0]
-    return await _register(request, await begin(client, environment, task))
+    return await _register(request, await _players(request).begin(World(name=environment), _task(words)))
 
 
 async def branch(request: Request) -> Response:
@@ -61,8 +59,8 @@ async def branch(request: Request) -> Response:
         raise NotFoundError(f"There is no trajectory {address.path}.")
     turns = whole_number(str((await request.form()).get("turn", "0")), "turn")
     recorded = read_trajectories(Path(found.path))[found.row["row"]]
-    client = await _players(request).client(world_of(run_folder(index.runs, address.run), found.row["environment"]))
-    episode = await begin(client, recorded.environment, recorded.task, recorded.seed)
+    world = world_of(run_folder(index.runs, address.run), found.row["environment"])
+    episode = await _players(request).begin(world, recorded.task, recorded.seed)
     try:
         await episode.replay(recorded.first_observation, recorded.turns[: max(0, min(turns, len(recorded.turns)))])
     except BaseException:
@@ -77,17 +75,12 @@ async def watch_policy(request: Request) -> Response:
     The settings are those of the recipe's evaluation.
     """
     index, run, words = request.app.state.index, requested_run(request), await request.form()
-    environment = str(run.field("environment.name", "textcraft"))
-    client = await _players(request).client(world_of(run, environment))
+    players, world = _players(request), world_of(run, str(run.field("environment.name", "textcraft")))
     held_out = index.query("select min(task) as task from trajectories where run = ? and kind = 'evaluations'", [run.name])[0]["task"]
-    first = held_out if held_out is not None else (await client.tasks("test"))[0]
-    task = whole_number(str(words["task"]), "task") if words.get("task") else first
+    task = _task(words)
     source, _ = _source(request, {"agent": f"{run.name}/{words.get('checkpoint', '')}"}, None)
-    episode = await begin(client, environment, task, horizon=int(run.field("evaluation.horizon", MAX_TURNS)))
-    players = _players(request)
-    episode.play_on(
-        lambda: players.agent(world_of(run, environment), source), budgets_of(run, float(run.field("evaluation.temperature", 1.0)))
-    )
+    episode = await players.begin(world, held_out if task is None else task, horizon=int(run.field("evaluation.horizon", MAX_TURNS)))
+    episode.play_on(lambda: players.agent(world, source), budgets_of(run, float(run.field("evaluation.temperature", 1.0))))
     return await _register(request, episode)
 
 
@@ -209,6 +202,11 @@ def _source(request: Request, words: Any, origin: Address | None) -> tuple[Sourc
         if run and checkpoint.name == step:
             return checkpoint_source(run, checkpoint), run
     raise FilterError("agent", f"must be the expert, a listed checkpoint or an endpoint, not {chosen!r}")
+
+
+def _task(words: Any) -> int | None:
+    """Return the task of a form, or None if it is empty."""
+    return whole_number(str(words["task"]), "task") if words.get("task") else None
 
 
 def _players(request: Request) -> Players:

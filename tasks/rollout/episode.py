@@ -171,7 +171,7 @@ async def _play(
             finally:
                 pause.leave()
             state_key = session.state_key
-            turn, done = await _perform(message, client, session)
+            turn, done = await perform(message, client, session)
             turn.state_key = state_key
             turn.began, turn.generate_seconds = began, seconds
             trajectory.turns.append(turn)
@@ -237,7 +237,7 @@ async def _generate(number: int, rollout: Rollout, agent: Agent, conversation: C
     return message, time.perf_counter() - began
 
 
-async def _perform(message: Message, client: EpisodeClient, session: Any) -> tuple[Turn, bool]:
+async def perform(message: Message, client: EpisodeClient, session: Any) -> tuple[Turn, bool]:
     """Execute a message's action and return the turn and whether the world ended the episode."""
     turn = Turn(
         tokens=message.tokens,

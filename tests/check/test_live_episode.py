@@ -10,8 +10,11 @@ from typing import Any, cast
 import pytest
 from starlette.requests import Request
 
+from configs.collection import Source
+from configs.environment import World
 from dashboards import play_pages
 from dashboards.live_episode import BY_HAND, begin
+from dashboards.players import Players
 from environments.client import EnvironmentClient
 from environments.errors import EnvironmentCallError
 from environments.registry import load_world
@@ -80,3 +83,22 @@ def test_the_oldest_episode_is_closed_when_there_are_too_many(tmp_path: Path, mo
 
     with starting("textcraft", tmp_path) as start:
         asyncio.run(open_three(start().url))
+
+
+def test_the_success_score_of_the_world_decides_whether_an_episode_succeeded() -> None:
+    """Under AgentGym's rules, BabyAI rewards a mission with less than 1."""
+
+    async def play() -> tuple[Outcome, float]:
+        players, world = Players(), World(name="babyai", rules="agentgym")
+        try:
+            episode = await players.begin(world, 0)
+            name, agent = await players.agent(world, Source(kind="oracle", action_format="bare"))
+            while not episode.over:
+                await episode.advance(name, agent, BUDGETS)
+            await episode.close()
+            return episode.trajectory.outcome, episode.trajectory.reward
+        finally:
+            await players.close()
+
+    outcome, reward = asyncio.run(play())
+    assert (outcome, reward < 1) == (Outcome.SUCCESS, True)
