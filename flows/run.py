@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 
 from configs.experiment import Experiment
@@ -13,16 +13,19 @@ from configs.infrastructure import InfraSettings, urls_of
 from environments.handshake import check_same, task_indices, task_tags, verify_servers
 from flows.accelerators import accelerators_held
 from flows.flow_page import description_tags, flow_log, link_to_mlflow, link_to_viewer, tag_flow_run
+from flows.model_check import loadable
 from flows.page_progress import PageProgress
 from flows.progress import RunBar
 from flows.records import open_tracker, phase_name
-from flows.shared_storage import mirrored
+from flows.shared_storage import mirrored, shared_starter_policy
+from flows.starter_policy import starter_policy
 from flows.task_lists import TaskLists
 from tasks.curriculum.horizon import Phase, phases
 from tasks.evaluation.time_breakdown import TimeBreakdown
 from tasks.inference.engine_servers import engine_replicas
 from tasks.provision.environment_servers import environment_replicas
 from tasks.provision.replica_set import ReplicaSet
+from tasks.starter.starter_policy import starter_name
 from tasks.tracking.run_folder import FINISHED, RunFolder
 from tasks.tracking.run_mirror import RunMirror
 from tasks.tracking.runs import PARENT_RUN_TAG
@@ -31,7 +34,7 @@ from tasks.tracking.system_metrics import SystemMetrics
 from tasks.tracking.tracker import Tracker
 from tasks.training.collapse import COLLAPSED, TrainingCollapsedError, collapse_note, last_good_step, verdict_at
 from tasks.training.left_out import left_out_warning
-from tasks.training.local_trainer import trainer_launch
+from tasks.training.local_trainer import starts_forks, trainer_launch
 from tasks.training.messages import Evaluated, Event, Saved, StepDone, TrainerJob
 from tasks.training.out_of_sync import out_of_sync_note
 from tasks.training.trainer_client import TrainerLostError, TrainerProcess
@@ -273,19 +276,40 @@ def engine_servers(run: Run, policy: str) -> Iterator[tuple[list[str], Callable[
         servers.close()
 
 
+def policy_of(run: Run) -> tuple[str, Callable[[], object]]:
+    """Return the policy that training starts from, and a function that builds it if it is missing.
+
+    The policy is a Hugging Face name or a folder.
+    """
+    experiment = run.experiment
+    if experiment.policy.model != "starter":
+        return loadable("policy.model", experiment.policy.model), lambda: None
+    policy, world, seed = experiment.policy, experiment.environment.name, experiment.seeds.starter
+    folder, name = run.infrastructure.runs.absolute() / "starter", starter_name(policy, world, seed)
+    storage = run.mirror.storage if run.mirror else None
+
+    def build() -> None:
+        run.bar.doing("Preparing the starter policy")
+        with run.clock.part("starter policy"):
+            shared_starter_policy(storage, folder, name, lambda: starter_policy(policy, world, seed, folder, run.bar.detail))
+
+    return str(folder / name), build
+
+
 @contextmanager
-def trainer_process(
-    run: Run, policy: str, tasks: TaskLists, servers: ReplicaSet | None, from_step: int | None = None
-) -> Iterator[TrainerProcess]:
-    """Start the run's trainer and yield it when it is ready.
+def trainer_process(run: Run, tasks: TaskLists, servers: ReplicaSet | None, from_step: int | None = None) -> Iterator[TrainerProcess]:
+    """Build the policy if it is missing, start the run's trainer and yield it when it is ready.
 
     It loads the newest complete checkpoint, or exactly the weights of `from_step`.
     """
     infrastructure = run.infrastructure
-    with (
-        accelerators_held(infrastructure, run.folder.path.name, run.bar.doing),
-        engine_servers(run, policy) as (engine_urls, check_engines),
-    ):
+    policy, build = policy_of(run)
+    imports_meanwhile = starts_forks(infrastructure) and not infrastructure.engine_servers
+    with ExitStack() as parts:
+        parts.enter_context(accelerators_held(infrastructure, run.folder.path.name, run.bar.doing))
+        if not imports_meanwhile:
+            build()
+        engine_urls, check_engines = parts.enter_context(engine_servers(run, policy))
         job = TrainerJob(
             experiment=run.experiment,
             fingerprint=run.folder.fingerprint,
@@ -314,15 +338,17 @@ def trainer_process(
             if run.mirror is not None:
                 run.mirror.check()
 
-        with TrainerProcess(job, infrastructure, check) as trainer:
-            run.bar.doing("Starting the trainer")
-            with run.clock.part("trainer start"):
-                ready = trainer.ready()
-            for note in ready.notes:
-                run.bar.say(f"Skipped a checkpoint: {note}")
-            if ready.step and from_step is None:
-                run.bar.say(f"Continuing after step {ready.step} from its checkpoint.")
-                run.bar.done_before(ready.step)
-            yield trainer
-            with run.clock.part("trainer end"):
-                trainer.close()
+        trainer = parts.enter_context(TrainerProcess(job, infrastructure, check))
+        if imports_meanwhile:
+            build()
+        run.bar.doing("Starting the trainer")
+        with run.clock.part("trainer start"):
+            ready = trainer.ready()
+        for note in ready.notes:
+            run.bar.say(f"Skipped a checkpoint: {note}")
+        if ready.step and from_step is None:
+            run.bar.say(f"Continuing after step {ready.step} from its checkpoint.")
+            run.bar.done_before(ready.step)
+        yield trainer
+        with run.clock.part("trainer end"):
+            trainer.close()

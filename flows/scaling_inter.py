@@ -31,7 +31,7 @@ from configs.run_name import run_name
 from flows.checks import check_experiment
 from flows.gpu_memory import check_memory
 from flows.killed_flow_runs import note_flow_run
-from flows.model_check import fit_experiment, loadable
+from flows.model_check import fit_experiment
 from flows.prefect_stand_in import wait_for_prefect
 from flows.recipe_form import NOTHING_CHANGED, Recipe, RecipeForm, all_overrides
 from flows.records import (
@@ -49,8 +49,7 @@ from flows.results import TrainingRun, training_run
 from flows.run import Run, environment_servers, opened_run, retry_after_lost_nodes, task_lists, trainer_process
 from flows.run_names import named_by
 from flows.run_report import report, show_finished
-from flows.shared_storage import shared_starter_policy, upload_missing
-from flows.starter_policy import starter_policy
+from flows.shared_storage import upload_missing
 from flows.task_lists import TaskLists
 from tasks.curriculum.horizon import Phase
 from tasks.evaluation.benchmark import EvaluationResult, check_complete, evaluate, holds_evaluation, read_evaluation, write_evaluation
@@ -58,7 +57,6 @@ from tasks.evaluation.report import share
 from tasks.evaluation.time_breakdown import TimeBreakdown
 from tasks.provision.replica_set import ReplicaSet
 from tasks.rollout.trajectory_parquet import TrajectoryFileError, read_trajectories
-from tasks.starter.starter_policy import starter_name
 from tasks.tracking.checkpoints import CheckpointEntry
 from tasks.tracking.run_folder import COLLAPSED
 from tasks.tracking.traces import sample_of
@@ -137,17 +135,16 @@ def learn(run: Run) -> None:
     trained = run.folder.collapse() is not None or run.next_phase() is None
     if trained and not missing:
         return
-    policy = prepare_policy(run)
     with environment_servers(run) as servers:
         tasks = task_lists(run, servers)
         run.tracker.log_task_lists(run.mlflow_run, tasks.entries(run.experiment))
         newest = max(steps_in(run.folder.path / "checkpoints"), default=0)
         for each in missing:
             if each.step != newest or trained:
-                repeat_evaluation(run, policy, tasks, servers, each)
+                repeat_evaluation(run, tasks, servers, each)
         if trained:
             return
-        with trainer_process(run, policy, tasks, servers) as trainer:
+        with trainer_process(run, tasks, servers) as trainer:
             run.continue_from(trainer.step)
             if not is_readable(run.folder.evaluation(START.name)):
                 measure(run, trainer, tasks, START)
@@ -157,7 +154,7 @@ def learn(run: Run) -> None:
                 runner.learn(phase)  # type: ignore[call-overload]  # Prefect binds self, its stubs do not
 
 
-def repeat_evaluation(run: Run, policy: str, tasks: TaskLists, servers: ReplicaSet | None, what: Measurement) -> None:
+def repeat_evaluation(run: Run, tasks: TaskLists, servers: ReplicaSet | None, what: Measurement) -> None:
     """Repeat an evaluation that was deleted or damaged, from its episodes or with its checkpoint.
 
     Raises:
@@ -174,7 +171,7 @@ def repeat_evaluation(run: Run, policy: str, tasks: TaskLists, servers: ReplicaS
             f"step {what.step}, which are missing too ({problem}). Restore one of them, or delete {run.folder.path} to train again."
         ) from None
     run.bar.say(f"The evaluation {what.name!r} is missing or damaged. It is repeated with the weights of step {what.step}.")
-    with trainer_process(run, policy, tasks, servers, from_step=what.step) as trainer:
+    with trainer_process(run, tasks, servers, from_step=what.step) as trainer:
         measure(run, trainer, tasks, what)
 
 
@@ -187,10 +184,9 @@ def end_collapsed(run: Run, fall: TrainingCollapsedError) -> None:
     run.bar.say(str(fall))
     if run.experiment.algorithm.on_collapse == "roll_back" and not is_readable(run.folder.evaluation(ROLLED_BACK)):
         step = roll_back(run.folder.path / "checkpoints", fall.last_good)
-        policy = prepare_policy(run)
         with environment_servers(run) as servers:
             tasks = task_lists(run, servers)
-            with trainer_process(run, policy, tasks, servers) as trainer:
+            with trainer_process(run, tasks, servers) as trainer:
                 measure(run, trainer, tasks, Measurement(ROLLED_BACK, f"rolled back to step {step}", step))
     run.folder.mark_done(COLLAPSED)
 
@@ -308,16 +304,3 @@ def record(run: Run, phase: Phase, mlflow_run: str, result: EvaluationResult) ->
             run.bar.say(f"There are no traces of phase {phase.number} in MLflow: {damaged}")
             return
         run.tracker.log_trajectories(mlflow_run, shown, {"phase": str(phase.number)}, phase.end_step)
-
-
-def prepare_policy(run: Run) -> str:
-    """Return the policy that training starts from: a Hugging Face name or a folder."""
-    experiment = run.experiment
-    if experiment.policy.model != "starter":
-        return loadable("policy.model", experiment.policy.model)
-    run.bar.doing("Preparing the starter policy")
-    with run.clock.part("starter policy"):
-        policy, world, seed = experiment.policy, experiment.environment.name, experiment.seeds.starter
-        folder, name = run.infrastructure.runs.absolute() / "starter", starter_name(policy, world, seed)
-        storage = run.mirror.storage if run.mirror else None
-        return shared_starter_policy(storage, folder, name, lambda: starter_policy(policy, world, seed, folder, run.bar.detail))

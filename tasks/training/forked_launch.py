@@ -3,8 +3,9 @@
     python -m tasks.training.forked_launch VERDICT_FILE PROCESSES JOB.json
 
 Importing torch, vLLM and TRL takes ten seconds of CPU time per process. Forks inherit the imported
-modules and share their memory. With a GPU, torchrun starts the processes (launch.py), because CUDA
-does not survive a fork.
+modules and share their memory. The imports begin while the policy is still being built: the forks
+start once the flow has written the file `POLICY_READY` next to VERDICT_FILE.
+With a GPU, torchrun starts the processes (launch.py), because CUDA does not survive a fork.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from multiprocessing.context import ForkProcess
 from pathlib import Path
 
 from tasks.training import trainer_main
-from tasks.training.launch import End, verdict
+from tasks.training.launch import POLICY_READY, End, verdict
 from tasks.training.messages import TrainerJob
 
 TOGETHER_SECONDS = 1.0
@@ -30,6 +31,7 @@ The exit of a killed process can be detected after the failures that it caused.
 """
 END_SECONDS = 30.0
 """Time that the other processes have to exit after a failure, as with torchrun."""
+POLL_SECONDS = 0.02
 
 
 def ends(processes: Sequence[ForkProcess]) -> list[End]:
@@ -78,11 +80,13 @@ def run_rank(rank: int, size: int, job: TrainerJob) -> None:
 
 
 def main() -> None:
-    """Import the modules, fork, and wait for the processes to exit."""
+    """Import the modules, wait for the policy, fork, and exit after the processes."""
     file, number, job_file = sys.argv[1:]
     size = int(number)
     job = trainer_main.read_job(Path(job_file))
     trainer_main.import_all(job)
+    while not Path(file).with_name(POLICY_READY).exists():
+        time.sleep(POLL_SECONDS)
     from tasks.training.process_group import STORE, rendezvous_memory
 
     os.environ[STORE] = rendezvous_memory()
@@ -93,7 +97,8 @@ def main() -> None:
     found = ends(processes)
     if any(end.status for end in found):
         Path(file).write_text(verdict(found), encoding="utf-8")
-        raise SystemExit(1)
+        os._exit(1)
+    os._exit(0)  # Python needs seconds to unload the modules
 
 
 if __name__ == "__main__":

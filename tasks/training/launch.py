@@ -19,6 +19,10 @@ if TYPE_CHECKING:
     from torch.distributed.elastic.rendezvous import RendezvousHandler, RendezvousParameters
 
 
+POLICY_READY = "policy-ready"
+"""Name of the file with which the flow lets the forks of `forked_launch` load the policy."""
+
+
 class End(NamedTuple):
     """The end of a process.
 

@@ -17,6 +17,7 @@ from configs.launch import Launch
 from tasks.provision.ipc import TrainerConnection, accept_trainer, listen
 from tasks.provision.local import ON_LOOPBACK
 from tasks.provision.process import ChildProcess, importing
+from tasks.training.launch import POLICY_READY
 from tasks.training.messages import TrainerJob
 
 VERDICT_SECONDS = 40.0
@@ -73,14 +74,15 @@ class LocalTrainer:
         )
 
     def start(self) -> None:
-        """Start the processes. `connect` waits for the main process."""
+        """Start the processes. Forks import their modules and load the policy after `connect`."""
         self._listener = listen(self._folder / "line")
         write_job(self._job, str(self._folder / "line"))
         self._process.start()
 
     def connect(self, seconds: float) -> TrainerConnection:
-        """Wait for the main process to connect, as in `accept_trainer`."""
+        """Let the processes load the policy, and wait for the main process (`accept_trainer`)."""
         assert self._listener is not None
+        (self._folder / POLICY_READY).touch()
         return accept_trainer(self._listener, seconds, self._process.alive)
 
     def wait(self, seconds: float) -> int | None:
@@ -165,7 +167,7 @@ def launch_command(
     """
     launch = trainer_launch(infrastructure)
     processes = str(launch.processes or default_processes(infrastructure, dtype))
-    if launch.nodes == 1 and rendezvous_address is None and not has_gpu():
+    if starts_forks(infrastructure) and rendezvous_address is None:
         return [sys.executable, "-m", "tasks.training.forked_launch", str(verdict), processes, str(job_file.absolute())]
     address, port = rendezvous_address or (launch.first_node, launch.port)
     place: Sequence[str] = (
@@ -178,6 +180,11 @@ def launch_command(
     torchrun = ["--log_dir", os.devnull, "--nnodes", str(launch.nodes), "--nproc_per_node", processes, *place]
     module = ["-m", "tasks.training.trainer_main", str(job_file.absolute())]
     return [sys.executable, "-m", "tasks.training.launch", str(verdict), *torchrun, *module]
+
+
+def starts_forks(infrastructure: InfraSettings) -> bool:
+    """Whether the trainer on this machine starts as forks, which import while the policy is built."""
+    return infrastructure.ray_address is None and trainer_launch(infrastructure).nodes == 1 and not has_gpu()
 
 
 def trainer_launch(infrastructure: InfraSettings) -> Launch:

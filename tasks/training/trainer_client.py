@@ -55,7 +55,10 @@ class TrainerProcess:
         self._connection: EventConnection | None = None
 
     def __enter__(self) -> Self:
-        """Start the process. `ready` waits for it."""
+        """Start the process. `ready` waits for it.
+
+        The policy must exist now, or before `ready` if the trainer `starts_forks`.
+        """
         try:
             self._trainer.start()
         except BaseException as fault:

@@ -18,10 +18,10 @@ import torch
 
 from configs.infrastructure import InfraSettings, SettingsError, infra_settings
 from configs.launch import LaunchError, launch_names, load_launch
-from tasks.training import forked_launch, local_trainer
+from tasks.training import forked_launch, local_trainer, trainer_main
 from tasks.training.compute_dtype import compute_dtype
 from tasks.training.forked_launch import ends
-from tasks.training.launch import End
+from tasks.training.launch import POLICY_READY, End
 from tasks.training.launch import verdict as verdict_of
 from tasks.training.local_trainer import launch_command
 
@@ -178,3 +178,23 @@ def test_killed_fork_is_named_before_its_consequences(monkeypatch: pytest.Monkey
     found = forks(lambda: sys.exit(1), lambda: (time.sleep(0.4), os.kill(os.getpid(), signal.SIGKILL)))
     assert [end.rank for end in found] == [0, 1]
     assert "rank 1" in verdict_of(found)
+
+
+def test_forks_start_once_the_policy_is_ready(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def loads_policy(rank: int, size: int, job: Path) -> None:
+        assert job.with_name(POLICY_READY).exists()
+        job.with_name(f"loaded-{rank}").touch()
+
+    job = tmp_path / "job.json"
+    monkeypatch.setattr(sys, "argv", ["forked_launch", str(tmp_path / "verdict"), "2", str(job)])
+    monkeypatch.setattr(trainer_main, "read_job", lambda file: file)
+    monkeypatch.setattr(trainer_main, "import_all", lambda job: job.with_name("imported").touch())
+    monkeypatch.setattr(forked_launch, "run_rank", loads_policy)
+    launcher = get_context("fork").Process(target=forked_launch.main)
+    launcher.start()
+    while not (tmp_path / "imported").exists():
+        time.sleep(0.01)
+    (tmp_path / POLICY_READY).touch()
+    launcher.join()
+    assert launcher.exitcode == 0
+    assert {file.name for file in tmp_path.glob("loaded-*")} == {"loaded-0", "loaded-1"}
