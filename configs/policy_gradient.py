@@ -52,6 +52,20 @@ class PolicyGradient(Algorithm):
 
     compares_groups: ClassVar[bool] = True
 
+    loss: Literal["clipped", "cispo", "sapo", "vespo", "luspo"] = "clipped"
+    """Form of the loss.
+
+    - `clipped`: PPO's minimum of the plain and the clipped ratio (arXiv 1707.06347)
+    - `cispo`: log-probabilities weighted by the ratio, which is capped at 1 + clip_high and
+      carries no gradient (2506.13585). Needs loss_aggregation: tokens.
+    - `sapo`: a smooth gate in place of the clip (2511.20347). Needs loss_aggregation: trajectory.
+    - `vespo`: log-probabilities weighted by a smooth function of the trajectory's ratio
+      (2602.10693). Needs loss_aggregation: tokens and importance_correction: behaviour.
+    - `luspo`: the clipped ratio of the trajectory, summed over its tokens (2602.05261). Needs
+      ratio: sequence and loss_aggregation: trajectory.
+
+    TRL computes the loss, with its default temperatures (sapo) and exponents (vespo).
+    """
     clip_low: NonNegativeFloat = 0.2
     """The probability ratio is clipped below at 1 - clip_low."""
     clip_high: NonNegativeFloat = 0.2
@@ -95,12 +109,18 @@ class PolicyGradient(Algorithm):
     """Dynamic sampling: maximum number of rounds in which zero-variance groups are replaced by
     groups of other tasks before the update (arXiv 2503.14476, section 3.2). The cost is logged
     as rollout/discarded_..."""
-    importance_correction: Literal["truncated", "behaviour"] = "truncated"
-    """Correction of the gap between the engine's and the trainer's probabilities. `truncated`
-    weights each token by their ratio, capped at importance_cap, and needs one more forward pass.
-    `behaviour` uses the engine's probabilities as the old ones in the clipped ratio."""
+    importance_correction: Literal["truncated", "masked", "sequence_truncated", "sequence_masked", "behaviour"] = "truncated"
+    """Correction of the gap between the engine's and the trainer's probabilities.
+
+    - `truncated`: weight each token by the ratio of the two, at most importance_cap
+    - `masked`: the same, but a ratio above importance_cap counts as 0
+    - `sequence_truncated`, `sequence_masked`: the same with the product of the ratios over the
+      trajectory's tokens
+    - `behaviour`: use the engine's probabilities as the old ones in the loss, without weights.
+      It saves a forward pass.
+    """
     importance_cap: PositiveFloat = 2.0
-    """Maximum importance weight of a token with importance_correction: truncated."""
+    """Maximum importance weight. Unused with importance_correction: behaviour."""
     off_policy_mask: PositiveFloat | None = None
     """Threshold of sequence-level masking (arXiv 2512.02556, section 3.1). Tokens with a
     negative advantage are removed from the loss if the mean log(pi_engine / pi) per token of
@@ -131,6 +151,25 @@ class PolicyGradient(Algorithm):
             plugin_names(UPDATE_METRICS),
         )
         return names
+
+    @model_validator(mode="after")
+    def _check_loss(self) -> PolicyGradient:
+        needs: dict[str, dict[str, object]] = {
+            "clipped": {},
+            "cispo": {"loss_aggregation": "tokens", "dual_clip": None},
+            "sapo": {"loss_aggregation": "trajectory", "ratio": "token", "dual_clip": None},
+            "vespo": {
+                "loss_aggregation": "tokens",
+                "importance_correction": "behaviour",
+                "dual_clip": None,
+            },
+            "luspo": {"loss_aggregation": "trajectory", "ratio": "sequence"},
+        }
+        for field, needed in needs[self.loss].items():
+            if (found := getattr(self, field)) != needed:
+                wanted = f"set it to {needed}" if needed else "remove it"
+                raise ValueError(f"loss: {self.loss} excludes {field}: {found}; {wanted}")
+        return self
 
     @model_validator(mode="after")
     def _check_loss_options(self) -> PolicyGradient:

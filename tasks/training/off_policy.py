@@ -13,6 +13,24 @@ import torch
 Reduce = Callable[[torch.Tensor], torch.Tensor]
 
 
+def importance_weights(gap: torch.Tensor, correction: str, cap: float) -> torch.Tensor:
+    """Return the weights that correct for tokens sampled with other probabilities.
+
+    w = pi_trainer / pi_engine of each token, or its product over the trajectory ("sequence_...").
+    Above the cap it becomes the cap ("...truncated") or 0 ("...masked").
+
+    Args:
+        gap: log pi_trainer - log pi_engine, 0 outside the policy's tokens. Shape (B, T).
+        correction: `algorithm.importance_correction`.
+        cap: `algorithm.importance_cap`.
+
+    Returns:
+        Shape (B, T), or (B, 1) for weights of trajectories.
+    """
+    weights = (gap.sum(-1, keepdim=True) if correction.startswith("sequence") else gap).exp()
+    return weights.clamp(max=cap) if correction.endswith("truncated") else weights.masked_fill(weights > cap, 0.0)
+
+
 @dataclass(frozen=True, slots=True)
 class LossTokens:
     """The inputs of the loss for the tokens of a micro-batch. All have shape (B, T).
@@ -41,13 +59,15 @@ class LossTokens:
 class OffPolicyMeter:
     """Accumulates off-policy metrics over the micro-batches of a training step."""
 
-    def __init__(self, cap: float, clip_low: float, clip_high: float) -> None:
+    def __init__(self, correction: str, cap: float, clip_low: float, clip_high: float) -> None:
         """
         Args:
-            cap: Largest importance weight of a token.
+            correction: `algorithm.importance_correction`.
+            cap: Largest importance weight.
             clip_low: The ratio is clipped below at 1 - clip_low.
             clip_high: The ratio is clipped above at 1 + clip_high.
         """
+        self._by_sequence = correction.startswith("sequence")
         self._cap, self._low, self._high = cap, clip_low, clip_high
         self._sums = torch.zeros(11, dtype=torch.float64)
         self._largest = torch.zeros(1, dtype=torch.float64)
@@ -78,6 +98,9 @@ class OffPolicyMeter:
         if first_update and len(logps):
             gap = logps - sampled
             weights = gap.exp()
+            if self._by_sequence:
+                whole = ((tokens.logps - tokens.sampled) * tokens.mask).double().sum(-1, keepdim=True)
+                weights = whole.exp().expand_as(mask)[mask]
             self._sums[6:] += _sums_of(torch.ones_like(gap), gap.abs(), weights, weights**2, weights > self._cap)
             self._largest = torch.maximum(self._largest, gap.abs().max().cpu())
 
@@ -89,8 +112,9 @@ class OffPolicyMeter:
 
         Returns:
             update/logp_gap_mean, update/logp_gap_largest: |log pi_trainer - log pi_engine| in nats.
-            update/capped_weights: Share of tokens whose importance weight w = pi_trainer /
-                pi_engine exceeds the cap.
+            update/capped_weights: Share of tokens whose importance weight w exceeds the cap. w is
+                pi_trainer / pi_engine of the token, or its product over the trajectory
+                (importance_correction: sequence_...).
             update/effective_sample_size: (sum w)^2 / (N sum w^2) in (0, 1]; 1 if all weights are
                 equal (Kish).
             update/entropy: Nats per token.

@@ -28,7 +28,7 @@ from tasks.training.critic import Critic
 from tasks.training.experience import Experience, experience_of, padded
 from tasks.training.groups import learnable_groups, reward_range
 from tasks.training.micro_batches import Tensors, mini_batch_of, pad_trajectories, whole_rows
-from tasks.training.off_policy import LossTokens, OffPolicyMeter
+from tasks.training.off_policy import LossTokens, OffPolicyMeter, importance_weights
 from tasks.training.out_of_sync import EPISODES, GAP, TOLERATED, out_of_sync_note
 from tasks.training.packing import packed_scores, packs
 from tasks.training.process_group import gather_ragged
@@ -83,7 +83,7 @@ class PolicyGradientTrainer(BaseTrainer, GRPOTrainer):
         self._in_loss: Tensors | None = None  # the micro-batch whose loss is being computed
         self._updates_of_batch = 0
         self._extra_metrics = UpdateMetrics(algorithm.update_metrics)
-        self._meter = OffPolicyMeter(algorithm.importance_cap, algorithm.clip_low, algorithm.clip_high)
+        self._meter = OffPolicyMeter(algorithm.importance_correction, algorithm.importance_cap, algorithm.clip_low, algorithm.clip_high)
         arguments = policy_gradient_config(experiment, algorithm, folder)
         GRPOTrainer.__init__(
             self,
@@ -260,7 +260,8 @@ class PolicyGradientTrainer(BaseTrainer, GRPOTrainer):
             tensors["old_per_token_logps"] = sampled
         else:
             tensors["old_per_token_logps"] = old = self.score(self.model, tensors)
-            weights = torch.exp(old - sampled).clamp(max=self.algorithm.importance_cap)  # truncated importance sampling
+            gap = (old - sampled) * tensors["completion_mask"] * tensors["tool_mask"]
+            weights = importance_weights(gap, self.algorithm.importance_correction, self.algorithm.importance_cap)
             tensors["advantages"] = tensors["advantages"] * weights
         if self.beta != 0:
             tensors["ref_per_token_logps"] = self.score_reference(tensors)

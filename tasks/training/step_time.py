@@ -112,7 +112,7 @@ def operations_per_token(experiment: Experiment) -> int:
     learned = forward + (4 if policy.lora is None else 2)
     if critic:
         learned += forward + 4
-    scored = 2 * ((algorithm.importance_correction == "truncated") + (algorithm.kl_coefficient > 0) + critic)
+    scored = 2 * ((algorithm.importance_correction != "behaviour") + (algorithm.kl_coefficient > 0) + critic)
     return algorithm.epochs * learned + scored
 
 

@@ -13,7 +13,8 @@ from configs.imitation import DPO
 from configs.policy_gradient import PolicyGradient
 from tasks.training.compute_dtype import compute_dtype
 
-LOSS_TYPES = {"tokens": "dapo", "trajectory": "grpo", "constant": "dr_grpo"}
+CLIPPED = {"tokens": "dapo", "trajectory": "grpo", "constant": "dr_grpo"}
+"""TRL's `loss_type` of the clipped loss, by `algorithm.loss_aggregation`."""
 
 
 def policy_gradient_config(experiment: Experiment, algorithm: PolicyGradient, folder: Path) -> GRPOConfig:
@@ -27,10 +28,11 @@ def policy_gradient_config(experiment: Experiment, algorithm: PolicyGradient, fo
         num_iterations=algorithm.epochs,
         beta=0.0,  # `PolicyGradientTrainer` loads the reference
         epsilon=algorithm.clip_low,
-        epsilon_high=algorithm.clip_high,
+        epsilon_high=algorithm.clip_high + (algorithm.loss == "cispo"),  # TRL's cap of the ratio
         delta=algorithm.dual_clip,
-        importance_sampling_level="token",  # the trainer computes the sequence ratio
-        loss_type=LOSS_TYPES[algorithm.loss_aggregation],
+        # Otherwise the trainer computes the sequence ratio.
+        importance_sampling_level="sequence" if algorithm.loss == "luspo" else "token",
+        loss_type=CLIPPED[algorithm.loss_aggregation] if algorithm.loss == "clipped" else algorithm.loss,
         off_policy_mask_threshold=algorithm.off_policy_mask,
         temperature=rollout.temperature,
         max_completion_length=rollout.trajectory_tokens,

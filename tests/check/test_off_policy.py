@@ -20,7 +20,7 @@ def seen(logps: list[float], sampled: list[float], old: list[float], advantages:
 
 
 def test_gap_weights_and_effective_sample_size_cover_policy_tokens() -> None:
-    meter = OffPolicyMeter(cap=2.0, clip_low=0.2, clip_high=0.2)
+    meter = OffPolicyMeter("truncated", cap=2.0, clip_low=0.2, clip_high=0.2)
     meter.add(seen([math.log(3.0), 0.0, 7.0], [0.0, 0.0, -7.0], [math.log(3.0), 0.0, 0.0], [1.0, 1.0, 1.0], [1, 1, 0]), first_update=True)
     found = meter.take(alone, alone)
     assert found["update/logp_gap_mean"] == pytest.approx(math.log(3.0) / 2)
@@ -29,6 +29,15 @@ def test_gap_weights_and_effective_sample_size_cover_policy_tokens() -> None:
     assert found["update/effective_sample_size"] == pytest.approx((3 + 1) ** 2 / (2 * (9 + 1)))
     assert found["update/entropy"] == 1.5
     assert found["update/clip_fraction_low"] == found["update/clip_fraction_high"] == 0
+
+
+def test_sequence_weights_count_whole_trajectories() -> None:
+    meter = OffPolicyMeter("sequence_masked", cap=2.0, clip_low=0.2, clip_high=0.2)
+    gaps = [math.log(1.5), math.log(1.5), 7.0]
+    meter.add(seen(gaps, [0.0] * 3, gaps, [1.0] * 3, [1, 1, 0]), first_update=True)
+    found = meter.take(alone, alone)
+    assert found["update/capped_weights"] == 1.0  # 1.5 * 1.5 exceeds the cap, 1.5 does not
+    assert found["update/logp_gap_mean"] == pytest.approx(math.log(1.5))
 
 
 def test_kl_and_clip_fraction_do_not_depend_on_micro_batches() -> None:
@@ -46,7 +55,7 @@ def test_kl_and_clip_fraction_do_not_depend_on_micro_batches() -> None:
     )
     found = []
     for cuts in ([slice(0, 3)], [slice(0, 1), slice(1, 3)]):
-        meter = OffPolicyMeter(cap=2.0, clip_low=0.2, clip_high=0.2)
+        meter = OffPolicyMeter("truncated", cap=2.0, clip_low=0.2, clip_high=0.2)
         for cut in cuts:
             values = {field: getattr(tokens, field)[:, cut] for field in LossTokens.__dataclass_fields__}
             meter.add(LossTokens(**values), first_update=True)
@@ -57,13 +66,13 @@ def test_kl_and_clip_fraction_do_not_depend_on_micro_batches() -> None:
 
 
 def test_kl_is_absent_without_a_reference() -> None:
-    meter = OffPolicyMeter(cap=2.0, clip_low=0.2, clip_high=0.2)
+    meter = OffPolicyMeter("truncated", cap=2.0, clip_low=0.2, clip_high=0.2)
     meter.add(seen([0.0] * 3, [0.0] * 3, [0.0] * 3, [1.0] * 3, [1, 1, 1]), first_update=True)
     assert "update/kl" not in meter.take(alone, alone)
 
 
 def test_clip_fraction_counts_stopped_gradients_and_gap_ignores_later_updates() -> None:
-    meter = OffPolicyMeter(cap=2.0, clip_low=0.2, clip_high=0.3)
+    meter = OffPolicyMeter("truncated", cap=2.0, clip_low=0.2, clip_high=0.3)
     low, high = math.log(0.7), math.log(1.4)
     meter.add(seen([low, high, high], [0.0] * 3, [0.0] * 3, [-1.0, 1.0, -1.0], [1, 1, 1]), first_update=False)
     found = meter.take(alone, alone)

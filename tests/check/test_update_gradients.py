@@ -37,6 +37,10 @@ CASES: dict[str, dict[str, Any]] = {
     "dr. grpo with a kl term": {"scale_advantages": "none", "loss_aggregation": "constant", "kl_coefficient": 0.5, "kl_in": "loss"},
     "dual clip, truncated importance": {"dual_clip": 1.25, "clip_high": 0.1, "importance_correction": "truncated", "importance_cap": 1.1},
     "cut episodes masked": {"truncated": "masked", "loss_aggregation": "trajectory"},
+    "cispo": {"loss": "cispo", "clip_high": 0.05, "importance_correction": "masked", "importance_cap": 1.1},
+    "sapo": {"loss": "sapo", "loss_aggregation": "trajectory", "importance_correction": "sequence_masked", "importance_cap": 1.1},
+    "vespo": {"loss": "vespo", "importance_correction": "behaviour"},
+    "luspo": {**GSPO, "loss": "luspo", "importance_correction": "sequence_truncated", "importance_cap": 1.1},
 }
 
 
@@ -146,11 +150,28 @@ def token_losses(new: torch.Tensor, old: torch.Tensor, advantage: torch.Tensor, 
     ratio = (new - old).exp()
     if a.ratio == "sequence":  # the sequence's, through which each token has a gradient of its own
         ratio = (new - old).mean().exp().detach() * (new - new.detach()).exp()
+    if a.loss == "cispo":  # arXiv 2506.13585, equations 4 and 5
+        return -(new - old).exp().detach().clamp(max=1 + a.clip_high) * advantage * new * weight
+    if a.loss == "sapo":  # arXiv 2511.20347, equations 5 and 6
+        temperature = torch.where(advantage * weight > 0, 1.0, 1.05)
+        return -torch.sigmoid(temperature * (ratio - 1)) * 4 / temperature * advantage * weight
+    if a.loss == "vespo":  # arXiv 2602.10693: phi(w) = w^k exp(lambda (1 - w)) of the trajectory's ratio
+        power, decay = torch.where(advantage >= 0, 2.0, 3.0), torch.where(advantage >= 0, 3.0, 2.0)
+        w = (new - old).sum().exp().detach()
+        return -(w**power) * (decay * (1 - w)).exp() * advantage * new
     bounded = ratio.clamp(1 - a.clip_low, 1 + a.clip_high)
     gain = torch.minimum(ratio * advantage, bounded * advantage)
     if a.dual_clip is not None:
         gain = torch.where(advantage < 0, torch.maximum(gain, a.dual_clip * advantage), gain)
     return -gain * weight
+
+
+def importance_weight(gaps: torch.Tensor, a: Any) -> torch.Tensor:
+    if a.importance_correction == "behaviour":
+        return torch.ones(())
+    weight = gaps.exp().prod() if "sequence" in a.importance_correction else gaps.exp()
+    beyond = 0.0 if "masked" in a.importance_correction else a.importance_cap
+    return torch.where(weight > a.importance_cap, beyond, weight)
 
 
 def reference_updates(batch: list[Trajectory], a: Any, models: dict[str, Any], recorder: Recorder) -> Iterator[dict[str, Weights]]:
@@ -164,11 +185,8 @@ def reference_updates(batch: list[Trajectory], a: Any, models: dict[str, Any], r
     raw = advantages_of(batch, a, [s - b for s, b in zip(sampled, before, strict=True)], values)
     flat = [x for row in raw for x in row]
     token = [[(x - fmean(flat)) / stdev(flat) for x in row] for row in raw] if a.scale_advantages == "batch" else raw
-    old = before if a.importance_correction == "truncated" else sampled
-    weights = [
-        (b - s).exp().clamp(max=a.importance_cap) if a.importance_correction == "truncated" else 1
-        for b, s in zip(before, sampled, strict=True)
-    ]
+    old = sampled if a.importance_correction == "behaviour" else before
+    weights = [importance_weight(b - s, a) for b, s in zip(before, sampled, strict=True)]
     for number, update in enumerate(recorder.updates):
         chosen = [i for i, t in enumerate(batch) if mini_batch_of(t.group, t.member, MEMBERS, 0, 2) == number % 2]
         chosen = [i for i in chosen if a.truncated != "masked" or batch[i].outcome is not Outcome.TRUNCATED]
@@ -183,7 +201,8 @@ def reference_updates(batch: list[Trajectory], a: Any, models: dict[str, Any], r
                 losses = losses + a.entropy_coefficient * (every.exp() * every).sum(-1)
             if a.kl_in == "loss":
                 losses = losses + a.kl_coefficient * (new - old[i]).exp() * ((before[i] - new).exp() - (before[i] - new) - 1)
-            loss = loss + losses.sum() / (len(raw[i]) if a.loss_aggregation == "trajectory" else 1) / count
+            is_mean = a.loss_aggregation == "trajectory" and a.loss != "luspo"  # which sums over tokens
+            loss = loss + losses.sum() / (len(raw[i]) if is_mean else 1) / count
         gradients = {"policy": gradients_of(model, loss)}
         if "critic" in models:
             gradients["critic"] = critic_gradients(
