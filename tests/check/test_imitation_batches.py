@@ -197,7 +197,10 @@ def test_a_field_of_another_algorithm_is_refused_with_the_names_of_these() -> No
         ({"algorithm.ratio": "sequence", "algorithm.loss_aggregation": "tokens"}, ["ratio", "loss_aggregation", "trajectory"]),
         ({"algorithm.loss": "cispo"}, ["loss: cispo", "loss_aggregation", "tokens"]),
         ({"algorithm.loss": "sapo", "algorithm.dual_clip": 3.0}, ["loss: sapo", "dual_clip"]),
-        ({"algorithm.loss": "vespo", "algorithm.loss_aggregation": "tokens"}, ["loss: vespo", "importance_correction", "behaviour"]),
+        (
+            {"algorithm.loss": "vespo", "algorithm.loss_aggregation": "tokens", "algorithm.importance_correction": "truncated"},
+            ["loss: vespo", "importance_correction", "behaviour"],
+        ),
         ({"algorithm.loss": "luspo"}, ["loss: luspo", "ratio", "sequence"]),
         ({"algorithm.dual_clip": 1.1}, ["dual_clip (1.1)", "clip_high", "1.2"]),
         ({"algorithm.kl_in": "reward"}, ["kl_in", "kl_coefficient"]),
