@@ -1,4 +1,4 @@
-"""List worlds and tasks, serve a world, play an episode by hand, check a world of your own."""
+"""List worlds and tasks, serve a world, play an episode, or check your own world."""
 
 from __future__ import annotations
 
@@ -44,32 +44,35 @@ def main(arguments: list[str] | None = None, prog: str = "python -m environments
 
     add("worlds", "print the names of the worlds", "list")
     serve = add("serve", "serve one world over HTTP")
-    serve.add_argument("name", help="the world, e.g. textcraft; one that is not of this package as module:Class")
+    serve.add_argument("name", help="the world, e.g. textcraft or module:Class")
     serve.add_argument(
-        "--rules", choices=get_args(Rules), default="ours", help="ours, or those of AgentGym's own servers; see docs/agentgym.md"
+        "--rules", choices=get_args(Rules), default="ours", help="rule set; agentgym is that of AgentGym's servers, see docs/agentgym.md"
     )
     serve.add_argument("--host", default="127.0.0.1", help="address to listen on (default: %(default)s)")
     serve.add_argument("--port", type=_port, default=8000, help="port to listen on (default: %(default)s)")
     serve.add_argument("--workers", type=_positive, default=1, help="processes that share the port (default: %(default)s)")
     serve.add_argument("--max-sessions", type=_positive, default=10_000, help="sessions open at once, per worker (default: %(default)s)")
     serve.add_argument(
-        "--lease", type=_seconds, default=600.0, help="seconds an idle session lives if its creator did not say (default: %(default)s)"
+        "--lease",
+        type=_seconds,
+        default=600.0,
+        help="seconds until an idle session ends, unless its creator set another lease (default: %(default)s)",
     )
     serve.add_argument(
         "--no-token",
         action="store_true",
-        help="serve whoever can reach the port. Otherwise an address that other machines reach wants AGENTGYM_ENVIRONMENT_TOKEN to be set, "
-        "here and where clients run",
+        help="serve any client. Without this flag, an address that other machines can reach requires AGENTGYM_ENVIRONMENT_TOKEN, set here "
+        "and for the clients",
     )
-    tasks = add("tasks", "print a world's task lists: their names, their sizes and what each holds")
+    tasks = add("tasks", "print the name, size and description of a world's task lists")
     tasks.add_argument("name", help="the world, e.g. textcraft")
     play = add("play", "play an episode in the terminal")
     play.add_argument("name", help="the world, e.g. textcraft")
-    play.add_argument("--rules", choices=get_args(Rules), default="ours", help="as of serve")
+    play.add_argument("--rules", choices=get_args(Rules), default="ours", help="rule set, see serve")
     play.add_argument("--task", type=int, help="the task index (default: the first training task)")
     check = add("check", "check that a world keeps the contract: determinism, oracle, server and so on")
     check.add_argument("name", help="the world, e.g. textcraft, or module:Class")
-    check.add_argument("--rules", choices=get_args(Rules), default="ours", help="as of serve")
+    check.add_argument("--rules", choices=get_args(Rules), default="ours", help="rule set, see serve")
     check.add_argument("--tasks", type=_positive, default=3, help="tasks of each split to play (default: %(default)s)")
     check.add_argument("--seed", type=int, default=0, help="seed of the random actions (default: %(default)s)")
     parsed = parser.parse_args(arguments)
@@ -108,11 +111,11 @@ def main(arguments: list[str] | None = None, prog: str = "python -m environments
     try:
         if token is None and not parsed.no_token and not is_loopback(parsed.host):
             parser.error(
-                f"--host {parsed.host} lets other machines in: set {VARIABLE} to a secret of your own, here and where clients run, "
-                "or say --no-token to serve whoever can reach the port"
+                f"--host {parsed.host} can be reached by other machines: set {VARIABLE} to a secret, here and for the clients, "
+                "or add --no-token to serve any client"
             )
     except OSError as unknown:
-        parser.error(f"--host {parsed.host} is no address: {unknown.strerror}")
+        parser.error(f"--host {parsed.host} is not an address: {unknown.strerror}")
 
     from environments.server.app import Options
     from environments.server.logs import configure
@@ -134,7 +137,7 @@ def _reported(name: str, command: Callable[[], int]) -> int:
     try:
         return command()
     except ImportError as fault:
-        missing = f"{name} cannot be imported: {fault}; the packages of the project's worlds: pip install 'agentgym-pipeline[worlds]'"
+        missing = f"{name} cannot be imported: {fault}; to install the worlds' packages, run: pip install 'agentgym-pipeline[worlds]'"
         sys.stderr.write(f"{missing}\n")
     except WorldError as fault:
         sys.stderr.write(f"{fault}\n")

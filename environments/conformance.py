@@ -40,10 +40,10 @@ from environments.http import HttpClient
 from environments.protocol import MAX_ACTION_CHARACTERS, Health, Replies, Reply, in_range
 from environments.registry import load_world
 
-MOST_TURNS = 200
+MAX_TURNS = 200
 """Turn limit of the oracle's episodes."""
-OWN_TURNS = 20
-"""Turn limit of other episodes if the world has no oracle."""
+DEFAULT_TURNS = 20
+"""Turn limit of random episodes if the world has no oracle."""
 START_S = 120.0
 LEASE_S = 1.0
 ODD_ACTIONS = (
@@ -75,7 +75,7 @@ class Check:
 
 
 class Failed(Exception):
-    """The world breaks the contract. The message says how."""
+    """The world breaks the contract. The message describes the violation."""
 
 
 class Skipped(Exception):
@@ -189,7 +189,7 @@ class Kit:
             raise Skipped("the world has no oracle")
         unsolved = [played.task for played in self._expert if not played.is_success(self._world)]
         if unsolved:
-            raise Failed(f"the oracle does not solve the tasks {unsolved} within {MOST_TURNS} turns")
+            raise Failed(f"the oracle does not solve the tasks {unsolved} within {MAX_TURNS} turns")
         return f"solves {len(self._expert)} tasks in at most {max(len(played.steps) for played in self._expert)} turns"
 
     def floor(self) -> str:
@@ -207,7 +207,7 @@ class Kit:
         """Check that the same actions give the same answers: interleaved, and in another process."""
         episodes = self._episodes
         if (other := different(episodes, interleaved(self._world, episodes))) is not None:
-            raise Failed(f"task {other} answers otherwise if sessions are interleaved")
+            raise Failed(f"task {other} gives other answers if sessions are interleaved")
         request = json.dumps([self._name, self._rules, [[played.task, played.actions] for played in episodes]])
         command = [sys.executable, "-c", "from environments.conformance import replay; replay()"]
         variables = _variables() | {"PYTHONHASHSEED": str(self._seed + 1)}
@@ -216,7 +216,7 @@ class Kit:
             raise Failed(f"another process fails: {done.stderr.strip().splitlines()[-1][:300]}")
         again = msgspec.json.decode(done.stdout.splitlines()[-1], type=list[Played])
         if (other := different(episodes, again)) is not None:
-            raise Failed(f"task {other} answers otherwise in another process")
+            raise Failed(f"task {other} gives other answers in another process")
         return f"{len(episodes)} episodes, {sum(len(p.steps) for p in episodes)} steps"
 
     def rewards(self) -> str:
@@ -231,7 +231,7 @@ class Kit:
         return f"within {low:g} to {high:g}"
 
     def fuzz(self) -> str:
-        """Check that any text gets an observation, and that an episode that is over says so."""
+        """Check that any text gets an observation, and that an ended episode raises EpisodeOverError."""
         rng, actions = random.Random(self._seed), list(ODD_ACTIONS)
         for action in {action for played in self._episodes for action in played.actions[:3]}:
             cut = rng.randrange(len(action) + 1)
@@ -273,11 +273,11 @@ class Kit:
 
         again = self._served(play_all, len(self._episodes))
         if (other := different(self._episodes, again)) is not None:
-            raise Failed(f"task {other} answers otherwise behind the server")
+            raise Failed(f"task {other} gives other answers behind the server")
         return f"{len(again)} episodes behind a server"
 
     def leases(self) -> str:
-        """Check that an idle session ends with its lease, and that a full server says so."""
+        """Check that an idle session ends with its lease, and that a full server refuses sessions."""
         limit, task = min(2, self._world.max_sessions or 2), self._sample[0]
 
         def answer_of(reply: Reply) -> tuple[int, str | None]:
@@ -299,7 +299,7 @@ class Kit:
                 await ask("close", *({"session": reply.session} for reply in opened))
                 opened = await ask("create", *[{"index": task, "lease_s": LEASE_S}] * limit)
                 if {reply.status for reply in opened} != {200}:
-                    raise Failed("after a close, the places are not free")
+                    raise Failed("closed sessions still count towards the limit")
                 deadline = time.monotonic() + START_S
                 while msgspec.json.decode((await http.exchange("GET", f"{url}/health", deadline))[1], type=Health).sessions:
                     if time.monotonic() > deadline:
@@ -315,7 +315,7 @@ class Kit:
         return self._served(use, limit)
 
     def speed(self) -> str:
-        """Measure the CPU time of a step in this process. It is a figure, without a limit."""
+        """Measure the CPU time of a step in this process. This check cannot fail."""
         self._episodes  # noqa: B018 - plays them
         return f"{1000 * self._cpu_s / max(1, self._n_steps):.3g} ms of CPU a step"
 
@@ -335,12 +335,12 @@ class Kit:
     def _expert(self) -> list[Played]:
         if "oracle_action" not in self._offers:
             return []
-        return [self._play(task, lambda session, _: session.oracle_action(), MOST_TURNS) for task in self._sample]
+        return [self._play(task, lambda session, _: session.oracle_action(), MAX_TURNS) for task in self._sample]
 
     @cached_property
     def _drawn(self) -> list[Played]:
         """Episodes of random valid actions, or of odd ones, as long as the oracle's longest."""
-        turns = max((len(played.steps) for played in self._expert), default=OWN_TURNS)
+        turns = max((len(played.steps) for played in self._expert), default=DEFAULT_TURNS)
 
         def draw(session: Environment, rng: random.Random) -> str:
             return rng.choice(session.valid_actions() if "valid_actions" in self._offers else ODD_ACTIONS[:2])

@@ -283,6 +283,23 @@ class WorldBusyError(WorldError):
     """The world has no room for another episode now. The client asks again later."""
 
 
+class SettingsError(WorldError):
+    """An environment variable that configures a world is missing or has an invalid value.
+
+    Attributes:
+        variable: Its name.
+    """
+
+    def __init__(self, variable: str, problem: str) -> None:
+        """
+        Args:
+            variable: Its name.
+            problem: The value and the fix, e.g. "is 'x'; set it to a number".
+        """
+        super().__init__(f"{variable} {problem}")
+        self.variable = variable
+
+
 class ContractError(WorldError):
     """A class breaks the contract of `World` or `Environment`, e.g. by an unknown attribute."""
 

@@ -36,7 +36,7 @@ class MixedEnvironment(Environment):
     def reset(self, index: int) -> str:
         """Begin a task. See `Environment.reset`."""
         if index < 0:
-            raise TaskIndexError(f"there is no task {index}")
+            raise TaskIndexError(f"a mixture has no task {index}")
         index, number = divmod(index, len(self._worlds))
         if number not in self._sessions:
             self._sessions[number] = self._worlds[number].create()
@@ -111,7 +111,7 @@ class Mixture(World):
         self.instruction = "\n\n".join(["The first message shows which of these worlds you are in.", *(w.instruction for w in worlds)])
         scores = {world.success_score for world in worlds}
         if len(scores) > 1:
-            raise WorldError(f"{self.name} cannot be mixed: an episode is a success from different scores on ({sorted(scores)})")
+            raise WorldError(f"{self.name} cannot be mixed: its worlds have different success scores ({sorted(scores)})")
         self.success_score = scores.pop()
         ranges = [world.reward_range for world in worlds]
         self.reward_range = (min(low for low, _ in ranges), max(high for _, high in ranges))

@@ -62,7 +62,7 @@ def entry_of(name: str) -> str:
     names = world_names()
     hint = f" Did you mean {near!r}?" if (near := nearest(name, names)) else ""
     raise UnknownWorldError(
-        f"there is no world {name!r}.{hint} Use one of {', '.join(names)}, or module:Class for a world of another package",
+        f"there is no world {name!r}.{hint} Use one of {', '.join(names)}, or module:Class",
         name=name,
         known=names,
         nearest=near,
@@ -106,7 +106,7 @@ def load_world(name: str, rules: Rules = "ours") -> World:
     elif "rules" in inspect.signature(make).parameters:
         made = make(rules=rules)
     else:
-        raise WorldError(f"{name} has one set of rules, without a choice of rules {rules!r}; leave rules out, or set rules: ours")
+        raise WorldError(f"{name} does not support the rules {rules!r}; omit rules, or set rules: ours")
     if not isinstance(made, World):
         raise ContractError(f"{name} is not a subclass of environments.environment.World")
     if missing := sorted({"name", "version", "instruction"} - set(dir(made))):
@@ -166,8 +166,8 @@ def _index_of_goal(item: str, find: Callable[[str], int]) -> int:
     goal = goal_of(item)
     if goal is None:
         raise TaskIndexError(
-            f"{item!r} does not say which goal it means: its number depends on the server of AgentGym's that it comes from; "
-            f"write the goal too, e.g. '{item}: dark oak sign', give the file of trajectories, or write an index of ours"
+            f"{item!r} does not name its goal, and AgentGym's servers number goals differently. "
+            f"Add the goal, e.g. '{item}: dark oak sign', or give the file of trajectories or our index"
         )
     return find(goal)
 
@@ -182,12 +182,14 @@ def image_of(name: str) -> str:
     """
     images = {_package(member).image for member in members(name)} - {"light"}
     if len(images) > 1:
-        raise WorldError(f"no container image serves all of {name} ({', '.join(sorted(images))}); give one, or serve it by a local process")
+        raise WorldError(
+            f"no container image serves all of {name} ({', '.join(sorted(images))}); set an image, or serve it by a local process"
+        )
     return images.pop() if images else "light"
 
 
 def _package(name: str) -> WorldPackage:
-    """Return the facts that a world's package defines. A mixture has none of its own."""
+    """Return the facts that a world's package defines. For a mixture, return the defaults."""
     package = "" if len(members(name)) > 1 else entry_of(name).partition(":")[0].rpartition(".")[0]
     facts = vars(import_module(package)).values() if package else ()
     return next((each for each in facts if isinstance(each, WorldPackage)), WorldPackage())

@@ -6,9 +6,9 @@ TASK_LISTS = {
     "train": "100 seeds of each of the 40 levels",
     "validation": "5 seeds of each level",
     "test": "25 seeds of each level, held out",
-    "doors-train": "500 seeds, none of them above, of each of six levels of doors to find, open, unlock or go through",
-    "doors-validation": "16 seeds of each of these levels",
-    "doors-test": "20 seeds of each of these levels, held out",
+    "doors-train": "500 other seeds of each of six levels in which doors must be found, opened, unlocked or passed",
+    "doors-validation": "16 other seeds of each of these levels",
+    "doors-test": "20 other seeds of each of these levels, held out",
     "babyai-ours-90": "the first two or three tasks of each level in test",
 }
 """Task list name -> description."""

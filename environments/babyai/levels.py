@@ -248,8 +248,8 @@ def state_of(played: QuickLevel) -> str:
         if cell is not None and cell is not WALL
     ]
     carried = played.carrying and (played.carrying.type, played.carrying.color, played.carrying.contains)
-    told = [(*thing[:3], thing[3] and (thing[3].type, thing[3].color), *thing[4:]) for thing in things]
-    return repr((*map(int, played.agent_pos), int(played.agent_dir), carried, told, _first_part_done(played.instrs)))
+    described = [(*thing[:3], thing[3] and (thing[3].type, thing[3].color), *thing[4:]) for thing in things]
+    return repr((*map(int, played.agent_pos), int(played.agent_dir), carried, described, _first_part_done(played.instrs)))
 
 
 @cache

@@ -44,13 +44,13 @@ _SHARED = tuple(range(32 * 32))
 _STRAIGHT_AHEAD = sum(place(ahead, 0) for ahead in range(1, SIZE))
 
 
-def _told(ahead: int, side: int) -> str:
+def _position(ahead: int, side: int) -> str:
     if side == 0:
         return f"right in front of you {ahead} steps away. "
     return f"{ahead} steps in front of you and {abs(side)} steps to your {'right' if side > 0 else 'left'}. "
 
 
-_TOLD = {place(*at): _told(*at) for at in _PLACES}
+_POSITIONS = {place(*at): _position(*at) for at in _PLACES}
 
 
 class Thing(NamedTuple):
@@ -98,7 +98,7 @@ class View(NamedTuple):
         """Return the view in words."""
         if self.things or self.walls:
             parts = ["In front of you in this room, you can see several objects: "]
-            parts += [f"There is a {thing.label} {_TOLD[thing.at]} " for thing in self.things]
+            parts += [f"There is a {thing.label} {_POSITIONS[thing.at]} " for thing in self.things]
         else:
             parts = ["You cannot see any objects within sight."]
         parts.append("The room has walls around you. ")

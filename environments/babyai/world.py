@@ -75,9 +75,9 @@ class BabyAIEnvironment(Environment):
         """
         if self.played is None or self.done:
             raise EpisodeOverError("no BabyAI episode is in progress; reset first")
-        said, ending, refused = self._answer(self.played, action)
+        text, ending, refused = self._answer(self.played, action)
         self.score += self._reward
-        return Step(said + ending + self._listed, self._reward, self.done, refused)
+        return Step(text + ending + self._listed, self._reward, self.done, refused)
 
     def state_key(self) -> str:
         """Return a key of the state: agent, objects and mission progress."""

@@ -10,19 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import urlsplit
 
-from environments.environment import WorldError
-
-
-class SettingsError(WorldError):
-    """An environment variable has an invalid value.
-
-    Attributes:
-        variable: Its name.
-    """
-
-    def __init__(self, variable: str, problem: str) -> None:
-        super().__init__(f"{variable} {problem}")
-        self.variable = variable
+from environments.environment import SettingsError
 
 
 @dataclass(frozen=True)
@@ -65,7 +53,7 @@ def read_settings(variables: Mapping[str, str] = os.environ) -> Settings:
 
 def _seeds(text: str) -> int:
     if not text.isdecimal() or int(text) < 3:
-        raise SettingsError("OPENENV_SEEDS", f"is {text!r}; give a number of tasks, at least 3")
+        raise SettingsError("OPENENV_SEEDS", f"is {text!r}; set it to a number of tasks, at least 3")
     return int(text)
 
 
@@ -75,7 +63,7 @@ def _reset(text: str) -> Mapping[str, Any]:
     except ValueError:
         read = None
     if not isinstance(read, dict):
-        raise SettingsError("OPENENV_RESET", f"is {text!r}; give a JSON object, e.g. '{{\"level\": 2}}'")
+        raise SettingsError("OPENENV_RESET", f"is {text!r}; set it to a JSON object, e.g. '{{\"level\": 2}}'")
     return read
 
 
@@ -85,5 +73,5 @@ def _rewards(text: str) -> tuple[float, float]:
     except ValueError:
         low, high = math.nan, math.nan
     if not (math.isfinite(low) and math.isfinite(high) and low < high):
-        raise SettingsError("OPENENV_REWARDS", f"is {text!r}; give the smallest and the largest reward of one action, e.g. '-1 1'")
+        raise SettingsError("OPENENV_REWARDS", f"is {text!r}; set it to the smallest and the largest reward of one action, e.g. '-1 1'")
     return low, high

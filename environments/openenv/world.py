@@ -27,12 +27,12 @@ from environments.openenv.actions import ActionForm, form_of, text_of
 from environments.openenv.settings import Settings, read_settings
 
 ANSWER_S = 300.0
-"""Seconds to wait for an answer. The client of the episode has a deadline of its own."""
+"""Seconds to wait for an answer. The episode's client has another deadline."""
 MAX_MESSAGE = 100 * 2**20
 """Largest message in bytes, as in OpenEnv's own client."""
 SPLITS = ("train", "validation", "test")
 NO_TASK_API = (404, 405, 501)
-"""Statuses of a server whose environment has no tasks of its own."""
+"""Statuses of a server whose environment has no task API."""
 
 
 class OpenEnvError(WorldError):
@@ -69,7 +69,7 @@ class OpenEnvironment(Environment):
             OpenEnvError: The server failed.
         """
         if not 0 <= index < len(self._resets):
-            raise TaskIndexError(f"there is no task {index}; the tasks are 0 to {len(self._resets) - 1}")
+            raise TaskIndexError(f"openenv has no task {index}; its tasks are 0 to {len(self._resets) - 1}")
         self._over = True
         begun = self._ask("reset", {**self._resets[index], **self._settings.reset})
         self._over = bool(begun["done"])
@@ -109,7 +109,7 @@ class OpenEnvironment(Environment):
         try:
             if self._socket is None:
                 self._socket = _connect(self._settings)
-            with suppress(ConnectionClosed):  # a full server says so, and closes at once
+            with suppress(ConnectionClosed):  # a full server reports it and closes immediately
                 self._socket.send(json.dumps({"type": kind, "data": data}))
             answer = json.loads(self._socket.recv(ANSWER_S))
         except (OSError, TimeoutError, WebSocketException, ValueError) as fault:
@@ -117,7 +117,7 @@ class OpenEnvironment(Environment):
             raise OpenEnvError(f"{self._settings.url} did not answer: {fault}") from fault
         if not isinstance(answer, dict) or not isinstance(found := answer.get("data"), dict):
             self.close()
-            raise OpenEnvError(f"{self._settings.url} sent an answer of an unknown form: {str(answer)[:200]}")
+            raise OpenEnvError(f"{self._settings.url} sent an unknown answer: {str(answer)[:200]}")
         if answer.get("type") == "error":
             self._fail(found)
         if not {"observation", "reward", "done"} <= set(found):
@@ -138,8 +138,8 @@ class OpenEnvironment(Environment):
 class OpenEnv(World):
     """The world that the server of OPENENV_URL hosts.
 
-    The tasks are those of its task API, or seeds: of ten seeds eight are for training, one for
-    validation and one for tests.
+    The tasks are those of its task API, or seeds: 80 % of
+    the seeds are for training, 10 % for validation and 10 % for tests.
     """
 
     name = "openenv"
@@ -149,7 +149,7 @@ class OpenEnv(World):
         """
         Raises:
             SettingsError: An environment variable is missing or has an invalid value.
-            OpenEnvError: The server does not answer, or not in OpenEnv's protocol.
+            OpenEnvError: The server does not answer or does not speak OpenEnv's protocol.
         """
         self._settings = settings = read_settings()
         self.reward_range = settings.rewards
@@ -160,8 +160,8 @@ class OpenEnv(World):
         found = _tasks_by_api(settings)
         self._resets, self._lists = found if found is not None else _seeds(settings.seeds)
         self.instruction = f"{metadata['description']}\n{self._form.described}"
-        told = [metadata["name"], release, schema, self.instruction, self._resets, dict(settings.reset), settings.rewards]
-        self.version = f"{metadata['name']}-{release}-{sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()[:12]}"
+        content = [metadata["name"], release, schema, self.instruction, self._resets, dict(settings.reset), settings.rewards]
+        self.version = f"{metadata['name']}-{release}-{sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:12]}"
 
     @property
     def lists(self) -> Mapping[str, Sequence[int]]:

@@ -47,25 +47,26 @@ import util.UniqueIdentifier$;
 /**
  * Many ScienceWorld sessions in one process, one request at a time over standard input and output.
  *
- * The simulator keeps two things in global variables, Scala's random generator and the counter of object numbers. Here they belong
- * to a session: they are put back before each of its requests and taken out after it. So a session is exactly what it would be
- * alone in a process, whatever the others do. The process must run with a constant identity hash (-XX:hashCode=2), since the
- * simulator walks through hash sets of its objects.
+ * The simulator has two global variables: Scala's random generator and the counter of object numbers. This class restores a
+ * session's values before each of its requests and saves them afterwards. A session therefore behaves as if it were alone in its
+ * process. The process must run with a constant identity hash (-XX:hashCode=2), because the simulator iterates over hash sets of
+ * its objects.
  *
- * A request is an int (bytes that follow), a char (the operation) and its arguments; a reply is an int, a boolean (served or
- * failed) and the results, or the text of the fault. Strings are UTF-8 with an int (bytes) before them. See `perform`.
+ * A request is an int (the number of bytes that follow), a char (the operation) and its arguments. A reply is an int, a boolean
+ * (success or failure) and the results or the error message. Strings are UTF-8, preceded by an int (the number of bytes). See
+ * `perform`.
  */
 public final class Simulator {
     private static final String UNKNOWN =
         "Unknown action.  Type 'help' for a list of actions, and 'objects' for a list of possible object referents. ";
 
-    /** Episodes begun while nobody asks; a reset then takes a sixth of the first one's time. Costs 8 s of a processor, which tests spare. */
+    /** Episodes to start while idle. A reset then takes a sixth of its initial time. This takes 8 s of CPU, which tests save. */
     private static final int PRACTICE = Integer.getInteger("simulator.practice", 400);
 
-    /** Without a request for so long, nobody asks. */
+    /** Milliseconds without a request after which the process is idle. */
     private static final int IDLE_MS = 500;
 
-    /** What a group of tasks needs to be registered alone: how many random draws and object numbers those before it take. */
+    /** State before the registration of a group of tasks: the random draws and object numbers that earlier groups consume. */
     private static final class Group {
         final Consumer<TaskMaker1> register;
         final int draws;
@@ -110,7 +111,7 @@ public final class Simulator {
         UniqueIdentifier$.MODULE$.reset();
         int draws = 0;
         long state = random.get();
-        TaskMaker1 one = new TaskMaker1(); // for all groups: to make one takes as long as to register every task
+        TaskMaker1 one = new TaskMaker1(); // shared by all groups: its construction takes as long as registering every task
         setRandom(state);
         UniqueIdentifier$.MODULE$.reset();
         for (Consumer<TaskMaker1> register : groupsInOrder()) {
@@ -141,7 +142,7 @@ public final class Simulator {
                     in.readFully(request);
                     requests.add(request);
                 }
-            } catch (IOException gone) { // whoever started this process is gone, or closed the pipe to end it
+            } catch (IOException gone) { // the parent process has ended or has closed the pipe
                 Runtime.getRuntime().halt(0);
             }
         });
@@ -150,7 +151,7 @@ public final class Simulator {
 
         loadEnvObject(true);
         Simulator simulator = new Simulator();
-        out.writeInt(1); // a reply that nobody asked for says that the process is ready
+        out.writeInt(1); // an unrequested reply signals that the process is ready
         out.writeBoolean(true);
         out.flush();
         for (int practised = 0, patience = 0; true; ) {
@@ -178,7 +179,7 @@ public final class Simulator {
         }
     }
 
-    /** Plays a moment of some task, so that the virtual machine compiles what the first sessions would else wait for. */
+    /** Starts an episode of some task, so that the virtual machine compiles code before the first sessions need it. */
     private void practise(int number) throws IOException {
         String[] tasks = maker.getTaskList();
         Session session = begin(tasks[number % tasks.length], 0);
@@ -225,7 +226,7 @@ public final class Simulator {
             writeState(results, session);
         } else if (operation == 'h') { // hints: session -> possible actions, possible objects, progress
             Session session = session(request);
-            enter(session); // and not left: the names of objects are drawn, and to ask for hints changes nothing in the episode
+            enter(session); // without saving the state afterwards: object names are random, and hints must not change the episode
             write(results, String.join("\n", session.world.getPossibleActions()));
             write(results, String.join("\n", session.world.getPossibleObjects()));
             write(results, session.world.getGoalProgressStr());
@@ -248,7 +249,7 @@ public final class Simulator {
         return session;
     }
 
-    /** What PythonInterface.load does, but registers only the group of tasks that is needed, since that takes most of the time. */
+    /** Works like PythonInterface.load, but registers only the required group of tasks. Registration takes most of the time. */
     private Session load(String task, int variation) throws IOException {
         Group group = groups.get(task);
         if (group == null) {
@@ -277,14 +278,14 @@ public final class Simulator {
         return session;
     }
 
-    /** What PythonInterface.step does, without the records and the printing. */
+    /** Works like PythonInterface.step, without records and printing. */
     private void step(Session session, String action) throws IOException {
         String word = action.trim().toLowerCase();
         session.refused = false;
         enter(session);
         if (word.equals("help")) {
             session.observation = "Possible actions: \n\t" + String.join("\n\t", session.world.getPossibleActions());
-        } else if (word.equals("objects")) { // which draws among their names
+        } else if (word.equals("objects")) { // this command chooses among their names at random
             session.observation = "Possible object references: \n\t" + String.join("\n\t", session.world.getPossibleObjects());
         } else if (word.equals("task")) {
             session.observation = "Task description:\n" + session.world.getTaskDescription();
@@ -302,7 +303,7 @@ public final class Simulator {
         leave(session);
     }
 
-    /** Runs the package's own expert in a session and keeps what it does. */
+    /** Runs the package's own expert in a session and records its actions. */
     private final class Expert extends PythonInterface {
         private final Session session;
 
@@ -318,7 +319,7 @@ public final class Simulator {
         public String step(String action) {
             String look = freeActionLook();
             String inventory = freeActionInventory();
-            long planning = random.get(); // the expert's own draws are none of the session's
+            long planning = random.get(); // the expert's random draws must not affect the session
             try {
                 Simulator.this.step(session, action);
             } catch (IOException fault) {
@@ -341,7 +342,7 @@ public final class Simulator {
     }
 
     private static void setRandom(long state) {
-        Random$.MODULE$.setSeed(state ^ 0x5DEECE66DL); // java.util.Random scrambles a seed in this way
+        Random$.MODULE$.setSeed(state ^ 0x5DEECE66DL); // java.util.Random scrambles seeds by this constant
     }
 
     private static long afterDraw(long state) {
@@ -374,11 +375,11 @@ public final class Simulator {
         results.writeBoolean(session.refused);
     }
 
-    /** The simulator's handler of actions, which also keeps whether the last action was carried out. The package drops that. */
+    /** The simulator's action handler. It also records whether the last action was performed, which the package discards. */
     private static final class JudgedActions extends ActionHandler {
         boolean succeeded;
 
-        /** Puts a handler of this class in the place of a session's own. */
+        /** Replaces a session's handler by one of this class. */
         static JudgedActions of(AgentInterface world) {
             JudgedActions judged = new JudgedActions();
             try {
@@ -397,7 +398,7 @@ public final class Simulator {
             return judged;
         }
 
-        /** Does what the package's method does. Its disconnect reports no success, so a valid one counts as carried out. */
+        /** Works like the package's method. A valid disconnect counts as performed, although the package reports no success. */
         @Override
         public String runQueuedActions() {
             Action[] queued = new Action[queuedActions().size()];
@@ -421,24 +422,24 @@ public final class Simulator {
     }
 
     /**
-     * Loads the package's EnvObject with `return (int) uuid()` as its hashCode: it says that objects with the same uuid are equal, but
-     * leaves hashCode as it is. With a constant identity hash its sets would be long chains.
+     * Loads the package's EnvObject with `return (int) uuid()` as its hashCode. The package compares objects by uuid, but inherits
+     * hashCode. With a constant identity hash, all objects of a set would share one bucket.
      *
-     * @param quick Whether the objects in an object are also gathered in one set, not in a copy of it for each of them; see `joined`.
-     *     A reset is then a tenth faster. Their order stays what it is without.
+     * @param quick Whether an object's content is also collected in one set instead of a copy per element, see `joined`. A reset is
+     *     then a tenth faster. The order of the content does not change.
      */
     public static void loadEnvObject(boolean quick) throws IOException, ReflectiveOperationException {
         byte[] original;
         try (InputStream file = Simulator.class.getResourceAsStream("/scienceworld/struct/EnvObject.class")) {
             original = file.readAllBytes();
         }
-        ByteBuffer type = ByteBuffer.wrap(original); // the names are those of the class file format, Java's specification, chapter 4
-        int[] constants = new int[type.getShort(8)]; // where each begins
+        ByteBuffer type = ByteBuffer.wrap(original); // names follow the class file format (JVM specification, chapter 4)
+        int[] constants = new int[type.getShort(8)]; // the offset of each
         type.position(10);
         for (int index = 1; index < constants.length; index++) {
             constants[index] = type.position();
             int tag = type.get();
-            if (tag == 5 || tag == 6) { // long and double count twice
+            if (tag == 5 || tag == 6) { // long and double take two entries
                 index++;
             }
             skip(type, tag == 1 ? type.getShort() : tag == 5 || tag == 6 ? 8 : tag == 7 || tag == 8 || tag == 16 ? 2 : tag == 15 ? 3 : 4);
@@ -466,8 +467,8 @@ public final class Simulator {
         int add = more.member(11, set, "$plus$plus$eq", "(Lscala/collection/TraversableOnce;)Lscala/collection/generic/Growable;");
         String joining = "(L" + SET + ";Lscala/collection/GenTraversableOnce;)L" + SET + ";";
         int joined = more.member(10, thisClass, "joined", joining);
-        // static Set joined(Set some, GenTraversableOnce more): some.size() > 4 ? some ++= more : some ++ more. The sets are made immutable
-        // in the end, and of those only the ones of up to four elements are in the order in which they were filled.
+        // static Set joined(Set some, GenTraversableOnce more): some.size() > 4 ? some ++= more : some ++ more. The sets finally become
+        // immutable. Only immutable sets of up to four elements keep their insertion order.
         writeMethod(method, 9, more.text("joined"), more.text(joining), code, new int[] {2, 2}, new int[] {
             0x2a, 0xb9, size >> 8, size, 1, 0, 0x07, 0xa3, 0, 11, // aload_0, invokeinterface size, iconst_4, if_icmpgt +11
             0x2a, 0x2b, 0xb9, plus >> 8, plus, 2, 0, 0xb0, // aload_0, aload_1, invokeinterface ++, areturn
@@ -517,7 +518,7 @@ public final class Simulator {
     private static final String SET = "scala/collection/mutable/Set";
     private static final String GATHERS = "getContainedObjectsAndPortalsRecursive";
 
-    /** Constants that are put behind those of a class file. */
+    /** Constants to append to those of a class file. */
     private static final class Constants {
         private final DataOutputStream out;
         int next;
@@ -553,7 +554,7 @@ public final class Simulator {
         }
     }
 
-    /** A method with its code; at `target`, unless 0, something jumps there with nothing on the stack. */
+    /** A method with its code. Unless 0, `target` is a jump target with an empty stack. */
     private static void writeMethod(
             DataOutputStream out, int access, int name, int descriptor, int codeName, int[] stackAndLocals, int[] code, int frames, int target)
             throws IOException {
@@ -577,7 +578,7 @@ public final class Simulator {
         }
     }
 
-    /** Whether the five bytes at `at` call `++` of a mutable set. */
+    /** Whether the five bytes at `at` call `++` on a mutable set. */
     private static boolean isPlusOfSets(ByteBuffer type, int at, int[] constants) {
         int index = type.getShort(at + 1) & 0xffff;
         if ((type.get(at) & 0xff) != 0xb9 || type.getShort(at + 3) != 0x200 || index >= constants.length) {
@@ -606,7 +607,7 @@ public final class Simulator {
         type.position(type.position() + bytes);
     }
 
-    /** Where the simulator's printing goes. */
+    /** Discards the simulator's output. */
     private static final class Silence extends PrintStream {
         Silence() {
             super(OutputStream.nullOutputStream());

@@ -78,7 +78,7 @@ def frame(operation: str, arguments: tuple[int | str, ...]) -> bytes:
     return struct.pack(">i", len(content)) + content
 
 
-def served(content: bytes) -> Answer:
+def decode_answer(content: bytes) -> Answer:
     """Decode the content of an answer frame.
 
     Raises:

@@ -53,7 +53,7 @@ def command() -> list[str]:
     """
     java = shutil.which("java")
     if java is None:
-        raise JavaMissingError(f"SciWorld's simulator needs Java, and there is none; run: {INSTALL}")
+        raise JavaMissingError(f"SciWorld needs Java, which is not installed; run: {INSTALL}")
     return [java, *FLAGS, "-cp", str(package_folder() / "scienceworld.jar"), str(SOURCE)]
 
 
@@ -63,10 +63,11 @@ def package_folder() -> Path:
     Raises:
         SimulatorError: The package is not installed, or has another version.
     """
+    install = f"run: pip install scienceworld=={PACKAGE_VERSION}"
     found = importlib.util.find_spec("scienceworld")
     if found is None or found.origin is None:
-        raise SimulatorError(f"SciWorld needs the scienceworld package; run: pip install scienceworld=={PACKAGE_VERSION}")
+        raise SimulatorError(f"SciWorld needs the package scienceworld, which is not installed; {install}")
     version = importlib.metadata.version("scienceworld")
     if version != PACKAGE_VERSION:
-        raise SimulatorError(f"the scienceworld package is {version}; run: pip install scienceworld=={PACKAGE_VERSION}")
+        raise SimulatorError(f"SciWorld needs scienceworld {PACKAGE_VERSION}, not {version}; {install}")
     return Path(found.origin).parent

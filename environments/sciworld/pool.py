@@ -21,9 +21,9 @@ MOST_PROCESSES = 8
 class SimulatorPool:
     """Simulators on demand, one per CPU core up to `MOST_PROCESSES`. All methods are thread-safe.
 
-    A simulator is worn after a fixed number of episodes. Once a replacement is ready, new episodes
-    no longer start in the worn one. It ends with its last session. Memory leaks of the Java virtual
-    machine or the package therefore cannot accumulate.
+    A simulator is replaced after a fixed number of episodes. Once its successor is ready, new
+    episodes no longer start in the old one, which ends with its last session. Memory leaks of the
+    Java virtual machine or the package therefore cannot accumulate.
     """
 
     def __init__(self, processes: int | None = None, episodes: int = EPISODES_PER_PROCESS) -> None:
@@ -49,7 +49,7 @@ class SimulatorPool:
             while len(self._serving) < self.processes:
                 self._add()
 
-    def place(self, held: Simulator | None) -> Simulator:
+    def assign(self, held: Simulator | None) -> Simulator:
         """Assign a simulator to a new episode and count the session as its user.
 
         Args:
@@ -59,16 +59,16 @@ class SimulatorPool:
             JavaMissingError, SimulatorError: A simulator cannot be started.
         """
         with self._lock:
-            self._tend()
+            self._replace_old()
             chosen = held if held in self._serving else self._choose()
             if chosen is not held:
                 chosen.sessions += 1
             chosen.episodes += 1
         if held is not None and chosen is not held:
-            self.leave(held)
+            self.release(held)
         return chosen
 
-    def leave(self, held: Simulator) -> None:
+    def release(self, held: Simulator) -> None:
         """Release a session's simulator. A retired simulator ends with its last session."""
         with self._lock:
             held.sessions -= 1
@@ -93,24 +93,24 @@ class SimulatorPool:
 
     def _add(self) -> Simulator:
         self._serving.append(Simulator())
-        log.info("a simulator starts", extra={"simulator": self._serving[-1].pid})
+        log.info("starting a simulator", extra={"simulator": self._serving[-1].pid})
         return self._serving[-1]
 
-    def _tend(self) -> None:
-        """Replace simulators that are worn or have ended."""
+    def _replace_old(self) -> None:
+        """Replace simulators that have ended or have hosted enough episodes."""
         self._serving = [each for each in self._serving if not each.gone]
-        for worn, fresh in list(self._successors.items()):
-            if worn not in self._serving or fresh.gone:
-                del self._successors[worn]
+        for old, fresh in list(self._successors.items()):
+            if old not in self._serving or fresh.gone:
+                del self._successors[old]
                 if not fresh.gone:
                     self._serving.append(fresh)
-        for place, worn in enumerate(self._serving):
-            if worn.episodes < self._episodes:
+        for place, old in enumerate(self._serving):
+            if old.episodes < self._episodes:
                 continue
-            if worn not in self._successors:
-                self._successors[worn] = Simulator()
-            elif self._successors[worn].ready():
-                self._serving[place] = self._successors.pop(worn)
-                log.info("a simulator is replaced", extra={"worn": worn.pid, "simulator": self._serving[place].pid})
-                if not worn.sessions:
-                    worn.end()
+            if old not in self._successors:
+                self._successors[old] = Simulator()
+            elif self._successors[old].ready():
+                self._serving[place] = self._successors.pop(old)
+                log.info("replaced a simulator", extra={"old": old.pid, "simulator": self._serving[place].pid})
+                if not old.sessions:
+                    old.end()

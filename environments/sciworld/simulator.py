@@ -19,7 +19,7 @@ import weakref
 from collections import deque
 from dataclasses import dataclass
 
-from environments.sciworld.frames import Answer, JavaMissingError, SimulatorError, SimulatorGoneError, frame, served
+from environments.sciworld.frames import Answer, JavaMissingError, SimulatorError, SimulatorGoneError, decode_answer, frame
 from environments.sciworld.java import INSTALL, command, package_folder
 
 START_S = 180.0
@@ -29,7 +29,7 @@ END_S = 5.0
 CHECK_S = 1.0
 """Seconds between two deadline checks of an event loop."""
 AHEAD = 4
-"""Maximum number of requests in the pipe. The simulator then need not wait for the event loop. They
+"""Maximum number of requests in the pipe, so that the simulator need not wait for the event loop. They
 fit the pipe's buffer, so writes never block.
 """
 
@@ -37,7 +37,7 @@ fit the pipe's buffer, so writes never block.
 class Simulator:
     """A process that hosts many sessions and performs one request at a time.
 
-    Requests may come from any thread. After the first call of `asked`, its event loop handles all
+    Requests may come from any thread. After the first call of `ask_awaited`, its event loop handles all
     requests. Waiting then blocks no thread and wakes none.
 
     Attributes:
@@ -64,14 +64,14 @@ class Simulator:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._waiting: deque[_Request] = deque()
         self._sent: deque[_Request] = deque()
-        self._late_at = 0.0
-        self._complaints = tempfile.TemporaryFile()  # noqa: SIM115
+        self._deadline = 0.0
+        self._stderr = tempfile.TemporaryFile()  # noqa: SIM115
         self._process = subprocess.Popen(
             java,
             bufsize=0,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            stderr=self._complaints,
+            stderr=self._stderr,
             cwd=package_folder(),
         )
         assert self._process.stdin is not None
@@ -109,12 +109,12 @@ class Simulator:
         with self._lock:
             loop = self._loop
             if loop is None:
-                return served(self._exchange(request, deadline_s))
-        return served(asyncio.run_coroutine_threadsafe(self._queue(request, deadline_s), loop).result())
+                return decode_answer(self._exchange(request, deadline_s))
+        return decode_answer(asyncio.run_coroutine_threadsafe(self._queue(request, deadline_s), loop).result())
 
-    async def asked(self, operation: str, *arguments: int | str, deadline_s: float = ANSWER_S) -> Answer:
+    async def ask_awaited(self, operation: str, *arguments: int | str, deadline_s: float = ANSWER_S) -> Answer:
         """Send a request and await the answer on the running event loop. See `ask`."""
-        return served(await self._queue(frame(operation, arguments), deadline_s))
+        return decode_answer(await self._queue(frame(operation, arguments), deadline_s))
 
     def tell(self, operation: str, *arguments: int | str) -> None:
         """Send a request and discard the answer. See `ask`.
@@ -139,7 +139,7 @@ class Simulator:
             with self._lock:
                 self._close()
         else:
-            loop.call_soon_threadsafe(self._fail, SimulatorGoneError("the simulator's process was ended"))
+            loop.call_soon_threadsafe(self._fail, SimulatorGoneError("the simulator's process was stopped"))
 
     def _exchange(self, frame: bytes, deadline_s: float) -> bytes:
         if self.gone:
@@ -170,23 +170,23 @@ class Simulator:
             # The first frame that arrives signals readiness.
             if not self._ready:
                 self._sent.append(_Request(b"", START_S, loop.create_future()))
-                self._late_at = loop.time() + START_S
+                self._deadline = loop.time() + START_S
             loop.add_reader(self._out, self._arrived)
-            loop.call_later(CHECK_S, self._look_at_clock)
+            loop.call_later(CHECK_S, self._check_deadline)
 
     def _enqueue(self, request: _Request) -> None:
         if self.gone:
             request.answer.set_exception(SimulatorGoneError("the simulator's process has ended"))
             return
         self._waiting.append(request)
-        self._send_ahead()
+        self._send_waiting()
 
-    def _send_ahead(self) -> None:
+    def _send_waiting(self) -> None:
         assert self._loop is not None
         while self._waiting and len(self._sent) < AHEAD:
             request = self._waiting.popleft()
             if not self._sent:
-                self._late_at = self._loop.time() + request.deadline_s
+                self._deadline = self._loop.time() + request.deadline_s
             self._sent.append(request)
             try:
                 self._send(request.frame)
@@ -205,22 +205,22 @@ class Simulator:
             if not request.answer.done():
                 request.answer.set_result(content)
             if self._sent:
-                self._late_at = self._loop.time() + self._sent[0].deadline_s
-        self._send_ahead()
+                self._deadline = self._loop.time() + self._sent[0].deadline_s
+        self._send_waiting()
 
-    def _look_at_clock(self) -> None:
+    def _check_deadline(self) -> None:
         assert self._loop is not None
         if self.gone:
             return
-        if self._sent and self._loop.time() >= self._late_at:
-            self._fail(SimulatorGoneError(f"the simulator gave no answer in {self._sent[0].deadline_s:g} s and was ended"))
+        if self._sent and self._loop.time() >= self._deadline:
+            self._fail(SimulatorGoneError(f"the simulator did not answer within {self._sent[0].deadline_s:g} s and was killed"))
             return
-        self._loop.call_later(CHECK_S, self._look_at_clock)
+        self._loop.call_later(CHECK_S, self._check_deadline)
 
     def _fail(self, fault: SimulatorError) -> None:
         assert self._loop is not None
         self.gone = True
-        if self._complaints.closed:
+        if self._stderr.closed:
             return
         self._loop.remove_reader(self._out)
         self._close()
@@ -245,7 +245,7 @@ class Simulator:
         deadline = time.monotonic() + deadline_s
         while (content := self._whole()) is None:
             if not self._arrival.poll(max(0.0, deadline - time.monotonic()) * 1000):
-                raise SimulatorGoneError(f"the simulator gave no answer in {deadline_s:g} s and was ended")
+                raise SimulatorGoneError(f"the simulator did not answer within {deadline_s:g} s and was killed")
             part = os.read(self._out, 65536)
             if not part:
                 raise self._ended()
@@ -267,18 +267,18 @@ class Simulator:
         """Kill the process and return an error that describes how it ended."""
         self._process.kill()
         status = self._process.wait()
-        self._complaints.seek(0)
-        said = self._complaints.read(4096).decode(errors="replace").strip()
+        self._stderr.seek(0)
+        output = self._stderr.read(4096).decode(errors="replace").strip()
         if self._ready:
-            return SimulatorGoneError(f"the simulator's process ended with status {status}: {said}")
+            return SimulatorGoneError(f"the simulator's process ended with status {status}: {output}")
         return JavaMissingError(
-            f"the simulator did not start (status {status}: {said}); it needs Java 11 or later with its compiler: {INSTALL}"
+            f"the simulator did not start (status {status}: {output}). It needs Java 11 or later with its compiler. Run: {INSTALL}"
         )
 
     def _close(self) -> None:
         self.gone = True
         self._finish()
-        self._complaints.close()
+        self._stderr.close()
 
 
 @dataclass(slots=True)

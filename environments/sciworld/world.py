@@ -31,7 +31,7 @@ BROKEN = "That cannot be done: the simulation breaks down over it. Everything is
 
 T = TypeVar("T")
 Ask = Callable[..., Awaitable[Answer]]
-"""Function that sends a request to a simulator: `Simulator.asked` or `_ask_now`. The latter waits
+"""Function that sends a request to a simulator: `Simulator.ask_awaited` or `_ask_now`. The latter waits
 without an event loop.
 """
 
@@ -48,11 +48,11 @@ class SciWorldEnvironment(AwaitedEnvironment):
             AgentGym's rules it is the current progress, and -1 once the task has failed.
     """
 
-    def __init__(self, pool: SimulatorPool, ways: dict[Task, tuple[str, ...]], rules: Rules = "ours") -> None:
+    def __init__(self, pool: SimulatorPool, solutions: dict[Task, tuple[str, ...]], rules: Rules = "ours") -> None:
         """
         Args:
             pool: Source of simulators.
-            ways: Cache of the expert's actions per task, shared by all sessions of an environment.
+            solutions: Cache of the expert's actions per task, shared by all sessions of an environment.
             rules: Scoring rules of a failed task.
         """
         self._rules = rules
@@ -60,7 +60,7 @@ class SciWorldEnvironment(AwaitedEnvironment):
         self.task_description = ""
         self.score = 0.0
         self._pool = pool
-        self._ways = ways
+        self._solutions = solutions
         self._number = next(_numbers)
         self._simulator: Simulator | None = None
         self._actions: list[str] = []
@@ -72,11 +72,11 @@ class SciWorldEnvironment(AwaitedEnvironment):
         Returns:
             The task description and the result of "look around".
         """
-        return _at_once(self._reset(index, _ask_now))
+        return _run(self._reset(index, _ask_now))
 
     def reset_awaited(self, index: int) -> Awaitable[str]:
         """Start task `index` on the running event loop. See `reset`."""
-        return self._reset(index, Simulator.asked)
+        return self._reset(index, Simulator.ask_awaited)
 
     async def _reset(self, index: int, ask: Ask) -> str:
         self.task = task(index)
@@ -95,11 +95,11 @@ class SciWorldEnvironment(AwaitedEnvironment):
         Raises:
             SimulatorGoneError: Several simulators in a row ended during this action.
         """
-        return _at_once(self._step(action, _ask_now))
+        return _run(self._step(action, _ask_now))
 
     def step_awaited(self, action: str) -> Awaitable[Step]:
         """Perform one action on the running event loop. See `step`."""
-        return self._step(action, Simulator.asked)
+        return self._step(action, Simulator.ask_awaited)
 
     async def _step(self, action: str, ask: Ask) -> Step:
         if self._over:
@@ -112,7 +112,7 @@ class SciWorldEnvironment(AwaitedEnvironment):
         try:
             answer = await self._ask(lambda simulator: ask(simulator, "s", self._number, action), ask)
         except RefusedRequestError as fault:
-            log.warning("the simulation broke down over an action", extra={"task": str(self.task), "fault": str(fault)})
+            log.warning("the simulator failed on an action", extra={"task": str(self.task), "fault": str(fault)})
             await self._rebuild(ask)
             return Step(BROKEN, 0.0, False, refused=True)
         self._actions.append(action)
@@ -133,16 +133,16 @@ class SciWorldEnvironment(AwaitedEnvironment):
         """
         if self._over or self.task is None:
             raise OracleError("no SciWorld episode is in progress")
-        if self.task not in self._ways:
+        if self.task not in self._solutions:
             name, variation = self.task.name, self.task.variation
-            answer = _at_once(self._ask(lambda simulator: _ask_now(simulator, "g", name, variation, deadline_s=EXPERT_S), _ask_now))
-            self._ways[self.task] = tuple(answer.text() for _ in range(answer.integer()))
-        way, done = self._ways[self.task], len(self._actions)
-        if list(way[:done]) != self._actions:
-            raise OracleError("the expert knows the way only from the start of the task, and this episode has left it")
-        if done == len(way):
-            raise OracleError("the expert knows no further action")
-        return way[done]
+            answer = _run(self._ask(lambda simulator: _ask_now(simulator, "g", name, variation, deadline_s=EXPERT_S), _ask_now))
+            self._solutions[self.task] = tuple(answer.text() for _ in range(answer.integer()))
+        solution, done = self._solutions[self.task], len(self._actions)
+        if list(solution[:done]) != self._actions:
+            raise OracleError("the expert solves a task only from its start, and this episode has left the expert's solution")
+        if done == len(solution):
+            raise OracleError("the expert's solution has no further action")
+        return solution[done]
 
     @property
     def objective(self) -> str:
@@ -172,7 +172,7 @@ class SciWorldEnvironment(AwaitedEnvironment):
         """Return action templates, objects in sight and goal progress as JSON."""
         if self._over:
             raise EpisodeOverError("no SciWorld episode is in progress; reset first")
-        answer = _at_once(self._ask(lambda simulator: _ask_now(simulator, "h", self._number), _ask_now))
+        answer = _run(self._ask(lambda simulator: _ask_now(simulator, "h", self._number), _ask_now))
         return json.dumps(
             {"possible_actions": answer.text().split("\n"), "possible_objects": answer.text().split("\n"), "goals": answer.text()}
         )
@@ -185,13 +185,13 @@ class SciWorldEnvironment(AwaitedEnvironment):
         simulator, self._simulator = self._simulator, None
         if simulator is not None:
             simulator.tell("e", self._number)
-            self._pool.leave(simulator)
+            self._pool.release(simulator)
 
     async def _rebuild(self, ask: Ask) -> str:
         """Start the task, replay the actions so far, and return the first observation."""
         assert self.task is not None
         for attempt in itertools.count(1):
-            self._simulator = self._pool.place(self._simulator)
+            self._simulator = self._pool.assign(self._simulator)
             try:
                 begun = await ask(self._simulator, "b", self._number, self.task.name, self.task.variation)
                 for action in self._actions:
@@ -214,7 +214,10 @@ class SciWorldEnvironment(AwaitedEnvironment):
             try:
                 return await request(self._simulator)
             except SimulatorGoneError as gone:
-                log.warning("a session is built again", extra={"task": str(self.task), "turn": len(self._actions), "fault": str(gone)})
+                log.warning(
+                    "rebuilding a session in another simulator",
+                    extra={"task": str(self.task), "turn": len(self._actions), "fault": str(gone)},
+                )
                 if attempt == ATTEMPTS:
                     raise
                 await self._rebuild(ask)
@@ -225,14 +228,14 @@ async def _ask_now(simulator: Simulator, operation: str, *arguments: int | str, 
     return simulator.ask(operation, *arguments, deadline_s=deadline_s)
 
 
-def _at_once(work: Coroutine[None, None, T]) -> T:
+def _run(work: Coroutine[None, None, T]) -> T:
     """Run a coroutine that never waits on an event loop, and return its result."""
     try:
         work.send(None)
     except StopIteration as finished:
         result: T = finished.value
         return result
-    raise AssertionError("this waits on an event loop")
+    raise AssertionError("the coroutine waits on an event loop")
 
 
 class SciWorld(World):
@@ -269,12 +272,12 @@ class SciWorld(World):
         self.version = version_under(rules, VERSION)
         self.reward_range = (0.0, 1.0) if rules == "ours" else (FAILED - 1.0, 1.0)
         self._pool = SimulatorPool(processes, episodes)
-        self._ways: dict[Task, tuple[str, ...]] = {}
+        self._solutions: dict[Task, tuple[str, ...]] = {}
         self.max_sessions = self._pool.processes * SESSIONS_PER_PROCESS
 
     def create(self) -> SciWorldEnvironment:
         """Return a new session, before its first reset."""
-        return SciWorldEnvironment(self._pool, self._ways, self.rules)
+        return SciWorldEnvironment(self._pool, self._solutions, self.rules)
 
     def prepare(self) -> None:
         """Start the simulators, which takes some seconds."""

@@ -7,22 +7,22 @@ packages, or describe made-up islands. Set SEARCHQA_DATA to use the published qu
 from environments.package import WorldPackage
 
 RELATIONS = ("capital", "castle", "harbour", "lake", "peak")
-"""What islands have. Each relation has lists that hold it out."""
+"""The relations of islands. Each has lists that hold it out."""
 TASK_LISTS = {
-    "train": "questions to learn from",
-    "validation": "questions to tune on",
+    "train": "questions for training",
+    "validation": "questions for validation",
     "test": "held-out questions",
     "new-templates": "the questions of test whose wording occurs in no other split",
     "hops-1": "all questions whose answer takes 1 passage",
     "hops-2": "all questions whose answer takes 2 passages",
     "hops-3": "all questions whose answer takes 3 passages",
-    "searchqa-ours-400": "400 questions of test, its kinds in turn",
+    "searchqa-ours-400": "400 questions of test, spread evenly over its kinds",
     **{
         name: text
         for side, use in {
             "lessons": "for demonstrations",
-            "train": "to learn from",
-            "validation": "to tune on",
+            "train": "for training",
+            "validation": "for validation",
             "test": "held out",
         }.items()
         for name, text in (

@@ -26,17 +26,15 @@ def main(arguments: list[str] | None = None) -> int:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     commands = parser.add_subparsers(dest="source", required=True)
-    facts = commands.add_parser("facts", help="the embedded questions, from facts of installed packages; a server does this by itself")
-    facts.add_argument("--output", type=Path, help="a folder that does not exist yet (default: where servers look)")
+    facts = commands.add_parser("facts", help="the embedded questions, from facts of installed packages; servers also do this on first use")
+    facts.add_argument("--output", type=Path, help="new folder (default: the folder that servers read)")
     published = commands.add_parser(
         "published",
         help="a Wikipedia dump and published question sets",
         epilog=EXAMPLE,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    published.add_argument(
-        "--output", type=Path, required=True, help="a folder that does not exist yet; name it to servers in SEARCHQA_DATA"
-    )
+    published.add_argument("--output", type=Path, required=True, help="new folder; set SEARCHQA_DATA of servers to it")
     published.add_argument("--corpus", type=Path, required=True, help='passages: .jsonl or .jsonl.gz of {"id", "contents": "title\\ntext"}')
     published.add_argument(
         "--questions",
@@ -49,14 +47,12 @@ def main(arguments: list[str] | None = None) -> int:
     )
     published.add_argument("--retriever", choices=("bm25", "dense"), default="bm25", help="how passages are found (default: %(default)s)")
     published.add_argument("--encoder", default="intfloat/e5-base-v2", help="dense: name or folder of the E5 model (default: %(default)s)")
-    published.add_argument("--batch", type=int, default=256, help="dense: passages turned into vectors at once (default: %(default)s)")
-    published.add_argument(
-        "--faiss-index", type=Path, help="dense: a FAISS index of the corpus's vectors that exists already, e.g. e5_Flat.index"
-    )
+    published.add_argument("--batch", type=int, default=256, help="dense: passages encoded per batch (default: %(default)s)")
+    published.add_argument("--faiss-index", type=Path, help="dense: an existing FAISS index of the corpus, e.g. e5_Flat.index")
     parsed = parser.parse_args(arguments)
     try:
         if parsed.output is not None and parsed.output.exists():
-            parser.error(f"--output {parsed.output} exists already; name another folder or remove it")
+            parser.error(f"--output {parsed.output} exists; give another folder or remove this one")
         if parsed.source == "facts":
             from environments.searchqa.facts.cache import facts_corpus, facts_folder
             from environments.searchqa.settings import Settings

@@ -123,7 +123,7 @@ class Corpus:
             self._questions = MappedLines(folder / QUESTIONS)
             self.lists: Mapping[str, tuple[int, ...]] = msgspec.json.decode((folder / LISTS).read_bytes(), type=dict[str, tuple[int, ...]])
         except (OSError, ValueError, EOFError) as fault:  # msgspec's errors are ValueErrors
-            raise SearchDataError(f"{folder} cannot be opened ({fault}); build it anew: {BUILD_HELP}") from fault
+            raise SearchDataError(f"{folder} cannot be opened ({fault}); build it again: {BUILD_HELP}") from fault
 
     def question(self, index: int) -> Question:
         """Return the question of task `index`.

@@ -56,7 +56,7 @@ def files_of_sets(arguments: Iterable[str]) -> dict[str, Path]:
     for argument in arguments:
         name, _, path = argument.partition("=")
         if name not in RANGES and name not in MERGED:
-            raise SearchDataError(f"--questions {argument}: SET=FILE, where SET is one of {', '.join((*RANGES, *MERGED))}")
+            raise SearchDataError(f"--questions {argument}: write SET=FILE, where SET is one of {', '.join((*RANGES, *MERGED))}")
         if not Path(path).is_file():
             raise SearchDataError(f"--questions {argument}: there is no file {path!r}")
         files[name] = Path(path)
@@ -80,34 +80,34 @@ def build_published(output: Path, corpus: Path, files: Mapping[str, Path], vecto
     sets = tqdm(read_sets(files), "questions", disable=None)
     questions = {index: Question(question, answers, group) for index, group, question, answers in sets}
     with atomic_folder(output) as folder:
-        _bring(corpus, folder / PASSAGES)
+        _link_or_copy(corpus, folder / PASSAGES)
         count = _find_lines(folder / PASSAGES, corpus)
         if vectors is None:
             ranking = ranked_by()
             build_bm25(folder / "bm25", tqdm(_texts(folder), "index", count, disable=None))
         elif vectors.index is not None:
             ranking = "faiss"
-            _bring(vectors.index, folder / FAISS)
+            _link_or_copy(vectors.index, folder / FAISS)
             held = len(FaissVectors(folder / FAISS))
             if held != count:
                 raise SearchDataError(
-                    f"{vectors.index} holds {held} vectors, but {corpus} has {count} passages; they do not belong together"
+                    f"{vectors.index} has {held} vectors, but {corpus} has {count} passages; give the index of this corpus"
                 )
         else:
             ranking = "float16"
             encoder = vectors.encoder if vectors.encoder is not None else E5(vectors.model)
             build_vectors(folder, _texts(folder), count, encoder, vectors.batch)
         write_questions(folder, questions, _lists(questions))
-        about = About("published", "", "dense" if vectors else "bm25", count, _found_anywhere(vectors.model) if vectors else None)
+        about = About("published", "", "dense" if vectors else "bm25", count, _absolute(vectors.model) if vectors else None)
         return finish(folder, about, ranking)
 
 
-def _found_anywhere(model: str) -> str:
+def _absolute(model: str) -> str:
     """Return a local model folder as an absolute path, or a hub name unchanged."""
     return str(Path(model).resolve()) if Path(model).is_dir() else model
 
 
-def _bring(source: Path, target: Path) -> None:
+def _link_or_copy(source: Path, target: Path) -> None:
     """Hard-link a file, or copy it where that fails. Unpack it if it is compressed by gzip."""
     try:
         if source.suffix == ".gz":
@@ -135,13 +135,13 @@ def _find_lines(path: Path, corpus: Path) -> int:
             try:
                 empty = not passage_of(line).full.strip()
             except msgspec.DecodeError as fault:
-                raise SearchDataError(f'{corpus}, line {number} is no {{"id", "contents"}} in JSON: {fault}') from fault
+                raise SearchDataError(f'{corpus}, line {number} is not a JSON object with "id" and "contents": {fault}') from fault
             if empty:
                 raise SearchDataError(f'{corpus}, line {number} has neither "contents" nor "title" and "text"')
             offsets.append(offsets[-1] + len(line))
             bar.update(len(line))
     if len(offsets) == 1:
-        raise SearchDataError(f"{corpus} holds no passages")
+        raise SearchDataError(f"{corpus} has no passages")
     save_offsets(path, offsets)
     return len(offsets) - 1
 
@@ -162,19 +162,19 @@ def _lists(questions: Mapping[int, Question]) -> dict[str, list[int]]:
     - "searchqa-ours-400": 400 test questions, taken from the sets in turn.
     """
     lists: dict[str, list[int]] = {name: [] for name in ("train", "validation", "test")}
-    said = {index: normalise(question.question) for index, question in questions.items()}
-    tested = {said[index] for index, question in questions.items() if question.group.endswith("-test")}
+    texts = {index: normalise(question.question) for index, question in questions.items()}
+    tested = {texts[index] for index, question in questions.items() if question.group.endswith("-test")}
     for index, question in sorted(questions.items()):
         if question.group.endswith("-test"):
             names = ["test", question.group]
-        elif said[index] in tested:
+        elif texts[index] in tested:
             names = []
-        elif hashed_fraction("validation", said[index]) < VALIDATION_SHARE:
+        elif hashed_fraction("validation", texts[index]) < VALIDATION_SHARE:
             names = ["validation"]
         else:
             names = ["train", question.group]
         for name in names:
             lists.setdefault(name, []).append(index)
-    groups = [sorted(lists.get(f"{name}-test", ()), key=lambda index: shuffle_key("evaluation", said[index])) for name in TEST_SETS]
+    groups = [sorted(lists.get(f"{name}-test", ()), key=lambda index: shuffle_key("evaluation", texts[index])) for name in TEST_SETS]
     lists[EVALUATION] = round_robin(groups)[:EVALUATION_SIZE]
     return lists

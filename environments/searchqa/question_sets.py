@@ -50,12 +50,12 @@ def read_sets(files: Mapping[str, Path]) -> Iterator[tuple[int, str, str, tuple[
             number = counts.get(group, 0)
             counts[group] = number + 1
             if number >= len(RANGES[group]):
-                raise SearchDataError(f"{path} holds more than the {len(RANGES[group])} questions of {group}; is it another split?")
+                raise SearchDataError(f"{path} has more than the {len(RANGES[group])} questions of {group}; give the file of this split")
             try:
                 question, answers = _question_of(record)
             except (KeyError, TypeError, ValueError) as fault:
                 raise SearchDataError(
-                    f"{path}, question {place}: its fields {', '.join(map(str, record))} are those of no published format that is known "
+                    f"{path}, question {place}: unknown format with the fields {', '.join(map(str, record))} "
                     f"({type(fault).__name__}: {fault})"
                 ) from fault
             yield RANGES[group][number], group, question, answers
@@ -86,7 +86,7 @@ def _question_of(record: Mapping[str, Any]) -> tuple[str, tuple[str, ...]]:
 
 def _text(value: Any) -> str:
     if not isinstance(value, str):
-        raise TypeError(f"{value!r} is no text")
+        raise TypeError(f"{value!r} is not a text")
     return value
 
 

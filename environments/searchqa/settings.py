@@ -7,12 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from environments.environment import WorldError
+from environments.environment import SettingsError
 from environments.searchqa.corpus import BUILD_HELP
-
-
-class SettingsError(WorldError):
-    """An environment variable has an invalid value."""
 
 
 @dataclass(frozen=True)
@@ -43,25 +39,24 @@ class Settings:
         """Read the settings from environment variables.
 
         Raises:
-            SettingsError: A value is invalid. The message names the variable and its allowed
-                values.
+            SettingsError: A value is invalid.
         """
         data = variables.get("SEARCHQA_DATA")
         cache = variables.get("SEARCHQA_CACHE")
         home = variables.get("XDG_CACHE_HOME")
         wrong = variables.get("SEARCHQA_WRONG_ANSWER", "end")
         if wrong not in ("end", "continue"):
-            raise SettingsError(f'SEARCHQA_WRONG_ANSWER is "end" or "continue", not {wrong!r}')
+            raise SettingsError("SEARCHQA_WRONG_ANSWER", f'is {wrong!r}; set it to "end" or "continue"')
         form = variables.get("SEARCHQA_FORMAT_REWARD", "0")
         try:
             share = float(form)
         except ValueError:
             share = -1.0
         if not 0 <= share <= 1:
-            raise SettingsError(f"SEARCHQA_FORMAT_REWARD is a number from 0 to 1, not {form!r}")
+            raise SettingsError("SEARCHQA_FORMAT_REWARD", f"is {form!r}; set it to a number from 0 to 1")
         folder = Path(cache) if cache else Path(home) / "agentgym-pipeline" / "searchqa" if home else cls.cache
         if data and not os.path.isdir(os.path.expanduser(data)):
-            raise SettingsError(f"SEARCHQA_DATA is {data!r}, which is no folder; to build one: {BUILD_HELP}")
+            raise SettingsError("SEARCHQA_DATA", f"is {data!r}, which is not a folder; to build one: {BUILD_HELP}")
         return cls(_path(data) if data else None, _path(folder), wrong == "end", share)
 
 

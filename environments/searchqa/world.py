@@ -129,7 +129,7 @@ class SearchQAEnvironment(Environment):
     def oracle_thought(self) -> str:
         """Return what the last missing passage stated, e.g. "The lake of Badok Defam is Lake Habim."
 
-        Empty before the first passage, and if the corpus does not say what its passages state.
+        Empty before the first passage, and if the corpus does not contain what its passages state.
         """
         if self.task is None:
             raise OracleError("no SearchQA episode is in progress")
@@ -194,12 +194,12 @@ class SearchQA(World):
         for collection in about.collections:
             self._retrievers[collection] = open_retriever(self._corpus.folder / collection, None)
         self.blocking = about.retriever == "dense" or about.passages > MANY_PASSAGES
-        changes = (
+        suffixes = (
             (rules == "ours", "-strict" if self._settings.wrong_ends else "-guessing"),
             (self._settings.format_reward, f"-form{self._settings.format_reward:g}"),
         )
         self.instruction = f"{INSTRUCTION} {ONE_ATTEMPT if self._settings.wrong_ends else MORE_ATTEMPTS}"
-        self.version = version_under(rules, about.version + "".join(said for changed, said in changes if changed))
+        self.version = version_under(rules, about.version + "".join(suffix for applies, suffix in suffixes if applies))
 
     def create(self) -> SearchQAEnvironment:
         """Create a session, which must be reset before its first step."""

@@ -2,51 +2,41 @@
 
 from environments.package import WorldPackage
 
+_FAMILIES = {
+    "": "goals",
+    "wood-": "goals of the wood family, which logs alone make,",
+    "short-": "goals that take the oracle 2 to 5 turns",
+    "deep-": "goals that take the oracle 6 to 12 turns",
+}
 TASK_LISTS = {
-    "train": "training goals; validation and test have other templates (plans without their names)",
-    "validation": "goals to choose settings by, of templates that no other list has",
-    "test": "held-out goals, of templates that no other list has",
-    "renamed-train": "train under 50 other sets of names each, for demonstrations and training",
-    "fresh-validation": "goals of train under names never trained on: measures reading",
-    "fresh-test": "the same under yet other names, held out",
-    "wood-train": "the wood family's goals (what logs alone make) in train",
-    "wood-validation": "the wood family's goals in validation",
-    "wood-test": "the wood family's goals in test",
-    "wood-renamed-train": "wood-train under 50 other sets of names each, for demonstrations and training",
-    "wood-fresh-validation": "goals of wood-train under names never trained on: measures reading",
-    "wood-fresh-test": "the same under yet other names, held out",
-    "short-train": "goals of train that take the oracle 2 to 5 turns",
-    "short-validation": "goals of validation that take the oracle 2 to 5 turns",
-    "short-test": "goals of test that take the oracle 2 to 5 turns",
-    "short-renamed-train": "short-train under 50 other sets of names each, for demonstrations and training",
-    "short-fresh-validation": "goals of short-train under names never trained on: measures reading",
-    "short-fresh-test": "the same under yet other names, held out",
-    "deep-train": "goals of train that take the oracle 6 to 12 turns",
-    "deep-validation": "goals of validation that take the oracle 6 to 12 turns",
-    "deep-test": "goals of test that take the oracle 6 to 12 turns",
-    "deep-renamed-train": "deep-train under 50 other sets of names each, for demonstrations and training",
-    "deep-fresh-validation": "goals of deep-train under names never trained on: measures reading",
-    "deep-fresh-test": "the same under yet other names, held out",
-    "nonce-train": "goals of 2 to 4 turns, words and counts drawn anew for each task; split by template on their own",
-    "nonce-validation": "such goals under made-up words with the game's counts, of templates that no other nonce list has",
-    "nonce-test": "the same of yet other templates, held out",
-    "nonce-fresh-validation": "goals of nonce-train under draws never trained on",
-    "nonce-fresh-test": "the same under yet other draws, held out",
-    "one-command-lessons": "goals of one command among one to ten, words and counts drawn for each task: for demonstrations",
-    "one-command-train": "goals of one command among ten, drawn likewise: more commands than turns",
-    "one-command-validation": "the same, of templates (counts) that no lesson and no training task shows",
-    "one-command-test": "the same of yet other templates, held out",
-    "one-command-fresh-validation": "goals of one-command-train under draws never trained on",
-    "one-command-fresh-test": "the same under yet other draws, held out",
-    "chains-lessons": "goals of 3 to 12 turns, words and counts drawn, each command once, in chains of up to 4: for demonstrations",
-    "chains-train": "goals drawn likewise, for reinforcement",
-    "chains-validation": "the same of 6 to 12 turns, of templates that no lesson and no training task shows or contains",
-    "chains-test": "the same of yet other templates, held out",
-    "depth-1": "all goals that take 1 layer of crafting",
-    "depth-2": "all goals that take 2 layers of crafting",
-    "depth-3": "all goals that take 3 layers of crafting",
-    "depth-4": "all goals that take 4 layers of crafting",
-    "textcraft-ours-100": "100 tasks of test, its depths in proportion",
+    **{
+        f"{family}{name}": text
+        for family, goals in _FAMILIES.items()
+        for name, text in {
+            "train": f"{goals} for training",
+            "validation": f"{goals} for validation, of templates (plans without names) in no other list",
+            "test": f"{goals} held out, of templates in no other list",
+            "renamed-train": f"the goals of {family}train under 50 sets of other names each, for training",
+            "fresh-validation": f"goals of {family}train under names that training does not use",
+            "fresh-test": f"goals of {family}train under further unused names, held out",
+        }.items()
+    },
+    "nonce-train": "goals of 2 to 4 turns with made-up words and random counts per task",
+    "nonce-validation": "such goals with the game's counts, of templates in no other nonce list",
+    "nonce-test": "such goals of further templates, held out",
+    "nonce-fresh-validation": "goals of nonce-train with words and counts that training does not use",
+    "nonce-fresh-test": "goals of nonce-train with further unused words and counts, held out",
+    "one-command-lessons": "goals of one command among one to ten, with random words and counts, for demonstrations",
+    "one-command-train": "such goals with one command among ten, which is more than the turns allow to try",
+    "one-command-validation": "such goals of templates (counts) that neither lessons nor training use",
+    "one-command-test": "such goals of further templates, held out",
+    "one-command-fresh-validation": "goals of one-command-train with words and counts that training does not use",
+    "one-command-fresh-test": "goals of one-command-train with further unused words and counts, held out",
+    "chains-lessons": "goals of 3 to 12 turns in chains of up to 4 commands, with random words and counts, for demonstrations",
+    "chains-train": "such goals for RL",
+    "chains-validation": "such goals of 6 to 12 turns, of templates that no lesson and no training task contains",
+    "chains-test": "such goals of further templates, held out",
+    "textcraft-ours-100": "100 tasks of test, in proportion to its crafting depths",
 }
 """Task list name -> description."""
 
@@ -54,7 +44,7 @@ TASK_LISTS = {
 def task_of_goal(goal: str) -> int:
     """Return the task index of a goal, e.g. "dark oak sign".
 
-    AgentGym's index of a goal differs between servers, so goals are looked up by name. See
+    AgentGym's servers number goals differently, so goals are looked up by name. See
     `environments.textcraft.tasks.task_of`.
     """
     from environments.textcraft.tasks import task_of

@@ -8,7 +8,7 @@ from functools import cache
 
 from environments.task_lists import named
 from environments.textcraft.chains import LISTS as CHAINS
-from environments.textcraft.goals import MAX_DEPTH, goals, wood_goals
+from environments.textcraft.goals import goals, wood_goals
 from environments.textcraft.one_command import FRESH, HELD_OUT, LESSONS, N_HELD_OUT, TRAIN, one_command_goals
 from environments.textcraft.renaming import Renaming, renaming
 from environments.textcraft.splits import DEEP_TURNS, nonce_splits, plan_to, shuffled, splits
@@ -57,7 +57,6 @@ def task_lists() -> dict[str, tuple[int, ...]]:
     lists |= {f"nonce-{name}": some for name, some in _nonce().items()}
     lists |= {f"one-command-{name}": some for name, some in _one_command().items()}
     lists |= {f"chains-{name}": list(some) for name, some in CHAINS.items()}
-    lists |= {f"depth-{level}": [index for index in indices if depth(index) == level] for level in range(1, MAX_DEPTH + 1)}
     by_name = [goals().index(name) for name in shuffled("evaluation", [goal(index) for index in lists["test"]])]
     lists[EVALUATION] = _in_proportion(by_name, depth, EVALUATION_SIZE)
     return {name: tuple(sorted(some)) for name, some in lists.items()}
@@ -78,12 +77,12 @@ def _renamed(tasks: Collection[int]) -> Iterator[int]:
     A leaking task names a held-out goal after renaming, or shows how such a goal is made.
     """
     held_out = [goal for goal, split in splits().items() if split != "train"]
-    given_away = {_words(goal) for goal in held_out} | {_words(plan_to(goal)[-1]) for goal in held_out}
+    leaked = {_words(goal) for goal in held_out} | {_words(plan_to(goal)[-1]) for goal in held_out}
     for variant in TRAIN_VARIANTS:
         for plain in tasks:
             index, wanted = plain + variant * len(goals()), goal(plain)
             there = renaming_of(index).there
-            if given_away.isdisjoint(_exchanged(_words(text), there) for text in (wanted, *plan_to(wanted))):
+            if leaked.isdisjoint(_exchanged(_words(text), there) for text in (wanted, *plan_to(wanted))):
                 yield index
 
 

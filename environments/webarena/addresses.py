@@ -8,7 +8,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from urllib.parse import urlsplit
 
-from environments.environment import WorldError
+from environments.environment import SettingsError
 
 NAMES = ("shopping_admin", "shopping", "reddit", "gitlab", "map", "wikipedia", "homepage")
 """WebArena's sites. In capitals they name environment variables and placeholders in task files.
@@ -37,10 +37,6 @@ _PUBLISHED = {
 CONNECT_S = 10.0
 
 
-class SiteMissingError(WorldError):
-    """A site's URL is missing, invalid or unreachable."""
-
-
 class OutsideSitesError(Exception):
     """An address that is not part of the task's sites. The message addresses the agent."""
 
@@ -67,13 +63,13 @@ class Addresses:
         """Replace placeholders such as __SHOPPING__ in `text` by URLs.
 
         Raises:
-            SiteMissingError: A site of a placeholder has no URL.
+            SettingsError: A site of a placeholder has no URL.
         """
         for name in NAMES:
             placeholder = f"__{name.upper()}__"
             if placeholder in text:
                 if name not in self.urls:
-                    raise SiteMissingError(f"the site {name!r} has no URL: set the environment variable {name.upper()}")
+                    raise _no_url(name)
                 text = text.replace(placeholder, self.urls[name])
         return text
 
@@ -81,11 +77,11 @@ class Addresses:
         """Return the host of each site and of the homepage, with the port if it is not the default.
 
         Raises:
-            SiteMissingError: One of the sites has no URL.
+            SettingsError: One of the sites has no URL.
         """
         missing = [name for name in sites if name not in self.urls]
         if missing:
-            raise SiteMissingError(f"the site {missing[0]!r} has no URL: set the environment variable {missing[0].upper()}")
+            raise _no_url(missing[0])
         wanted = [*sites, *(("homepage",) if "homepage" in self.urls else ())]
         return tuple(dict.fromkeys(host_of(self.urls[name]) for name in wanted))
 
@@ -123,6 +119,10 @@ class Addresses:
         return url
 
 
+def _no_url(site: str) -> SettingsError:
+    return SettingsError(site.upper(), f"is not set; set it to the URL of the site {site!r}")
+
+
 def _exchange(url: str, pairs: list[tuple[str, str]]) -> str:
     for before, after in pairs:
         if url == before or (url.startswith(before) and url[len(before)] in "/?#"):
@@ -144,12 +144,12 @@ def from_environment(environment: Mapping[str, str] | None = None) -> Addresses:
     The variables are SHOPPING, SHOPPING_ADMIN, REDDIT, GITLAB, MAP, WIKIPEDIA and HOMEPAGE.
 
     Raises:
-        SiteMissingError: None of them is set, or a value is not an http or https URL.
+        SettingsError: None of them is set, or a value is not an http or https URL.
     """
     environment = os.environ if environment is None else environment
     urls = {name: environment[name.upper()].strip().rstrip("/") for name in NAMES if environment.get(name.upper())}
     if not urls:
-        raise SiteMissingError(f"no site has a URL: set one or more of {', '.join(name.upper() for name in NAMES)}")
+        raise SettingsError(", ".join(name.upper() for name in NAMES), "are not set; set at least one to the URL of its site")
     for name, url in urls.items():
         check_url(name.upper(), url)
     return Addresses(urls, {name: _PUBLISHED[name] for name in NAMES})
@@ -159,7 +159,7 @@ def check_url(variable: str, url: str) -> None:
     """Check that an environment variable's value is an http or https URL.
 
     Raises:
-        SiteMissingError: It is not.
+        SettingsError: It is not.
     """
     try:
         parts = urlsplit(url)
@@ -167,17 +167,17 @@ def check_url(variable: str, url: str) -> None:
     except ValueError:
         known = False
     if not known:
-        raise SiteMissingError(f"{variable} is {url!r}, which is not an http or https URL")
+        raise SettingsError(variable, f"is {url!r}, which is not an http or https URL")
 
 
 def check_answers(variable: str, url: str) -> None:
     """Check that a server listens at the URL of an environment variable.
 
     Raises:
-        SiteMissingError: The connection fails within `CONNECT_S` seconds.
+        SettingsError: The connection fails within `CONNECT_S` seconds.
     """
     parts = urlsplit(url)
     try:
         socket.create_connection((parts.hostname, parts.port or {"http": 80, "https": 443}[parts.scheme]), CONNECT_S).close()
     except (OSError, UnicodeError) as fault:
-        raise SiteMissingError(f"{variable} is {url!r}, where nothing answers: {fault}") from fault
+        raise SettingsError(variable, f"is {url!r}, where no server listens: {fault}") from fault

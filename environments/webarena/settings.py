@@ -8,16 +8,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from environments.environment import WorldError
+from environments.environment import SettingsError
 from environments.webarena.addresses import EMBEDDED, Addresses, check_answers, check_url, from_environment
 from environments.webarena.judge import Judge
 from environments.webarena.page_parts import PAGE_CHARACTERS
 
 MIN_PAGE_CHARACTERS = 500
-
-
-class SettingsError(WorldError):
-    """An environment variable has an invalid value."""
 
 
 @dataclass(frozen=True)
@@ -48,17 +44,16 @@ class Settings:
         """Read the settings from environment variables, and check them as far as possible.
 
         Raises:
-            SettingsError, SiteMissingError: A value is invalid, or an address does not respond. The
-                message names the variable.
+            SettingsError: A value is invalid, or nothing listens at an address.
         """
         named = variables.get("WEBARENA_CHROMIUM")
         if named and shutil.which(named) is None:
-            raise SettingsError(f"WEBARENA_CHROMIUM is {named!r}, which is no program on this machine")
+            raise SettingsError("WEBARENA_CHROMIUM", f"is {named!r}, which is not a program on this machine")
         path = variables.get("WEBARENA_TASKS")
         tasks = Path(os.path.expanduser(path)) if path else None
         logins = variables.get("WEBARENA_LOGINS")
         if logins and not Path(os.path.expanduser(logins)).is_dir():
-            raise SettingsError(f"WEBARENA_LOGINS is {logins!r}, which is no folder; name the one that holds .auth")
+            raise SettingsError("WEBARENA_LOGINS", f"is {logins!r}, which is not a folder; set it to the parent of .auth")
         addresses = from_environment(variables) if tasks else Addresses(EMBEDDED)
         for name, url in addresses.urls.items() if tasks else ():
             check_answers(name.upper(), url)
@@ -75,7 +70,7 @@ def _page_characters(value: str | None) -> int:
     if not value:
         return PAGE_CHARACTERS
     if not value.isascii() or not value.isdecimal() or len(value) > 9 or int(value) < MIN_PAGE_CHARACTERS:
-        raise SettingsError(f"WEBARENA_PAGE_CHARACTERS is a whole number from {MIN_PAGE_CHARACTERS}, not {value!r}")
+        raise SettingsError("WEBARENA_PAGE_CHARACTERS", f"is {value!r}; set it to an integer of at least {MIN_PAGE_CHARACTERS}")
     return int(value)
 
 
@@ -83,11 +78,11 @@ def _judge(variables: Mapping[str, str]) -> Judge | None:
     """Return the judge that the variables configure, or None."""
     url, model, key = (variables.get(f"WEBARENA_JUDGE_{part}") or "" for part in ("URL", "MODEL", "KEY"))
     if not url and (model or key):
-        raise SettingsError("WEBARENA_JUDGE_MODEL or WEBARENA_JUDGE_KEY is set; set WEBARENA_JUDGE_URL to the endpoint too")
+        raise SettingsError("WEBARENA_JUDGE_URL", "is not set; set it to the endpoint of WEBARENA_JUDGE_MODEL")
     if not url:
         return None
     if not model:
-        raise SettingsError("WEBARENA_JUDGE_URL is set; set WEBARENA_JUDGE_MODEL to the name of a model there too")
+        raise SettingsError("WEBARENA_JUDGE_MODEL", "is not set; set it to a model of WEBARENA_JUDGE_URL")
     check_url("WEBARENA_JUDGE_URL", url)
     check_answers("WEBARENA_JUDGE_URL", url)
     return Judge(url, model, key)

@@ -6,6 +6,7 @@ import sys
 
 import pytest
 
+from environments.textcraft import TASK_LISTS
 from tests.support.counting_servers import COUNTING, ROOT
 
 TIMEOUT_S = 60
@@ -53,14 +54,15 @@ def test_wrong_arguments_are_refused_with_what_would_be_right(arguments: list[st
     assert "Traceback" not in refused.stderr
 
 
-def test_a_module_that_is_not_there_is_told_without_a_traceback() -> None:
+def test_a_missing_module_is_reported_without_a_traceback() -> None:
     refused = run("serve", "nowhere.world:Nothing")
     assert refused.returncode == 1
-    assert "nowhere.world:Nothing cannot be imported: No module named 'nowhere'" in refused.stderr
+    assert "nowhere.world:Nothing" in refused.stderr
+    assert "No module named 'nowhere'" in refused.stderr
     assert "Traceback" not in refused.stderr
 
 
-def test_a_taken_port_is_told_with_the_option_to_change() -> None:
+def test_a_taken_port_is_reported_with_the_option_to_change() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         refused = run("serve", "textcraft", "--port", str(taken.getsockname()[1]))
     assert refused.returncode == 1
@@ -80,7 +82,7 @@ def test_tasks_prints_each_list_with_its_size_and_what_it_holds() -> None:
     shown = run("tasks", "textcraft")
     assert shown.returncode == 0
     lines = {line.split()[0]: line.split(maxsplit=2)[1:] for line in shown.stdout.splitlines()[1:]}
-    assert lines["wood-test"] == ["36", "the wood family's goals in test"]
+    assert lines["wood-test"] == ["36", TASK_LISTS["wood-test"]]
     assert int(lines["train"][0]) > 300
 
 

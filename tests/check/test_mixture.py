@@ -132,9 +132,9 @@ def test_what_one_of_the_worlds_needs_the_mixture_needs() -> None:
     mixture = Mixture("+".join(world.name for world in worlds), worlds)
     assert (mixture.blocking, mixture.max_sessions, mixture.oracle_recovers) == (True, 4, False)
     assert image_of("textcraft+sciworld") == "java"
-    with pytest.raises(WorldError, match="no container image serves all of sciworld"):
+    with pytest.raises(WorldError, match=r"sciworld.*webarena.*browser.*java"):
         image_of("sciworld+webarena")
-    with pytest.raises(WorldError, match="an episode is a success from different scores on"):
+    with pytest.raises(WorldError, match=r"a\+b.*0\.5, 1\.0"):
         Mixture("a+b", [Listed("a", 3), Listed("b", 3, success_score=0.5)])
 
 

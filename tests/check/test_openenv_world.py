@@ -13,9 +13,9 @@ import pytest
 import uvicorn
 
 from environments.client import EnvironmentClient, ServerFailedError
-from environments.environment import InvalidActionError
+from environments.environment import InvalidActionError, SettingsError
 from environments.openenv.actions import form_of, text_of
-from environments.openenv.settings import SettingsError, read_settings
+from environments.openenv.settings import read_settings
 from environments.openenv.world import OpenEnvError
 from environments.registry import load_world
 from tests.support.openenv_server import application

@@ -160,12 +160,12 @@ def test_a_task_that_does_not_exist_is_refused_and_leaves_the_episode_alone(worl
     session.close()
 
 
-def test_the_expert_says_so_when_the_episode_has_left_its_way(world: SciWorld) -> None:
+def test_the_expert_refuses_an_episode_that_left_its_solution(world: SciWorld) -> None:
     session = world.create()
     session.reset(index_of("find-plant", 299))
     way = session.oracle_action()
     session.step("wait1")
-    with pytest.raises(OracleError, match="has left it"):
+    with pytest.raises(OracleError):
         session.oracle_action()
     session.reset(index_of("find-plant", 299))
     assert session.oracle_action() == way

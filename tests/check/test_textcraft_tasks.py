@@ -28,7 +28,7 @@ MEANING = {
     "minecraft-1.16.1-3": "545de75b52b28160e8c351dd57001eaad3e68e635c6bf6a08b25c454aa1bbd26",
     "minecraft-1.16.1-4": "3d549ef4d895b4607481500c593723a5e2413426c8bef953062338fe5ddf1436",
     "minecraft-1.16.1-5": "c00042925393d576e180d037cfc13d088472380f21382a9cb87eb256bf5aee84",
-    "minecraft-1.16.1-6": "1d76917e17a7d04e22c7393d0b6338e423efc57a6e27bc9aff09517ffddaca61",
+    "minecraft-1.16.1-6": "7280d50800489580bb8efb930d6e65e326ae6b514b8775e45094cdcfd29b802a",
 }
 CHAINS = dict.fromkeys(("minecraft-1.16.1-5", "minecraft-1.16.1-6"), "8333dec10fd72aace0e6e1b708201541d83478205d1d71ce6e870b22ec512bd5")
 """The same of the chains."""
@@ -172,8 +172,9 @@ def test_an_unknown_list_is_refused_with_the_names_that_exist() -> None:
     assert (unknown.value.world, unknown.value.name, unknown.value.nearest) == ("textcraft", "easy", None)
 
 
-def test_a_task_tells_its_depth_also_when_it_is_renamed() -> None:
+def test_tasks_are_tagged_by_depth_also_when_renamed() -> None:
     world = TextCraft()
-    for level in range(1, 5):
-        for index in world.tasks(f"depth-{level}"):
-            assert world.tag(index) == world.tag(index + 7 * len(goals())) == f"depth {level}"
+    depths = [recipe_book().depth[goal] for goal in goals()]
+    assert set(depths) == {1, 2, 3, 4}
+    for index, level in enumerate(depths):
+        assert world.tag(index) == world.tag(index + 7 * len(goals())) == f"depth {level}"

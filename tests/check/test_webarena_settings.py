@@ -78,42 +78,42 @@ def files(folder: Path) -> dict[str, str]:
 
 
 @pytest.mark.parametrize(
-    ("variables", "said"),
+    ("variables", "named"),
     [
-        ({"WEBARENA_TASKS": "/nowhere"}, "WEBARENA_TASKS: /nowhere does not exist"),
-        ({"WEBARENA_TASKS": "EMPTY"}, "holds no task file"),
-        ({"WEBARENA_TASKS": "/dev/null"}, "/dev/null does not exist"),
-        ({"WEBARENA_TASKS": "~nobody-of-this-name/x"}, "does not exist"),
-        ({"WEBARENA_TASKS": "broken"}, "broken.json is not JSON"),
-        ({"WEBARENA_TASKS": "text"}, "a JSON object is needed"),
-        ({"WEBARENA_TASKS": "bytes"}, "bytes.json is not JSON"),
-        ({"WEBARENA_TASKS": "deep"}, "deep.json is not JSON"),
-        ({"WEBARENA_TASKS": "no_eval"}, "task 1: the field eval is missing"),
+        ({"WEBARENA_TASKS": "/nowhere"}, "WEBARENA_TASKS: /nowhere"),
+        ({"WEBARENA_TASKS": "EMPTY"}, "empty"),
+        ({"WEBARENA_TASKS": "/dev/null"}, "WEBARENA_TASKS: /dev/null"),
+        ({"WEBARENA_TASKS": "~no-such-user/x"}, "WEBARENA_TASKS: ~no-such-user/x"),
+        ({"WEBARENA_TASKS": "broken"}, "broken.json"),
+        ({"WEBARENA_TASKS": "text"}, "text.json"),
+        ({"WEBARENA_TASKS": "bytes"}, "bytes.json"),
+        ({"WEBARENA_TASKS": "deep"}, "deep.json"),
+        ({"WEBARENA_TASKS": "no_eval"}, "task 1"),
         ({"WEBARENA_TASKS": "place"}, "geolocation"),
-        ({"WEBARENA_TASKS": "site"}, "sites ['ebay']"),
-        ({"WEBARENA_TASKS": "sites"}, "sites [1]"),
-        ({"WEBARENA_TASKS": "map"}, "holds no task on the sites that have a URL; set MAP"),
-        ({"WEBARENA_TASKS": "start"}, "set the environment variable MAP"),
+        ({"WEBARENA_TASKS": "site"}, "sites"),
+        ({"WEBARENA_TASKS": "sites"}, "sites"),
+        ({"WEBARENA_TASKS": "map"}, "MAP"),
+        ({"WEBARENA_TASKS": "start"}, "MAP"),
         ({"WEBARENA_TASKS": "phrases"}, "must_include"),
-        ({"WEBARENA_TASKS": "login"}, "task 1 needs the login cookies in"),
-        ({"WEBARENA_TASKS": "good", "WEBARENA_LOGINS": "/nowhere"}, "WEBARENA_LOGINS is '/nowhere', which is no folder"),
-        ({"WEBARENA_TASKS": "good", "SHOPPING": ""}, "no site has a URL: set one or more of SHOPPING_ADMIN"),
-        ({"WEBARENA_TASKS": "good", "SHOPPING": "shop.example"}, "SHOPPING is 'shop.example', which is not an http or https URL"),
-        ({"WEBARENA_TASKS": "good", "SHOPPING": "http://shop:port"}, "SHOPPING is 'http://shop:port', which is not an http"),
-        ({"WEBARENA_TASKS": "good", "SHOPPING": "UNUSED"}, "where nothing answers"),
-        ({"WEBARENA_TASKS": "good", "SHOPPING": "http://shop.invalid"}, "SHOPPING is 'http://shop.invalid', where nothing answers"),
-        ({"WEBARENA_JUDGE_URL": "UNUSED", "WEBARENA_JUDGE_MODEL": "m"}, "WEBARENA_JUDGE_URL is"),
-        ({"WEBARENA_JUDGE_URL": "judge", "WEBARENA_JUDGE_MODEL": "m"}, "WEBARENA_JUDGE_URL is 'judge', which is not an http"),
-        ({"WEBARENA_JUDGE_URL": "SITE"}, "set WEBARENA_JUDGE_MODEL"),
-        ({"WEBARENA_JUDGE_MODEL": "m"}, "set WEBARENA_JUDGE_URL"),
-        ({"WEBARENA_PAGE_CHARACTERS": "many"}, "WEBARENA_PAGE_CHARACTERS is a whole number from 500, not 'many'"),
-        ({"WEBARENA_PAGE_CHARACTERS": "10"}, "WEBARENA_PAGE_CHARACTERS is a whole number from 500"),
-        ({"WEBARENA_CHROMIUM": "/nowhere/chromium"}, "WEBARENA_CHROMIUM is '/nowhere/chromium', which is no program"),
+        ({"WEBARENA_TASKS": "login"}, "x.json"),
+        ({"WEBARENA_TASKS": "good", "WEBARENA_LOGINS": "/nowhere"}, "WEBARENA_LOGINS"),
+        ({"WEBARENA_TASKS": "good", "SHOPPING": ""}, "SHOPPING_ADMIN"),
+        ({"WEBARENA_TASKS": "good", "SHOPPING": "shop.example"}, "SHOPPING is 'shop.example'"),
+        ({"WEBARENA_TASKS": "good", "SHOPPING": "http://shop:port"}, "SHOPPING is 'http://shop:port'"),
+        ({"WEBARENA_TASKS": "good", "SHOPPING": "UNUSED"}, "Connection refused"),
+        ({"WEBARENA_TASKS": "good", "SHOPPING": "http://shop.invalid"}, "SHOPPING is 'http://shop.invalid'"),
+        ({"WEBARENA_JUDGE_URL": "UNUSED", "WEBARENA_JUDGE_MODEL": "m"}, "WEBARENA_JUDGE_URL"),
+        ({"WEBARENA_JUDGE_URL": "judge", "WEBARENA_JUDGE_MODEL": "m"}, "WEBARENA_JUDGE_URL is 'judge'"),
+        ({"WEBARENA_JUDGE_URL": "SITE"}, "WEBARENA_JUDGE_MODEL"),
+        ({"WEBARENA_JUDGE_MODEL": "m"}, "WEBARENA_JUDGE_URL"),
+        ({"WEBARENA_PAGE_CHARACTERS": "many"}, "WEBARENA_PAGE_CHARACTERS is 'many'"),
+        ({"WEBARENA_PAGE_CHARACTERS": "10"}, "WEBARENA_PAGE_CHARACTERS is '10'"),
+        ({"WEBARENA_CHROMIUM": "/nowhere/chromium"}, "WEBARENA_CHROMIUM is '/nowhere/chromium'"),
     ],
 )
 def test_a_bad_setting_ends_in_one_message(
     variables: dict[str, str],
-    said: str,
+    named: str,
     site: str,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -125,7 +125,7 @@ def test_a_bad_setting_ends_in_one_message(
         monkeypatch.setenv(name, known.get(value, value))
     assert main(["play", "webarena"]) == 1
     [line] = capsys.readouterr().err.splitlines()
-    assert said in line
+    assert named in line
 
 
 @pytest.mark.parametrize("workers", ["1", "2"])
@@ -135,4 +135,5 @@ def test_a_server_with_a_bad_setting_says_it_once_and_ends(tmp_path: Path, worke
     environment = bare | {"WEBARENA_TASKS": str(tmp_path / "none"), "SHOPPING": "here"}
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False, timeout=300)
     assert (done.returncode, done.stdout) == (1, "")
-    assert done.stderr == "SHOPPING is 'here', which is not an http or https URL\n"
+    assert done.stderr.count("\n") == 1
+    assert "SHOPPING is 'here'" in done.stderr

@@ -16,11 +16,11 @@ from typing import Any
 
 import pytest
 
-from environments.environment import TaskIndexError
+from environments.environment import SettingsError, TaskIndexError
 from environments.registry import load_world
 from environments.server.app import Application, Options
 from environments.server.request import Request
-from environments.webarena.addresses import EMBEDDED, Addresses, SiteMissingError, from_environment
+from environments.webarena.addresses import EMBEDDED, Addresses, from_environment
 from environments.webarena.drawn_shops import ERRAND_LISTS, LISTS, drawn_plan, drawn_task
 from environments.webarena.sites.database import drawn_state
 from environments.webarena.task_files import TaskFileError, parse_task, read_tasks
@@ -266,13 +266,15 @@ def test_the_agent_sees_published_addresses_in_place_of_real_ones() -> None:
 
 
 @pytest.mark.parametrize(
-    ("settings", "why"), [({}, "no site has a URL"), ({"GITLAB": "gitlab.example"}, "GITLAB"), ({"MAP": "ftp://x"}, "MAP")]
+    ("settings", "variable"), [({}, "SHOPPING"), ({"GITLAB": "gitlab.example"}, "GITLAB"), ({"MAP": "ftp://x"}, "MAP")]
 )
-def test_wrong_addresses_are_refused_naming_the_variable(settings: dict[str, str], why: str) -> None:
-    with pytest.raises(SiteMissingError, match=why):
+def test_wrong_addresses_are_refused_naming_the_variable(settings: dict[str, str], variable: str) -> None:
+    with pytest.raises(SettingsError) as refused:
         from_environment(settings)
+    assert variable in refused.value.variable
 
 
 def test_a_placeholder_without_a_url_names_the_variable_to_set() -> None:
-    with pytest.raises(SiteMissingError, match="environment variable GITLAB"):
+    with pytest.raises(SettingsError) as refused:
         from_environment(REAL).fill("__GITLAB__/x")
+    assert refused.value.variable == "GITLAB"

@@ -121,15 +121,15 @@ def test_an_event_loop_is_not_held_up_by_a_simulator_that_hangs_and_all_who_wait
     simulator = Simulator()
 
     async def hang() -> tuple[list[object], int]:
-        begun = await asyncio.gather(*(simulator.asked("b", number, "boil", number) for number in range(10)))
+        begun = await asyncio.gather(*(simulator.ask_awaited("b", number, "boil", number) for number in range(10)))
         assert len({answer.text() for answer in begun}) > 1
         in_thread = await asyncio.to_thread(simulator.ask, "s", 3, "look around")
-        assert in_thread.text() == (await simulator.asked("s", 3, "look around")).text()
+        assert in_thread.text() == (await simulator.ask_awaited("s", 3, "look around")).text()
         os.kill(simulator.pid, signal.SIGSTOP)
         while psutil.Process(simulator.pid).status() != psutil.STATUS_STOPPED:  # noqa: ASYNC110 - its threads stop one by one
             await asyncio.sleep(0.001)
         waiting = asyncio.gather(
-            *(simulator.asked("s", number, "look around", deadline_s=0.5) for number in range(10)), return_exceptions=True
+            *(simulator.ask_awaited("s", number, "look around", deadline_s=0.5) for number in range(10)), return_exceptions=True
         )
         turns = 0
         while not waiting.done():

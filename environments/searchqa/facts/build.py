@@ -48,12 +48,12 @@ def build_facts(output: Path) -> About:
     with atomic_folder(output) as folder:
         facts = gather()
         all_islands = islands()
-        told = list(passages(all_islands).values())
+        of_islands = list(passages(all_islands).values())
         with LineWriter(folder / PASSAGES) as file:
-            for number, contents in enumerate(chain(facts.passages, told)):
+            for number, contents in enumerate(chain(facts.passages, of_islands)):
                 file.write(msgspec.json.encode({"id": str(number), "contents": contents}))
         build_bm25(folder / "bm25", tqdm(facts.passages, "passages", disable=None))
-        build_bm25(folder / COLLECTION / "bm25", told, first=len(facts.passages))
+        build_bm25(folder / COLLECTION / "bm25", of_islands, first=len(facts.passages))
         retriever = Bm25(folder / "bm25")
 
         @cache
@@ -73,7 +73,7 @@ def build_facts(output: Path) -> About:
         lists |= island_lists(about_islands, {island.name: island.side for island in all_islands})
         asked += about_islands.values()
         write_questions(folder, dict(enumerate(asked)), lists)
-        about = About("facts", "", "bm25", len(facts.passages) + len(told), licences=LICENCES, collections=(COLLECTION,))
+        about = About("facts", "", "bm25", len(facts.passages) + len(of_islands), licences=LICENCES, collections=(COLLECTION,))
         return finish(folder, about, ranked_by())
 
 

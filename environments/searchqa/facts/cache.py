@@ -44,7 +44,9 @@ def facts_corpus(cache: Path) -> Path:
         cache.mkdir(parents=True, exist_ok=True)
         lock = (cache / f"{folder.name}.lock").open("w")
     except OSError as fault:
-        raise SearchDataError(f"the embedded questions cannot be kept in {cache} ({fault}); name a folder in SEARCHQA_CACHE") from fault
+        raise SearchDataError(
+            f"the embedded questions cannot be stored in {cache} ({fault}); set SEARCHQA_CACHE to another folder"
+        ) from fault
     with lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not folder.exists():
@@ -63,7 +65,9 @@ def facts_folder(cache: Path) -> Path:
         try:
             digest.update(f"{package} {version(package)}\n".encode())
         except PackageNotFoundError as missing:
-            raise SearchDataError(f"searchqa needs the package {package}; install: pip install {' '.join(PACKAGES)}") from missing
+            raise SearchDataError(
+                f"searchqa needs the package {package}, which is not installed; run: pip install {' '.join(PACKAGES)}"
+            ) from missing
     here = Path(__file__).parents[1]
     for pattern in _MADE_BY:
         for source in sorted(here.glob(pattern)):
@@ -80,7 +84,9 @@ def _build(folder: Path) -> None:
     # The child prints the folder's name, but stdout belongs to this process.
     status = subprocess.run(command, env=environment, stdout=subprocess.DEVNULL, preexec_fn=_die_with_parent, check=False).returncode
     if status:
-        raise SearchDataError(f"the embedded questions could not be built (exit status {status}); to see why: {' '.join(command)}")
+        raise SearchDataError(
+            f"the embedded questions could not be built (exit status {status}); to see the error, run: {' '.join(command)}"
+        )
     log.info("built the embedded questions and passages", extra={"seconds": round(time.monotonic() - began, 1)})
 
 

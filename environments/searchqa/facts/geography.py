@@ -130,32 +130,32 @@ def _plain(name: str) -> str:
 
 
 def _add_country(facts: Facts, atlas: Atlas, country: Thing, record: Mapping[str, Any]) -> None:
-    name, said = country.name, in_text(country)
+    name, in_sentence = country.name, in_text(country)
     capital_name = record["capital"].strip()
     capital = atlas.city(country, capital_name) or value(capital_name, *_aliases(capital_name, ()))
     population, area = value(counted(record["population"])), value(counted(float(record["areakm2"])))
     text = (
-        f"{name} is a country. The capital of {said} is {capital.name}. The population of {said} is {population.name}. "
-        f"The area of {said} is {area.name} square kilometres."
+        f"{name} is a country. The capital of {in_sentence} is {capital.name}. The population of {in_sentence} is {population.name}. "
+        f"The area of {in_sentence} is {area.name} square kilometres."
     )
     facts.add(name, text, [(country, "capital", capital), (country, "population", population), (country, "area", area)])
 
     neighbours = [atlas.countries[code] for code in record["neighbours"].split(",") if code in atlas.countries]
     if neighbours:
-        text = f"By land {said} borders {listed(in_text(other) for other in neighbours)}."
+        text = f"By land {in_sentence} borders {listed(in_text(other) for other in neighbours)}."
         facts.add(f"Borders of {name}", text, [(country, "neighbour", other) for other in neighbours])
 
     known = pycountry.currencies.get(alpha_3=record["currencycode"])
     if known is not None:
         currency = Thing("currency", known.alpha_3, known.name)
-        text = f"The currency of {said} is the {currency.name}. Prices, wages and taxes there are paid in it."
+        text = f"The currency of {in_sentence} is the {currency.name}. Prices, wages and taxes there are paid in it."
         facts.add(f"Economy of {name}", text, [(country, "currency", currency)])
 
     domain, dialling = value(record["tld"]), value(f"+{record['phone'].lstrip('+').strip()}")
     if domain.name and dialling.name[1:].replace("-", "").isdecimal():
         text = (
-            f"Calls from abroad to {said} begin with the international dialling code {dialling.name}. "
-            f"The internet top-level domain of {said} is {domain.name}."
+            f"Calls from abroad to {in_sentence} begin with the international dialling code {dialling.name}. "
+            f"The internet top-level domain of {in_sentence} is {domain.name}."
         )
         facts.add(f"Telecommunications in {name}", text, [(country, "dialling code", dialling), (country, "domain", domain)])
 
@@ -163,13 +163,13 @@ def _add_country(facts: Facts, atlas: Atlas, country: Thing, record: Mapping[str
     languages = [language for language in (_language(code) for code in codes) if language]
     if languages:
         more = f" {listed(other.name for other in languages[1:6])} can be heard as well." if languages[1:] else ""
-        text = f"The most widely spoken language in {said} is {languages[0].name}.{more}"
+        text = f"The most widely spoken language in {in_sentence} is {languages[0].name}.{more}"
         facts.add(f"Languages of {name}", text, [(country, "main language", languages[0])])
 
     three, number = value(record["iso3"]), value(f"{record['isonumeric']:03d}")
     text = (
-        f"In the standard ISO 3166-1, {said} has the two-letter code {country.key}, the three-letter code {three.name} and the number "
-        f"{number.name}."
+        f"In the standard ISO 3166-1, {in_sentence} has the two-letter code {country.key}, "
+        f"the three-letter code {three.name} and the number {number.name}."
     )
     facts.add(f"ISO 3166 codes of {name}", text, [(country, "three-letter code", three), (country, "country number", number)])
 

@@ -82,8 +82,8 @@ def questions(facts: Facts, is_found: Callable[[Hop], bool]) -> Iterator[Draft]:
             draft = next(stream, None)
             if draft is None or not left.get(len(draft.hops)):
                 del streams[template]
-            elif (said := normalise(draft.question)) not in asked and all(is_found(hop) for hop in draft.hops):
-                asked.add(said)
+            elif (text := normalise(draft.question)) not in asked and all(is_found(hop) for hop in draft.hops):
+                asked.add(text)
                 left[len(draft.hops)] -= 1
                 yield draft
 
@@ -120,10 +120,10 @@ def _beginnings(facts: Facts) -> dict[str, list[_Beginning]]:
             names = Counter(normalise(thing.name) for thing in facts.subjects[name])
             found[f"by {name}"] = [
                 _Beginning(f"{subject.kind} {subject.key}", subject, phrase, ((phrase.removeprefix("the "), passage),))
-                for told, some in facts.subjects[name].items()
-                if len(some) == 1 and names[normalise(told.name)] == 1
+                for described, some in facts.subjects[name].items()
+                if len(some) == 1 and names[normalise(described.name)] == 1
                 for subject, passage in some
-                if subject.kind == relation.subject and (phrase := relation.described.format(told.name))
+                if subject.kind == relation.subject and (phrase := relation.described.format(described.name))
             ]
     found["by neighbours"] = list(_shared_neighbours(facts))
     return {name: sorted(some, key=lambda beginning: shuffle_key(name, beginning.start)) for name, some in found.items() if some}
@@ -180,8 +180,8 @@ def _follow(facts: Facts, template: str, split: str, beginning: _Beginning, step
         thing, phrase = target, relation.phrase.format(phrase)
         passed.append(thing)
     question = min(asks, key=lambda ask: shuffle_key("wording", ask))
-    said = f" {normalise(question)} "
-    if any(f" {normalise(name)} " in said for thing in passed for name in (thing.name, *thing.aliases)):
+    padded = f" {normalise(question)} "
+    if any(f" {normalise(name)} " in padded for thing in passed for name in (thing.name, *thing.aliases)):
         return None
     if len({passage for _, passage in hops}) < len(hops):
         return None

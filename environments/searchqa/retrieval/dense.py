@@ -87,9 +87,9 @@ class FaissVectors:
         try:
             self._index = faiss.read_index(str(path), getattr(faiss, "IO_FLAG_MMAP_IFC", faiss.IO_FLAG_MMAP))
         except RuntimeError as fault:
-            raise SearchDataError(f"{path} is no FAISS index that can be read: {str(fault).rpartition(': ')[2].strip()}") from fault
+            raise SearchDataError(f"{path} is not a readable FAISS index: {str(fault).rpartition(': ')[2].strip()}") from fault
         if self._index.metric_type != faiss.METRIC_INNER_PRODUCT:
-            raise SearchDataError(f"{path} is no index of inner products; E5's vectors need one")
+            raise SearchDataError(f"{path} does not compare inner products, which E5's vectors need")
 
     def __len__(self) -> int:
         return int(self._index.ntotal)
@@ -113,7 +113,7 @@ def import_faiss() -> Any:
     try:
         return import_module("faiss")
     except ImportError as missing:
-        raise SearchDataError("this index needs FAISS; install: pip install faiss-cpu") from missing
+        raise SearchDataError("this index needs FAISS, which is not installed; run: pip install faiss-cpu") from missing
 
 
 def build_vectors(folder: Path, passages: Iterable[str], count: int, encoder: Encoder, batch: int) -> None:
@@ -141,7 +141,7 @@ def build_vectors(folder: Path, passages: Iterable[str], count: int, encoder: En
             done += len(some)
             bar.update(len(some))
     if array is None:
-        raise SearchDataError("the corpus holds no passages")
+        raise SearchDataError("the corpus has no passages")
     array.flush()
     if find_spec("faiss") is not None:
         faiss = import_faiss()

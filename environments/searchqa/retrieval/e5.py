@@ -34,15 +34,17 @@ class E5:
         try:
             torch, transformers = import_module("torch"), import_module("transformers")
         except ImportError as missing:
-            raise SearchDataError(f"dense retrieval needs {missing.name}; install: pip install torch transformers") from missing
+            raise SearchDataError(
+                f"dense retrieval needs {missing.name}, which is not installed; run: pip install torch transformers"
+            ) from missing
         self._torch = torch
         self._device = "cuda" if torch.cuda.is_available() else "cpu"
         try:
             self._tokenizer = transformers.AutoTokenizer.from_pretrained(model)
             self._model = transformers.AutoModel.from_pretrained(model).eval().to(self._device)
         except (OSError, ValueError) as fault:
-            said = " ".join(str(fault).split())
-            raise SearchDataError(f"the encoder {model!r} cannot be loaded: {said}") from fault
+            reason = " ".join(str(fault).split())
+            raise SearchDataError(f"the encoder {model!r} cannot be loaded: {reason}") from fault
 
     def __call__(self, texts: Sequence[str]) -> NDArray[np.float32]:
         """Encode n texts into vectors of shape (n, d)."""
