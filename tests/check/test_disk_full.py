@@ -5,7 +5,9 @@ The limit on the size of a file (RLIMIT_FSIZE) makes the real writes fail in the
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import random
 import resource
 from collections.abc import Iterator
@@ -40,6 +42,15 @@ def full_disk(room: int = 1000) -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
+@contextmanager
+def refused() -> Iterator[None]:
+    """The block must fail because a file has reached its limit."""
+    with pytest.raises(OSError) as raised:  # noqa: PT011 - the number says which one
+        yield
+    # Arrow raises OSError without a number.
+    assert raised.value.errno == errno.EFBIG or os.strerror(errno.EFBIG) in str(raised.value)
+
+
 def left_over(folder: Path) -> list[str]:
     return [path.name for path in folder.rglob("*") if path.is_file() and path.name.endswith(".tmp")]
 
@@ -57,7 +68,7 @@ def episodes(reward: float) -> list[Trajectory]:
 def test_a_night(tmp_path: Path) -> None:
     night = Night("2026-11-22", 20261122)
     write_night(tmp_path, night)
-    with full_disk(), pytest.raises(OSError, match="File too large"):
+    with full_disk(), refused():
         write_night(tmp_path, replace(night, said=LONG))
     assert str(read_nights(tmp_path)) == str(([night], []))  # nan is not nan
     assert left_over(tmp_path) == []
@@ -69,7 +80,7 @@ def test_an_evaluation(tmp_path: Path) -> None:
     path = tmp_path / "start.json"
     before, after = (evaluate(episodes(reward), label="start", step=0, horizon=5) for reward in (0.0, 1.0))
     write_evaluation(path, before)
-    with full_disk(), pytest.raises(OSError, match="File too large"):
+    with full_disk(), refused():
         write_evaluation(path, after)
     assert read_evaluation(path).success.value == before.success.value
     assert left_over(tmp_path) == []
@@ -80,7 +91,7 @@ def test_an_evaluation(tmp_path: Path) -> None:
 def test_trajectories(tmp_path: Path) -> None:
     path = tmp_path / "step-000001.parquet"
     write_trajectories(path, episodes(0.0))
-    with full_disk(), pytest.raises(OSError, match="too large"):
+    with full_disk(), refused():
         write_trajectories(path, episodes(1.0))
     assert [each.reward for each in read_trajectories(path)] == [0.0] * 40
     write_trajectories(path, episodes(1.0))
@@ -97,7 +108,7 @@ def test_a_checkpoint(tmp_path: Path) -> None:
         return folder
 
     first = publish(written(1), checkpoints, 1, "a run")
-    with full_disk(20), pytest.raises(OSError, match="File too large"):
+    with full_disk(20), refused():
         publish(written(2), checkpoints, 2, "a run")
     assert latest(checkpoints, "a run") == (first, [])
     second = publish(written(2), checkpoints, 2, "a run")
@@ -109,7 +120,7 @@ def test_a_collection(tmp_path: Path) -> None:
     stored = episodes(1.0)
     for each in stored[:20]:
         writer.add(each)
-    with full_disk(), pytest.raises(OSError, match="too large"):
+    with full_disk(), refused():
         writer.close()
     writer.close()
     again = ResumableTrajectoryWriter(tmp_path / "out", {"seed": 0}, 1)
@@ -125,12 +136,12 @@ def test_metrics_of_the_steps(tmp_path: Path) -> None:
     folder = RunFolder(tmp_path, load_recipe("textcraft"))
     with folder.claimed():
         folder.add_metrics(1, {"loss": 1.0})
-        with full_disk(100), pytest.raises(OSError, match="File too large"):
+        with full_disk(100), refused():
             folder.add_metrics(2, dict.fromkeys(map(str, range(100)), 2.0))
         assert folder.metrics() == {1: {"loss": 1.0}}
         folder.add_metrics(2, {"loss": 2.0})
         assert folder.metrics() == {1: {"loss": 1.0}, 2: {"loss": 2.0}}
-        with full_disk(10), pytest.raises(OSError, match="File too large"):
+        with full_disk(10), refused():
             folder.replace_metrics({1: {"loss": 3.0}})
         assert sorted(folder.metrics()) == [1, 2]
 
@@ -138,7 +149,7 @@ def test_metrics_of_the_steps(tmp_path: Path) -> None:
 def test_records_for_mlflow(tmp_path: Path) -> None:
     outbox = Outbox(tmp_path / "records", "e", "s")
     outbox.add({"id": "a", "kind": "table", "text": "short"})
-    with full_disk(), pytest.raises(OSError, match="File too large"):
+    with full_disk(), refused():
         outbox.add({"id": "b", "kind": "table", "text": LONG})
     reopened = Outbox(tmp_path / "records")
     assert "b" not in reopened
@@ -147,7 +158,7 @@ def test_records_for_mlflow(tmp_path: Path) -> None:
 
 
 def test_the_record_of_the_services(tmp_path: Path) -> None:
-    with full_disk(3), pytest.raises(OSError, match="File too large"):
+    with full_disk(3), refused():
         write(tmp_path, Record(1, 2, None))
     assert not record_path(tmp_path).exists()
     write(tmp_path, Record(1, 2, None))

@@ -123,7 +123,7 @@ def test_rejected_record_is_raised_once_and_does_not_block_others(tmp_path: Path
     outbox.add(table(1))
     outbox.add(table(2))
     sender.wake()
-    with pytest.raises(TrackingError, match=r"table 1.*no such thing"):
+    with pytest.raises(TrackingError, match="table 1"):
         sender.wait(seconds=60, patience=60)
     assert sender.wait(seconds=60, patience=60)
     assert store.taken == ["table 2"]

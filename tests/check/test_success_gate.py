@@ -109,15 +109,15 @@ def test_steps_without_a_sound_episode_tell_nothing() -> None:
 
 
 @pytest.mark.parametrize(
-    ("fields", "said"),
+    ("fields", "named"),
     [
         ({"horizons": [8, 4]}, r"horizons \[8, 4\]"),
         ({"retreat_below": 0.6}, r"retreat_below \(0.6\) .* threshold \(0.5\)"),
         ({"threshold": 1.2}, r"curriculum.threshold.*1\.2"),
     ],
 )
-def test_invalid_fields_are_refused_with_name_and_value(fields: dict[str, Any], said: str) -> None:
-    with pytest.raises(RecipeError, match=said):
+def test_invalid_fields_are_refused_with_name_and_value(fields: dict[str, Any], named: str) -> None:
+    with pytest.raises(RecipeError, match=named):
         gated(**fields)
 
 

@@ -82,5 +82,5 @@ def test_a_chain_is_played_to_its_end_by_the_commands_as_they_are_read() -> None
 
 
 def test_an_index_between_the_lists_is_refused() -> None:
-    with pytest.raises(TaskIndexError, match="no task"):
+    with pytest.raises(TaskIndexError):
         task(LISTS["test"].stop)

@@ -98,7 +98,7 @@ def test_made_up_words_are_words_of_nothing_else() -> None:
 def test_every_task_has_a_word_for_each_of_its_names() -> None:
     for number in range(len(goals())):
         assert task(number + NONCE_VARIANTS[7] * len(goals())).renaming is not None
-    with pytest.raises(ValueError, match="49 names are more than the 48"):
+    with pytest.raises(ValueError, match=r"49.*48"):
         NonceNames(0, [f"item {n}" for n in range(49)])
 
 

@@ -88,7 +88,7 @@ def test_goals_are_sorted_by_depth_then_name() -> None:
 @pytest.mark.parametrize("index", [-1, 5_730_400, 10**30])
 def test_an_index_without_a_task_is_refused_with_the_range(index: int) -> None:
     for ask in (goal, depth, task):
-        with pytest.raises(TaskIndexError, match=f"no task {index}; its tasks are 0 to 550"):
+        with pytest.raises(TaskIndexError, match=f"{index}.* 550"):
             ask(index)
 
 

@@ -8,7 +8,9 @@ from hypothesis import strategies as st
 
 from environments.environment import InvalidActionError
 from environments.webarena.actions import (
+    FORMS,
     MAX_CHARACTERS,
+    MAX_TYPED,
     Click,
     CloseTab,
     GoBack,
@@ -111,36 +113,36 @@ def test_the_action_may_stand_in_backticks_anywhere_in_a_reply() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "why"),
+    ("text", "hint"),
     [
-        ("", "There is no action"),
-        ("``` ```", "There is no action"),
-        ("fly [3]", "The actions are"),
-        ("click", "needs a number"),
-        ("click [home]", "needs a number"),
-        ("click [-1]", "needs a number"),
-        ("click [٣]", "needs a number"),
-        ("click [" + "9" * 5000 + "]", "needs a number"),
-        ("click [1 2]", "needs a number"),
-        ("click [12x]", "needs a number"),
-        ("click 1.5", "needs a number"),
+        ("", FORMS),
+        ("``` ```", FORMS),
+        ("fly [3]", FORMS),
+        ("click", "click [12]"),
+        ("click [home]", "click [12]"),
+        ("click [-1]", "click [12]"),
+        ("click [٣]", "click [12]"),
+        ("click [" + "9" * 5000 + "]", "click [12]"),
+        ("click [1 2]", "click [12]"),
+        ("click [12x]", "click [12]"),
+        ("click 1.5", "click [12]"),
         ("stop: I would click [5]", "stop [answer]"),
         ("type [3] text", "type [12] [some text] [1]"),
         ("type [3]", "type [12] [some text] [1]"),
-        ("type [3] [\x07]", "no keyboard writes"),
-        ("type [3] [" + "x" * 6000 + "]", "can be typed at once"),
-        ("press [Hyper+x]", "not known"),
-        ("press []", "not known"),
-        ("press [Control+Control+a]", "not known"),
-        ("press [Insert]", "not known"),  # would paste from a clipboard that all sessions share
+        ("type [3] [\x07]", "text"),
+        ("type [3] [" + "x" * 6000 + "]", str(MAX_TYPED)),
+        ("press [Hyper+x]", "ArrowDown"),
+        ("press []", "ArrowDown"),
+        ("press [Control+Control+a]", "ArrowDown"),
+        ("press [Insert]", "ArrowDown"),  # would paste from a clipboard that all sessions share
         ("scroll [left]", "scroll [down]"),
-        ("x" * (MAX_CHARACTERS + 1), "at most"),
+        ("x" * (MAX_CHARACTERS + 1), FORMS),
     ],
 )
-def test_what_means_nothing_is_refused_with_the_reason(text: str, why: str) -> None:
-    with pytest.raises(InvalidActionError, match=r".*") as refused:
+def test_an_invalid_action_is_refused_with_a_hint(text: str, hint: str) -> None:
+    with pytest.raises(InvalidActionError) as refused:
         parse_action(text)
-    assert why in str(refused.value)
+    assert hint in str(refused.value)
 
 
 _PIECES = st.sampled_from(

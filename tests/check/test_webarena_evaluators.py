@@ -144,7 +144,7 @@ def test_an_empty_answer_is_wrong_without_asking() -> None:
 @pytest.mark.parametrize("reply", ["I cannot say.", 500])
 def test_without_a_verdict_nothing_is_scored(reply: str | int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(judging, "ATTEMPTS", 2)
-    with pytest.raises(JudgeError, match="no verdict"):
+    with pytest.raises(JudgeError):
         judged(lambda text: reply, "x", fuzzy_match=["y"])
 
 

@@ -240,7 +240,7 @@ def test_a_goto_is_refused_if_and_only_if_the_tab_stays(begin: Begin, path: str,
 @pytest.mark.parametrize("link", ["hang", "never"])
 def test_a_page_that_hangs_is_cut_off_by_the_deadline(begin: Begin, link: str) -> None:
     session, seen = begin(step_s=5)
-    with pytest.raises(PageHungError, match="cut off"):
+    with pytest.raises(PageHungError):
         session.step("click [" + str(number(seen, f"link '{link}'")) + "]")
     with pytest.raises(EpisodeOverError):
         session.step("scroll [down]")
@@ -250,7 +250,7 @@ def test_a_page_that_hangs_is_cut_off_by_the_deadline(begin: Begin, link: str) -
 def test_a_site_that_is_down_is_a_fault(begin: Begin) -> None:
     with socket.create_server(("127.0.0.1", 0)) as site:  # answers when the world is set up, and is gone when it is played
         threading.Thread(target=lambda: site.accept()[0].close() or site.close()).start()
-        with pytest.raises(SiteUnreachableError, match="did not answer"):
+        with pytest.raises(SiteUnreachableError):
             begin(site=f"http://127.0.0.1:{site.getsockname()[1]}")
 
 

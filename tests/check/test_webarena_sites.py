@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+import sqlite3
 from collections.abc import Coroutine, Iterable
 from html import unescape
 from typing import Any, TypeVar
@@ -193,5 +194,6 @@ def test_a_bug_in_a_site_is_kept_as_the_episodes_fault() -> None:
 
 
 def test_the_known_state_cannot_be_changed() -> None:
-    with pytest.raises(Exception, match="readonly"):
+    with pytest.raises(sqlite3.OperationalError) as refused:
         database.known_state().execute("DELETE FROM products")
+    assert refused.value.sqlite_errorcode == sqlite3.SQLITE_READONLY

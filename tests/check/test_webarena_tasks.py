@@ -61,7 +61,7 @@ def test_the_registry_finds_the_world() -> None:
     assert len(world.tasks("train")) + len(world.tasks("validation")) + len(world.tasks("test")) == len(embedded_tasks()) >= 60
     with pytest.raises(KeyError, match="webarena-ours-50"):
         world.tasks("nothing")
-    with pytest.raises(TaskIndexError, match="no task 99999"):
+    with pytest.raises(TaskIndexError, match="99999"):
         world.create().reset(99999)
 
 
@@ -193,9 +193,9 @@ def test_a_task_file_is_read_with_urls_for_placeholders() -> None:
 
 
 @pytest.mark.parametrize(
-    ("made", "why"),
+    ("made", "field"),
     [
-        ([1], "JSON object"),
+        ([1], ""),
         (entry(task_id="21"), "task_id"),
         (entry(intent=None), "intent"),
         (entry(eval={"eval_types": ["magic"]}), "eval_types"),
@@ -209,23 +209,22 @@ def test_a_task_file_is_read_with_urls_for_placeholders() -> None:
         ),
     ],
 )
-def test_what_is_no_task_file_is_refused_naming_file_and_field(made: Any, why: str) -> None:
-    with pytest.raises(TaskFileError, match=why) as wrong:
+def test_an_invalid_task_file_is_refused_naming_file_and_field(made: Any, field: str) -> None:
+    with pytest.raises(TaskFileError, match=rf"21\.json.*{field}"):
         parse_task(made, from_environment(REAL), "21.json")
-    assert "21.json" in str(wrong.value)
 
 
 def test_a_missing_folder_a_broken_file_and_a_double_index_are_refused(tmp_path: Path) -> None:
     addresses = from_environment(REAL)
-    with pytest.raises(TaskFileError, match="does not exist"):
+    with pytest.raises(TaskFileError, match="none"):
         read_tasks(tmp_path / "none", addresses)
-    with pytest.raises(TaskFileError, match="holds no task file"):
+    with pytest.raises(TaskFileError, match=re.escape(str(tmp_path))):
         read_tasks(tmp_path, addresses)
     (tmp_path / "1.json").write_text("{")
-    with pytest.raises(TaskFileError, match=r"1\.json is not JSON"):
+    with pytest.raises(TaskFileError, match=r"1\.json"):
         read_tasks(tmp_path, addresses)
     (tmp_path / "all.json").write_text(json.dumps([entry(), entry()]))
-    with pytest.raises(TaskFileError, match="two tasks have the task_id 21"):
+    with pytest.raises(TaskFileError, match=r"all\.json.*task_id 21"):
         read_tasks(tmp_path / "all.json", addresses)
 
 

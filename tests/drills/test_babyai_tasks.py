@@ -92,7 +92,7 @@ def test_an_index_is_a_level_and_a_seed_as_in_agentgym() -> None:
 
 @pytest.mark.parametrize("index", [-1, 40_000_000, 10**30])
 def test_an_index_without_a_task_is_refused_with_the_range(index: int) -> None:
-    with pytest.raises(TaskIndexError, match=f"no task {index}; its tasks are 0 to 39999999"):
+    with pytest.raises(TaskIndexError, match=f"{index}.* 39999999"):
         level_and_seed(index)
 
 

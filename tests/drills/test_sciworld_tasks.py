@@ -75,7 +75,7 @@ def test_every_variation_of_every_kind_has_one_index() -> None:
 
 @pytest.mark.parametrize("index", [-1, 7207, 10**30])
 def test_an_index_without_a_task_is_refused_with_the_range(index: int) -> None:
-    with pytest.raises(TaskIndexError, match=f"no task {index}; its tasks are 0 to 7206"):
+    with pytest.raises(TaskIndexError, match=f"{index}.* 7206"):
         task(index)
 
 

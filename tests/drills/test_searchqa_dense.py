@@ -135,7 +135,7 @@ def test_a_faiss_index_made_before_is_taken_if_it_fits_the_corpus(tmp_path: Path
     flat.add(word_vectors(["one more"]))
     faiss.write_index(flat, str(tmp_path / "longer.index"))
     (tmp_path / "other").mkdir()
-    with pytest.raises(SearchDataError, match=f"6 vectors, but .* has {len(CORPUS)} passages"):
+    with pytest.raises(SearchDataError, match=rf"longer\.index.* 6 .* {len(CORPUS)} "):
         tiny_corpus(tmp_path / "other", VectorSource("hashed words", index=tmp_path / "longer.index"))
 
 
@@ -157,5 +157,5 @@ def test_the_e5_encoder_averages_over_a_texts_own_tokens(tmp_path: Path) -> None
     assert np.allclose(np.linalg.norm(vectors, axis=1), 1, atol=1e-5)
     assert np.allclose(vectors[0], encode(["passage: lima"])[0], atol=1e-5)  # padding has no weight
     assert not np.allclose(vectors[0], vectors[1], atol=1e-2)
-    with pytest.raises(SearchDataError, match="cannot be loaded"):
+    with pytest.raises(SearchDataError, match="nothing"):
         E5(str(tmp_path / "nothing"))

@@ -15,7 +15,7 @@ from environments.client import EnvironmentClient
 from environments.searchqa.world import SearchQA
 from tasks.provision.errors import ProvisionError
 from tests.support.playing import Start, starting
-from tests.support.their_client import TheirSearchClient
+from tests.support.their_client import RefusedError, TheirSearchClient
 from tests.support.tiny_searchqa import CORPUS, QUESTIONS, write_corpus, write_lines
 
 Trace = list[tuple[str, float, bool]]
@@ -100,15 +100,17 @@ def test_a_client_of_agentgyms_plays_unchanged(world: SearchQA, url: str) -> Non
             assert answered == {"observation": observation, "reward": reward, "done": done, "info": None}
             assert client.view("observation") == observation
         assert client.close()
-        with pytest.raises(AssertionError, match="the session has ended"):
+        with pytest.raises(RefusedError) as refused:
             client.step("<search>Lima</search>")
+        assert refused.value.status == 410
 
 
 def test_agentgyms_dialect_refuses_tasks_that_there_are_not(world: SearchQA, url: str) -> None:
     client = TheirSearchClient(url)
     for index in (-1, 1 + max(chain.from_iterable(world.lists.values())), 221_327):
-        with pytest.raises(AssertionError, match=f"no task {index}"):
+        with pytest.raises(RefusedError) as refused:
             client.reset(index)
+        assert refused.value.status == 422
     client.close()
 
 

@@ -10,8 +10,20 @@ from urllib.parse import urlsplit
 PATIENCE_S = 300.0
 
 
+class RefusedError(AssertionError):
+    """An answer has another status than 200.
+
+    Attributes:
+        status: The status.
+    """
+
+    def __init__(self, status: int, content: bytes) -> None:
+        super().__init__(f"{status}: {content!r}")
+        self.status = status
+
+
 class TheirClient:
-    """One session: a new connection for each request, status 200 or an assertion.
+    """One session: a new connection for each request. A status other than 200 is an error.
 
     Attributes:
         created: What the create was answered.
@@ -38,7 +50,8 @@ class TheirClient:
         answer = connection.getresponse()
         content = answer.read()
         connection.close()
-        assert answer.status == 200, content
+        if answer.status != 200:
+            raise RefusedError(answer.status, content)
         return json.loads(content)
 
     def reset(self, index: int) -> Any:
