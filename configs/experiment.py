@@ -95,10 +95,16 @@ class Lora(ConfigModel):
     The layers' own weights stay fixed.
     """
 
-    rank: PositiveInt = 32
-    """Rank of each correction."""
+    rank: Annotated[int, Field(ge=1, le=512)] = 32
+    """Rank of each correction, at most 512 (vLLM's limit)."""
     alpha: PositiveInt = 64
     """Scale of the correction, as alpha / rank."""
+    learning_rate_factor: PositiveFloat = 10.0
+    """Learning rate of the corrections, as a multiple of algorithm.learning_rate.
+
+    The best rate of LoRA is about ten times that of all weights, nearly independent of the rank
+    (Schulman et al., LoRA Without Regret, 2025, doi 10.64434/tml.20250929).
+    """
 
 
 class TurnFormat(ConfigModel):

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Protocol
 if TYPE_CHECKING:
     import torch
 
+    from tasks.inference.adapter import Adapter
+
 
 @dataclass(frozen=True, slots=True)
 class Sampling:
@@ -118,6 +120,18 @@ class Engine(Protocol):
 
     def close(self) -> None:
         """Free all resources. Calling it again has no effect."""
+        ...
+
+
+class AdapterEngine(Engine, Protocol):
+    """An engine that recipes with `policy.lora` can use."""
+
+    def load_adapter(self, adapter: Adapter) -> None:
+        """Replace the LoRA adapter and drop the cached prefixes of the old one.
+
+        The base weights stay as they were at the start. They and the adapter are computed apart. No
+        request may be in flight.
+        """
         ...
 
 

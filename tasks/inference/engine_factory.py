@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-from configs.experiment import Experiment, Rollout
+from configs.experiment import Experiment, Lora, Rollout
 from configs.plugins import ENGINES, load_plugin
 from tasks.inference.engine import MEMBERS, Engine, EngineError, EngineFactory
 
@@ -58,6 +58,7 @@ def start_engine(
         experiment.rollout,
         experiment.policy.dtype,
         policy,
+        lora=experiment.policy.lora,
         distributed=distributed,
         gpu_memory_fraction=gpu_memory_fraction,
         sleep_mode=sleep_mode,
@@ -70,21 +71,26 @@ def local_engine(
     dtype: str,
     model: str,
     *,
+    lora: Lora | None = None,
     distributed: bool = False,
     gpu_memory_fraction: float = 0.45,
     sleep_mode: bool = False,
     cpu_cache_gb: int = 1,
 ) -> Engine:
-    """Start an engine in this process with the weights of `model`, as `start_engine` does."""
+    """Start an engine in this process with the weights of `model`, as `start_engine` does.
+
+    With `lora` it takes adapters of that rank (`AdapterEngine`).
+    """
     batch = rollout.max_num_seqs or rollout.max_concurrent_episodes
     if rollout.engine == "transformers":
         from tasks.inference.transformers_engine import TransformersEngine
 
-        return TransformersEngine(model, context_length=rollout.trajectory_tokens, max_num_seqs=batch, dtype=dtype)
+        return TransformersEngine(model, context_length=rollout.trajectory_tokens, max_num_seqs=batch, dtype=dtype, lora=lora)
     if rollout.engine != "vllm":
         return _plugin_engine(
             rollout.engine,
             model,
+            lora,
             context_length=rollout.trajectory_tokens,
             max_num_seqs=batch,
             dtype=dtype,
@@ -97,6 +103,7 @@ def local_engine(
         context_length=rollout.trajectory_tokens,
         max_num_seqs=batch,
         dtype=dtype,
+        lora=lora,
         distributed=distributed,
         gpu_memory_fraction=gpu_memory_fraction,
         sleep_mode=sleep_mode,
@@ -104,11 +111,12 @@ def local_engine(
     )
 
 
-def _plugin_engine(name: str, model: str, **options: Any) -> Engine:
+def _plugin_engine(name: str, model: str, lora: Lora | None, **options: Any) -> Engine:
     """Start the engine of an installed package.
 
     Raises:
-        EngineError: It cannot be imported, or its engine lacks a member of the contract.
+        EngineError: It cannot be imported, or its engine lacks a member of the contract or, for
+            LoRA, the method `load_adapter`.
     """
     try:
         factory: EngineFactory = load_plugin(ENGINES, name)
@@ -117,4 +125,8 @@ def _plugin_engine(name: str, model: str, **options: Any) -> Engine:
     engine = factory(model, **options)
     if missing := [member for member in MEMBERS if not hasattr(engine, member)]:
         raise EngineError(f"rollout.engine: {name} lacks {', '.join(missing)} of tasks.inference.engine.Engine; add them")
+    if lora is not None and not hasattr(engine, "load_adapter"):
+        raise EngineError(
+            f"policy.lora is set, but rollout.engine: {name} has no method load_adapter. Use vllm or transformers, or add it."
+        )
     return engine

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from configs.experiment import Experiment
 from configs.infrastructure import InfraSettings, launch_of
+from tasks.inference.adapter import max_adapter_rank
 from tasks.inference.launch_command import command
 from tasks.inference.token_guard import share_token, token_variables
 from tasks.provision.local import ON_LOOPBACK
@@ -34,6 +35,7 @@ def engine_replicas(experiment: Experiment, infrastructure: InfraSettings, polic
             gpu=gpu,
             gpus=gpus,
             weights=infrastructure.engine_weights,
+            max_lora_rank=max_adapter_rank(experiment.policy.lora) if experiment.policy.lora else None,
         )
 
     if infrastructure.ray_address is None:

@@ -23,6 +23,7 @@ def command(
     gpu: str = "",
     gpus: int | None = None,
     weights: str = "folder",
+    max_lora_rank: int | None = None,
 ) -> list[str]:
     """Build the command of one server. "{host}" and "{port}" are placeholders for its address.
 
@@ -40,6 +41,7 @@ def command(
         gpus: Number of GPUs assigned elsewhere, over which the model is split (tensor parallel). 0
             for a CPU. None: one GPU if this machine has any.
         weights: Transport of new weights: "folder", or a backend of vLLM's weight transfer.
+        max_lora_rank: vLLM's option for a policy with LoRA adapters. None: without adapters.
     """
     variables = {
         "VLLM_SERVER_DEV_MODE": "1",  # opens the routes that load weights
@@ -56,6 +58,9 @@ def command(
     ]
     if gpu:
         variables["CUDA_VISIBLE_DEVICES"] = gpu
+    if max_lora_rank is not None:
+        variables["VLLM_ALLOW_RUNTIME_LORA_UPDATING"] = "1"
+        arguments += ["--enable-lora", "--max-lora-rank", str(max_lora_rank)]
     if weights != "folder":
         arguments += ["--weight-transfer-config", json.dumps({"backend": weights})]
     if gpus is not None and gpus > 1:

@@ -8,18 +8,19 @@ from __future__ import annotations
 
 import asyncio
 import shutil
-import tempfile
 from collections.abc import Iterable, Sequence
+from http import HTTPStatus
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
 
+from tasks.inference.adapter import Adapter, save_adapter
 from tasks.inference.engine import EngineBusyError, EngineError, Generation, Sampling
 from tasks.inference.event_loop import in_event_loop
 from tasks.inference.server_pool import PROBE_S, Loaded, Replica, ServerPool
 from tasks.inference.vllm_client import ServerUnavailableError
-from tasks.provision.private_files import OwnedFolder
+from tasks.provision.private_files import OwnedFolder, memory_folder
 
 if TYPE_CHECKING:
     import torch
@@ -75,10 +76,8 @@ class VllmPoolEngine:
         if not urls:
             raise EngineError("no URL of a vLLM server was given")
         self.pool = ServerPool(urls, request_seconds)
-        memory = Path("/dev/shm")
-        temporary = memory if memory.is_dir() else Path(tempfile.gettempdir())
         # swept by the next engine if this process is killed
-        self._folder = OwnedFolder("weights-", weights_folder or temporary)
+        self._folder = OwnedFolder("weights-", weights_folder or memory_folder())
         self._loads = 0
         self._transfer = transfer
         self._in_flight = 0
@@ -106,7 +105,7 @@ class VllmPoolEngine:
         """
         body = msgspec.json.encode(
             {
-                "model": self._model,
+                "model": loaded.version if (loaded := self.pool.loaded) and loaded.is_adapter else self._model,
                 "prompt": list(tokens),
                 "temperature": sampling.temperature,
                 "max_tokens": sampling.max_tokens,
@@ -138,6 +137,10 @@ class VllmPoolEngine:
         replica.requests += 1
         try:
             answer = await replica.complete(body, max_tokens, self.pool.request_seconds)
+        except EngineError as problem:
+            if problem.status == HTTPStatus.NOT_FOUND:  # a restarted server has no adapter
+                await self.pool.check_weights(replica)
+            raise
         finally:
             replica.requests -= 1
         if answer.fresh:
@@ -156,14 +159,34 @@ class VllmPoolEngine:
         Raises:
             EngineError: Requests are in flight, or no server took the weights.
         """
-        if self._in_flight:
-            raise EngineBusyError(f"weights cannot be replaced while {self._in_flight} requests are in flight")
-        self._loads += 1
-        version = f"{self._folder.path.name}/{self._loads}"
+        version = self._next_version()
         if self._transfer is not None:
             self._send([(name, tensor.detach()) for name, tensor in weights], version, self._transfer)
         else:
             self._write(weights, version)
+        self._check_loaded()
+
+    def load_adapter(self, adapter: Adapter) -> None:
+        """Load the adapter into every server, as in `AdapterEngine.load_adapter`.
+
+        It goes through the folder. A server that is down gets it when it comes back.
+
+        Raises:
+            EngineError: Requests are in flight, or no server took the adapter.
+        """
+        version = self._next_version()
+        folder = self._folder.path / str(self._loads)
+        save_adapter(folder, adapter, self.model)
+        self._publish(Loaded(folder, version, is_adapter=True))
+        self._check_loaded()
+
+    def _next_version(self) -> str:
+        if self._in_flight:
+            raise EngineBusyError(f"weights cannot be replaced while {self._in_flight} requests are in flight")
+        self._loads += 1
+        return f"{self._folder.path.name}/{self._loads}"
+
+    def _check_loaded(self) -> None:
         if all(replica.down for replica in self.pool.replicas):
             raise EngineError(f"no vLLM server loaded the weights: {'; '.join(replica.down for replica in self.pool.replicas)}")
 
@@ -196,8 +219,14 @@ class VllmPoolEngine:
                 part, size, number = {}, 0, number + 1
         if part:
             save_file(part, folder / f"model-{number}.safetensors")
-        former, self.pool.loaded = self.pool.loaded, Loaded(folder, version)
-        in_event_loop(self.pool.on_all(lambda replica: replica.server.read_weights(folder, version)))
+        self._publish(Loaded(folder, version))
+
+    def _publish(self, loaded: Loaded) -> None:
+        """Let each server read a folder, and remove the former one."""
+        folder = loaded.folder
+        assert folder is not None
+        former, self.pool.loaded = self.pool.loaded, loaded
+        in_event_loop(self.pool.on_all(lambda replica: replica.server.read_weights(folder, loaded.version, loaded.is_adapter)))
         if former is not None and former.folder is not None:
             shutil.rmtree(former.folder, ignore_errors=True)
 

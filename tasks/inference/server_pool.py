@@ -105,10 +105,12 @@ class Loaded:
     Attributes:
         folder: Folder that holds them. None if they were sent.
         version: Version that a server with these weights reports.
+        is_adapter: Whether they are a LoRA adapter.
     """
 
     folder: Path | None
     version: str
+    is_adapter: bool = False
 
 
 class ServerPool:
@@ -241,7 +243,7 @@ class ServerPool:
             server.url = present_url(replica.address, server.url)
             await server.healthy()
             if loaded is not None and loaded.folder is not None and await server.weights_version() != loaded.version:
-                await server.read_weights(loaded.folder, loaded.version)
+                await server.read_weights(loaded.folder, loaded.version, loaded.is_adapter)
             await server.resume_if_paused()  # a load may have failed after the weights were in
             await self.check_weights(replica)  # newer weights may have been loaded meanwhile
             replica.down = ""

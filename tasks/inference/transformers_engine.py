@@ -13,6 +13,8 @@ from dataclasses import dataclass
 import torch
 from transformers import AutoModelForCausalLM, DynamicCache
 
+from configs.experiment import Lora
+from tasks.inference.adapter import IN_MODEL, Adapter, place_adapter
 from tasks.inference.engine import EngineError, Generation, Sampling
 
 
@@ -32,7 +34,7 @@ class TransformersEngine:
     # results.
     batch_invariant = False
 
-    def __init__(self, model: str, *, context_length: int, max_num_seqs: int, dtype: str) -> None:
+    def __init__(self, model: str, *, context_length: int, max_num_seqs: int, dtype: str, lora: Lora | None = None) -> None:
         """Load the model.
 
         Args:
@@ -40,9 +42,16 @@ class TransformersEngine:
             context_length: Maximum tokens of prompt and output together.
             max_num_seqs: Maximum number of requests in a batch.
             dtype: "float32", "bfloat16" or "float16".
+            lora: Adapters that `load_adapter` will load.
         """
         self._device = torch.device("cuda", torch.cuda.current_device()) if torch.cuda.is_available() else torch.device("cpu")
-        self._model = AutoModelForCausalLM.from_pretrained(model, dtype=getattr(torch, dtype)).to(self._device).eval()
+        loaded = AutoModelForCausalLM.from_pretrained(model, dtype=getattr(torch, dtype)).to(self._device).eval()
+        if lora is not None:
+            place_adapter(loaded, lora)
+            for name in [name for name, _ in loaded.named_parameters() if name.endswith(IN_MODEL)]:
+                layer = loaded.get_submodule(name.removesuffix(".weight"))
+                layer.weight = torch.nn.Parameter(torch.zeros(layer.weight.shape, dtype=loaded.dtype, device=self._device))
+        self._model = loaded
         self.context_length = context_length
         self.kv_cache_tokens: int | None = None  # no cache is kept between two requests
         self._max_num_seqs = max_num_seqs
@@ -112,6 +121,10 @@ class TransformersEngine:
             step = next_tokens.to(self._device)
             mask = torch.cat([mask, mask.new_ones(len(batch), 1)], dim=1)
         return written
+
+    def load_adapter(self, adapter: Adapter) -> None:
+        """Replace the adapter, as in `AdapterEngine.load_adapter`."""
+        self.load(adapter.weights.items())
 
     def load(self, weights: Iterable[tuple[str, torch.Tensor]]) -> None:
         """Replace the weights, as in `Engine.load`."""

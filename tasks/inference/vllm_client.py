@@ -55,11 +55,13 @@ class Model(msgspec.Struct):
         id: The server's name of the model.
         root: Hugging Face name or folder that the server was started with.
         max_model_len: Maximum tokens of prompt and output together.
+        parent: Base model of a LoRA adapter. None for the base model.
     """
 
     id: str
     root: str | None = None
     max_model_len: int | None = None
+    parent: str | None = None
 
 
 class _Models(msgspec.Struct):
@@ -148,7 +150,7 @@ class VllmClient:
 
     async def model(self) -> Model:
         """Return the model. Another kind of server may cause msgspec.DecodeError or IndexError."""
-        return msgspec.json.decode(await self._get("/v1/models"), type=_Models).data[0]
+        return (await self._models())[0]
 
     async def kv_cache_tokens(self) -> int | None:
         """Return the KV cache's capacity in tokens, None if the server does not report it."""
@@ -230,17 +232,31 @@ class VllmClient:
         await self._post("/reset_prefix_cache", {})
         await self._post("/update_weight_version", {"new_version": version})
 
-    async def read_weights(self, folder: Path, version: str) -> None:
+    async def read_weights(self, folder: Path, version: str, is_adapter: bool) -> None:
         """Pause the server, load the weights in `folder` and resume generation.
 
         A cancelled call also resumes the server.
+
+        Args:
+            folder: All weights, or a LoRA adapter in peft's format.
+            version: Their version. Requests for an adapter name it as their model.
+            is_adapter: Whether the folder holds an adapter, which replaces the server's former one.
         """
         try:
             await self.pause()
-            await self._post("/collective_rpc", {"method": "reload_weights", "kwargs": {"weights_path": str(folder)}})
+            if is_adapter:
+                for model in await self._models():
+                    if model.parent is not None:
+                        await self._post("/v1/unload_lora_adapter", {"lora_name": model.id})
+                await self._post("/v1/load_lora_adapter", {"lora_name": version, "lora_path": str(folder)})
+            else:
+                await self._post("/collective_rpc", {"method": "reload_weights", "kwargs": {"weights_path": str(folder)}})
             await self.set_weights_version(version)
         except EngineError as error:
-            raise EngineError(f"{error}. To load weights, start the server with VLLM_SERVER_DEV_MODE=1.") from error
+            needed = (
+                "VLLM_SERVER_DEV_MODE=1, --enable-lora and VLLM_ALLOW_RUNTIME_LORA_UPDATING=1" if is_adapter else "VLLM_SERVER_DEV_MODE=1"
+            )
+            raise EngineError(f"{error}. To load weights, start the server with {needed}.") from error
         except asyncio.CancelledError:
             await self.resume_if_paused()
             raise
@@ -249,6 +265,9 @@ class VllmClient:
     async def close(self) -> None:
         """Close the connections."""
         await self._session.close()
+
+    async def _models(self) -> list[Model]:
+        return msgspec.json.decode(await self._get("/v1/models"), type=_Models).data
 
     async def _get(self, path: str, seconds: float | None = None) -> bytes:
         return await self._ask("GET", path, b"", seconds or self._request_seconds)

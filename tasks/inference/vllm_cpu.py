@@ -123,6 +123,28 @@ def sampled(logits: torch.Tensor, generators: Mapping[int, torch.Generator]) -> 
     return tokens.clamp_(max=logits.shape[-1] - 1).view(-1)
 
 
+def add_adapter(
+    self: Any,
+    y: torch.Tensor,
+    x: torch.Tensor,
+    lora_a_stacked: tuple[torch.Tensor, ...],
+    lora_b_stacked: tuple[torch.Tensor, ...],
+    scale: float,
+    output_slices: tuple[int, ...],
+    **_: Any,
+) -> None:
+    """Add the product of the only adapter, which all requests use, to the output of a layer.
+
+    vLLM's own method copies the adapter once per token. The arguments are those of
+    `PunicaWrapperCPU.add_lora_linear`.
+    """
+    if self.no_lora:
+        return
+    outputs = torch.split(y.view(-1, y.shape[-1]), list(output_slices), dim=1)
+    for output, a, b in zip(outputs, lora_a_stacked, lora_b_stacked, strict=True):
+        output += scale * invariant_linear(invariant_linear(x.view(-1, x.shape[-1]), a[0, 0]), b[0, 0])
+
+
 def rows_are_invariant() -> bool:
     """Return whether `invariant_linear` is invariant on this processor with one thread.
 
@@ -148,9 +170,11 @@ def prepare_vllm() -> None:
     """Patch vLLM for engines on a CPU that are started later.
 
     Their linear layers follow each load of weights, and their samplers are fast for a large
-    vocabulary.
+    vocabulary. A LoRA adapter is computed as the trainer does, once per layer and only in the
+    linear layers.
     """
     import torch._dynamo
+    from vllm.lora.punica_wrapper.punica_cpu import PunicaWrapperCPU
     from vllm.model_executor.layers import utils as layer_utils
     from vllm.v1.sample.ops.topk_topp_sampler import TopKTopPSampler, apply_top_k_top_p
 
@@ -163,6 +187,9 @@ def prepare_vllm() -> None:
     # compiler, which may be missing.
     torch._dynamo.config.disable = True
     layer_utils.dispatch_cpu_unquantized_gemm = dispatch
+    PunicaWrapperCPU.add_lora_linear = add_adapter
+    for method in ("add_lora_embedding", "add_lora_logits"):  # adapters leave these layers unchanged
+        setattr(PunicaWrapperCPU, method, lambda *_, **__: None)
     if TopKTopPSampler.forward_cpu.__module__ == __name__:
         return
     by_exponentials: Any = TopKTopPSampler.forward_cpu

@@ -12,19 +12,25 @@ import asyncio
 import itertools
 import logging
 import os
+import tempfile
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import TYPE_CHECKING
 
+from configs.experiment import Lora
+from tasks.inference.adapter import Adapter, max_adapter_rank, save_adapter
 from tasks.inference.cpu_threads import engine_threads
 from tasks.inference.engine import EngineAsleepError, EngineBusyError, EngineError, Generation, Sampling
 from tasks.inference.vllm_cpu import BLOCK_TOKENS, note_load, prepare_vllm, rows_are_invariant
 from tasks.provision.local import ON_LOOPBACK
+from tasks.provision.private_files import memory_folder
 
 if TYPE_CHECKING:
     import torch
     from vllm import RequestOutput, SamplingParams
+    from vllm.lora.request import LoRARequest
 
 TURNS = 8
 """Iterations of the event loop between two steps of the engine.
@@ -95,6 +101,7 @@ class VllmEngine:
         context_length: int,
         max_num_seqs: int,
         dtype: str,
+        lora: Lora | None = None,
         distributed: bool = False,
         gpu_memory_fraction: float = 0.45,
         sleep_mode: bool = False,
@@ -107,6 +114,7 @@ class VllmEngine:
             context_length: Maximum tokens of prompt and output together.
             max_num_seqs: Maximum number of sequences in a batch.
             dtype: "float32", "bfloat16" or "float16".
+            lora: Adapters that `load_adapter` will load.
             distributed: Whether torch.distributed already joins this process with others that each
                 have their own engine.
             gpu_memory_fraction: Fraction of the GPU's memory for weights and KV cache.
@@ -147,6 +155,8 @@ class VllmEngine:
             block_size=BLOCK_TOKENS if self._on_cpu else None,
             async_scheduling=False,
             distributed_executor_backend="external_launcher" if distributed else None,
+            enable_lora=lora is not None,
+            max_lora_rank=max_adapter_rank(lora) if lora is not None else 16,
         )
         set_threads, threads = torch.set_num_threads, torch.get_num_threads()
         if self._on_cpu:
@@ -173,6 +183,11 @@ class VllmEngine:
         self._waiting: dict[str, asyncio.Future[Generation]] = {}
         self._pump: asyncio.Task[None] | None = None
         self._asleep = False
+        self._base = model
+        self._adapters = itertools.count(1)
+        self._adapter: LoRARequest | None = None
+        # level 1 keeps the weights in host memory, which `load` would replace
+        self._sleep_level = 2 if lora is None else 1
         self.progress = 0
         self.prompt_tokens = 0
         self.cached_tokens = 0
@@ -188,7 +203,7 @@ class VllmEngine:
         parameters = vllm_parameters(sampling)
         answer: asyncio.Future[Generation] = asyncio.get_running_loop().create_future()
         try:
-            self._engine.add_request(request, tokens_input(list(tokens)), parameters)
+            self._engine.add_request(request, tokens_input(list(tokens)), parameters, lora_request=self._adapter)
         except Exception as problem:
             raise EngineError(f"vLLM rejected a request of {len(tokens)} tokens: {problem}") from problem
         self._waiting[request] = answer
@@ -267,8 +282,25 @@ class VllmEngine:
             self._asleep = False
         self._engine.reset_prefix_cache()
 
+    def load_adapter(self, adapter: Adapter) -> None:
+        """Replace the adapter, as in `AdapterEngine.load_adapter`, and wake a sleeping engine."""
+        from vllm.lora.request import LoRARequest
+
+        if self._waiting:
+            raise EngineBusyError(f"the adapter cannot be replaced while {len(self._waiting)} requests are in flight")
+        if self._asleep:
+            self._engine.wake_up()
+            self._asleep = False
+        number = next(self._adapters)  # a new id, so that vLLM reads the file
+        with tempfile.TemporaryDirectory(prefix="adapter-", dir=memory_folder()) as folder:
+            save_adapter(Path(folder), adapter, self._base)
+            loaded = LoRARequest(f"adapter-{number}", number, folder)
+            self._engine.add_lora(loaded)
+        self._adapter = loaded
+        self._engine.reset_prefix_cache()
+
     def sleep(self) -> None:
-        """Free weights and KV cache until the next `load`. Nothing can be generated in between.
+        """Free weights and KV cache until the next load. Nothing can be generated in between.
 
         Raises:
             EngineError: Requests are in flight.
@@ -276,7 +308,7 @@ class VllmEngine:
         if self._waiting:
             raise EngineBusyError(f"the engine cannot sleep while {len(self._waiting)} requests are in flight")
         if not self._asleep:
-            self._engine.sleep(level=2)  # level 1 would keep the old weights in host memory
+            self._engine.sleep(level=self._sleep_level)
             self._asleep = True
 
     def close(self) -> None:

@@ -25,6 +25,12 @@ def state_folder() -> Path:
     return Path(tempfile.gettempdir()) / f"agentgym-{os.getuid()}"
 
 
+def memory_folder() -> Path:
+    """Return the folder of files in this machine's memory, or the temporary folder without one."""
+    memory = Path("/dev/shm")
+    return memory if memory.is_dir() else Path(tempfile.gettempdir())
+
+
 def private_folder(path: Path) -> Path:
     """Create the folder for this user alone if it does not exist, and return it.
 

@@ -23,13 +23,14 @@ from transformers.trainer import TRAINING_ARGS_NAME
 
 from configs.experiment import Experiment
 from configs.model_folder import write_recipe
+from tasks.inference.adapter import Adapter, save_adapter
 from tasks.rollout.train_sample_parquet import FOLDER as TRAIN_SAMPLES
 from tasks.rollout.trajectory import Trajectory, Turn
 from tasks.tracking.step_metrics_file import METRICS, Steps, write_steps
 from tasks.tracking.timeline import TIMELINE, append_spans
 from tasks.training import checkpoint
 from tasks.training.compute_dtype import compute_dtype
-from tasks.training.lora import ADAPTER, adapters, load_adapter, save_adapter, set_adapters, without_lora
+from tasks.training.lora import ADAPTER, adapters, load_adapter, set_adapters, without_lora
 from tasks.training.loss_record import LossRecord
 from tasks.training.micro_batches import Tensors, deal, pad_trajectories, whole_rows, within
 from tasks.training.model_loading import check_weights, load_model, load_policy, load_reference, whole_policy
@@ -258,7 +259,7 @@ class BaseTrainer(Trainer):
         if self.args.should_save:
             self._save(output_dir, state_dict=whole)
             if lora is not None:
-                save_adapter(Path(output_dir or self.args.output_dir) / ADAPTER, corrections, lora, self.policy)
+                save_adapter(Path(output_dir or self.args.output_dir) / ADAPTER, Adapter(corrections, lora), self.policy)
 
     def save_training_state(self, written: Path) -> None:
         """Write the state that resuming needs besides the weights. Every rank must call it."""

@@ -1,8 +1,8 @@
 """LoRA (arXiv 2106.09685): trains a low-rank update of each linear layer with frozen base weights.
 
 peft adds the updates to the layers of the transformers model and leaves the rest unchanged. Engines
-and checkpoints get merged weights, W + (alpha / rank) B A. With LoRA disabled, the model is its own
-reference.
+get the adapter. Checkpoints hold it, and merged weights W + (alpha / rank) B A. With LoRA disabled,
+the model is its own reference.
 """
 
 from __future__ import annotations
@@ -13,19 +13,17 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import torch
-from peft import LoraConfig, inject_adapter_in_model
 from peft.tuners.lora.layer import LoraLayer
-from safetensors.torch import load_file, save_file
 from torch import nn
 from torch.distributed.tensor import DTensor, distribute_tensor
 
 from configs.experiment import Lora
+from tasks.inference.adapter import NAME, load_weights, place_adapter
 from tasks.training.checkpoint import check_safetensors
 
-ADAPTER, WEIGHTS = "adapter", "adapter_model.safetensors"
-"""Folder of a checkpoint with the LoRA weights alone, in peft's format, and its file."""
-NAME = "default"
-OWN, HERE, IN_FILE = ".base_layer", f".{NAME}.weight", ".weight"
+ADAPTER = "adapter"
+"""Folder of a checkpoint with the LoRA weights alone, in peft's format."""
+OWN = ".base_layer"
 
 
 def add_lora(model: nn.Module, settings: Lora, seed: int) -> None:
@@ -38,16 +36,8 @@ def add_lora(model: nn.Module, settings: Lora, seed: int) -> None:
         settings: Rank and scale.
         seed: Seed of A, which is random. B is initialised to 0.
     """
-    place_lora(model, settings)
+    place_adapter(model, settings)
     begin_lora(model, seed)
-
-
-def place_lora(model: nn.Module, settings: Lora) -> None:
-    """Add the LoRA layers without allocating their weights.
-
-    peft would allocate them in the dtype of the layers, but they train in float32.
-    """
-    inject_adapter_in_model(_config(settings), model, adapter_name=NAME, low_cpu_mem_usage=True)
 
 
 def begin_lora(model: nn.Module, seed: int) -> None:
@@ -139,32 +129,11 @@ def set_adapters(model: nn.Module, values: Mapping[str, torch.Tensor]) -> None:
             parameter.copy_(value)
 
 
-def save_adapter(folder: Path, values: Mapping[str, torch.Tensor], settings: Lora, base: str) -> None:
-    """Write the LoRA weights alone in peft's format, to share one base model among many adapters.
-
-    Args:
-        folder: Created by this function.
-        values: The output of `adapters`.
-        settings: Rank and scale.
-        base: Hugging Face name or folder of the base model.
-    """
-    folder.mkdir(parents=True, exist_ok=True)
-    config = _config(settings)
-    config.base_model_name_or_path = base
-    config.save_pretrained(str(folder))
-    save_file({f"base_model.model.{name.replace(HERE, IN_FILE)}": value.contiguous() for name, value in values.items()}, folder / WEIGHTS)
-
-
 def load_adapter(folder: Path) -> dict[str, torch.Tensor]:
-    """Load the output of `save_adapter`.
+    """Load the output of `adapters` from a checkpoint's folder.
 
     Raises:
         CheckpointError: The file is missing or not a safetensors file.
     """
     check_safetensors(folder)
-    stored = load_file(folder / WEIGHTS)
-    return {name.removeprefix("base_model.model.").replace(IN_FILE, HERE): value for name, value in stored.items()}
-
-
-def _config(settings: Lora) -> LoraConfig:
-    return LoraConfig(r=settings.rank, lora_alpha=settings.alpha, target_modules="all-linear", lora_dropout=0.0, bias="none")
+    return load_weights(folder)

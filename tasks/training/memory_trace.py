@@ -102,8 +102,9 @@ def _traced(config: Any, update: TracedUpdate, mesh: Any) -> TrainerMemory:
     from transformers import AutoModel, AutoModelForCausalLM
     from trl.trainer.utils import add_fused_lm_head
 
+    from tasks.inference.adapter import place_adapter
     from tasks.training.critic import ValueModel
-    from tasks.training.lora import begin_lora, is_adapter, place_lora
+    from tasks.training.lora import begin_lora, is_adapter
     from tasks.training.model_loading import empty_model
     from tasks.training.sharding import shard
 
@@ -116,7 +117,7 @@ def _traced(config: Any, update: TracedUpdate, mesh: Any) -> TrainerMemory:
     models = {"policy": made(AutoModelForCausalLM, torch.float32 if update.lora is None else update.compute)}
     if update.lora is not None:
         with unset_fake_temporarily():  # fake tensors do not support the moves of peft
-            place_lora(models["policy"], update.lora)
+            place_adapter(models["policy"], update.lora)
         begin_lora(models["policy"], seed=0)
         if update.gradient_checkpointing:
             models["policy"].enable_input_require_grads()

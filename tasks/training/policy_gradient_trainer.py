@@ -355,7 +355,7 @@ class PolicyGradientTrainer(BaseTrainer, GRPOTrainer):
         """Update the critic, then the policy."""
         if self.critic is not None:
             pretrained = self.critic.settings.pretraining_steps > 0
-            lr_scale = 1.0 if pretrained else self.optimizer.param_groups[0]["lr"] / self.algorithm.learning_rate
+            lr_scale = 1.0 if pretrained else self.optimizer.param_groups[0]["lr"] / self.args.learning_rate
             self.measure({"critic/loss": self.critic.update(lr_scale)})
         super().optimiser_step()
         self._updates_of_batch += 1

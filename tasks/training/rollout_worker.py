@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, cast
 
 from accelerate import PartialState
 from accelerate.utils import broadcast_object_list, gather_object
@@ -12,7 +12,8 @@ from accelerate.utils import broadcast_object_list, gather_object
 from tasks.agents.action_format import reading_format
 from tasks.agents.chat_format import ChatFormat
 from tasks.agents.token_agent import TokenAgent
-from tasks.inference.engine import Sampling
+from tasks.inference.adapter import Adapter
+from tasks.inference.engine import AdapterEngine, Sampling
 from tasks.inference.engine_factory import start_engine
 from tasks.inference.pool_engine import VllmPoolEngine
 from tasks.inference.vllm_engine import VllmEngine
@@ -21,11 +22,10 @@ from tasks.rollout.collector import Batch, Collector
 from tasks.rollout.episode import RolloutRequest, RolloutSettings
 from tasks.rollout.trajectory import Trajectory
 from tasks.training.episode_counts import EpisodeCounts
-from tasks.training.lora import computed_weights
+from tasks.training.lora import adapters, computed_weights
 from tasks.training.messages import TrainerJob
 
 if TYPE_CHECKING:
-    import torch
     from transformers import PreTrainedTokenizerBase
 
     from tasks.training.base_trainer import BaseTrainer
@@ -142,7 +142,7 @@ class RolloutWorker:
         prompts = [self._chat_format.prompt(text) for text in ("probe", f"probe {step}", "a b c d e f g", "1 2 3 4 5")]
         sampling = Sampling(self._experiment.rollout.temperature, PROBE_TOKENS, self._chat_format.stop_tokens, seed=step)
         with self._collector.paused():
-            self._load(computed_weights(trainer.accelerator.unwrap_model(trainer.model), trainer.engine_dtype))
+            self._load(trainer)
             gap = check_weight_sync(self.engine, prompts, trainer.score_continuations, sampling, self._experiment.policy.dtype)
             self._loaded_step = self.engine.policy_version = step
         seconds = self._load_metrics.get("sync/seconds", 0.0) + time.perf_counter() - began
@@ -172,21 +172,28 @@ class RolloutWorker:
             **loads,
         }
 
-    def _load(self, weights: Iterable[tuple[str, torch.Tensor]]) -> None:
-        """Load weights into the engine.
+    def _load(self, trainer: BaseTrainer) -> None:
+        """Load the trainer's weights, or its LoRA adapter, into the engine.
 
         For servers shared by all ranks, only rank 0 loads, while no rank has episodes in progress.
         """
-        if self.processes.num_processes == 1 or not isinstance(self.engine, VllmPoolEngine):
-            self.engine.load(weights)
-            return
-        self.processes.wait_for_everyone()
-        if self.processes.is_main_process:
-            self.engine.load(weights)
+        model, lora = trainer.accelerator.unwrap_model(trainer.model), self._experiment.policy.lora
+        servers = self.engine if self.processes.num_processes > 1 and isinstance(self.engine, VllmPoolEngine) else None
+        if servers is not None:
+            self.processes.wait_for_everyone()
+        loads = self.processes.is_main_process or servers is None
+        if lora is not None:
+            adapter = Adapter(adapters(model), lora)  # gathering sharded weights needs every rank
+            if loads:
+                cast("AdapterEngine", self.engine).load_adapter(adapter)
+        elif loads:
+            self.engine.load(computed_weights(model, trainer.engine_dtype))
         else:
-            for _ in weights:
-                pass  # gathering sharded weights needs every rank
-        loaded = self.broadcast(self.engine.pool.loaded)
+            for _ in computed_weights(model, trainer.engine_dtype):
+                pass
+        if servers is None:
+            return
+        loaded = self.broadcast(servers.pool.loaded)
         if not self.processes.is_main_process:
             assert loaded is not None
-            self.engine.adopt_weights(loaded)
+            servers.adopt_weights(loaded)

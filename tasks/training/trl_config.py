@@ -66,13 +66,13 @@ def preference_config(experiment: Experiment, algorithm: DPO, folder: Path) -> D
 
 
 def _common(experiment: Experiment, folder: Path) -> dict[str, Any]:
-    algorithm = experiment.algorithm
+    algorithm, lora = experiment.algorithm, experiment.policy.lora
     on_gpu = torch.cuda.is_available()
     return {
         "output_dir": str(folder / "checkpoints" / ".unfinished"),
         "max_steps": algorithm.steps * algorithm.updates_per_step,
         "gradient_accumulation_steps": algorithm.passes,
-        "learning_rate": algorithm.learning_rate,
+        "learning_rate": algorithm.learning_rate * (lora.learning_rate_factor if lora else 1.0),
         "lr_scheduler_type": "constant_with_warmup",
         "warmup_steps": algorithm.warmup_steps * algorithm.updates_per_step,
         "weight_decay": algorithm.weight_decay,

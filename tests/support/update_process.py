@@ -35,7 +35,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "sft": {"mini_batches": 1, "micro_batches": 3},
     "dpo": {"mini_batches": 1, "micro_batches": 3, "cloning_weight": 0.5},
     "agentevol": {"mini_batches": 1, "micro_batches": 2},
-    "lora": {"name": "grpo", "lora": {"rank": 4, "alpha": 8}, "learning_rate": 1e-2, "micro_batches": 2, "kl_coefficient": 0.1},
+    "lora": {"name": "grpo", "lora": {"rank": 4, "alpha": 8}, "learning_rate": 1e-3, "micro_batches": 2, "kl_coefficient": 0.1},
 }
 STEPS = 3
 GOING_ON = ("ppo", "lora")
