@@ -13,7 +13,7 @@ EXAMPLES = {
     "worlds": ["{prog} worlds"],
     "tasks": ["{prog} tasks textcraft"],
     "serve": [
-        "{prog} serve textcraft --port 8000 --workers 2",
+        "{prog} serve textcraft --port 8000",
         """curl -d '{{"items": [{{"index": 0}}]}}' http://127.0.0.1:8000/v1/create""",
     ],
     "play": ["{prog} play textcraft --task 3"],
@@ -43,22 +43,21 @@ def main(arguments: list[str] | None = None, prog: str = "python -m environments
         return commands.add_parser(name, aliases=aliases, help=summary, description=about, epilog=examples(name), formatter_class=verbatim)
 
     add("worlds", "print the names of the worlds", "list")
-    serve = add("serve", "serve one world over HTTP")
-    serve.add_argument("name", help="the world, e.g. textcraft or module:Class")
-    serve.add_argument(
+    served = add("serve", "serve one world over HTTP")
+    served.add_argument("name", help="the world, e.g. textcraft or module:Class")
+    served.add_argument(
         "--rules", choices=get_args(Rules), default="ours", help="rule set; agentgym is that of AgentGym's servers, see docs/agentgym.md"
     )
-    serve.add_argument("--host", default="127.0.0.1", help="address to listen on (default: %(default)s)")
-    serve.add_argument("--port", type=_port, default=8000, help="port to listen on (default: %(default)s)")
-    serve.add_argument("--workers", type=_positive, default=1, help="processes that share the port (default: %(default)s)")
-    serve.add_argument("--max-sessions", type=_positive, default=10_000, help="sessions open at once, per worker (default: %(default)s)")
-    serve.add_argument(
+    served.add_argument("--host", default="127.0.0.1", help="address to listen on (default: %(default)s)")
+    served.add_argument("--port", type=_port, default=8000, help="port to listen on (default: %(default)s)")
+    served.add_argument("--max-sessions", type=_positive, default=10_000, help="sessions open at once (default: %(default)s)")
+    served.add_argument(
         "--lease",
         type=_seconds,
         default=600.0,
         help="seconds until an idle session ends, unless its creator set another lease (default: %(default)s)",
     )
-    serve.add_argument(
+    served.add_argument(
         "--no-token",
         action="store_true",
         help="serve any client. Without this flag, an address that other machines can reach requires AGENTGYM_ENVIRONMENT_TOKEN, set here "
@@ -117,25 +116,25 @@ def main(arguments: list[str] | None = None, prog: str = "python -m environments
     except OSError as unknown:
         parser.error(f"--host {parsed.host} is not an address: {unknown.strerror}")
 
-    from environments.server.app import Options
+    from environments.registry import load_world
+    from environments.server.app import Options, serve
     from environments.server.logs import configure
-    from environments.server.workers import serve as serve_forever
 
     configure()
-    options = Options(parsed.host, parsed.port, parsed.workers, parsed.max_sessions, parsed.lease, token)
+    options = Options(parsed.host, parsed.port, parsed.max_sessions, parsed.lease, token)
     try:
-        return _reported(parsed.name, lambda: serve_forever(parsed.name, options, parsed.rules))
+        return _reported(parsed.name, lambda: serve(load_world(parsed.name, parsed.rules), options))
     except OSError as taken:
         sys.stderr.write(f"cannot listen on {options.host}:{options.port}: {taken.strerror}; choose another --port\n")
         return 1
 
 
-def _reported(name: str, command: Callable[[], int]) -> int:
+def _reported(name: str, command: Callable[[], int | None]) -> int:
     """Return the command's exit status. Report an error of the world as one message."""
     from environments.environment import WorldError
 
     try:
-        return command()
+        return command() or 0
     except ImportError as fault:
         missing = f"{name} cannot be imported: {fault}; to install the worlds' packages, run: pip install 'agentgym-pipeline[worlds]'"
         sys.stderr.write(f"{missing}\n")

@@ -177,15 +177,13 @@ class Health(msgspec.Struct):
         name: The world's name.
         version: The world's version.
         tasks: Number of tasks over all splits.
-        sessions: Open sessions of all workers.
-        workers: Number of worker processes that answered.
+        sessions: Open sessions.
     """
 
     name: str
     version: str
     tasks: int
     sessions: int
-    workers: int
 
 
 class WorldInfo(msgspec.Struct):

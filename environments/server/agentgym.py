@@ -7,18 +7,134 @@ than one line later at a missing field.
 
 from __future__ import annotations
 
-import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import msgspec
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
 
-from environments.environment import World
 from environments.protocol import Reply
-from environments.server.agentgym_dialects import DIALECTS, Dialect
+from environments.server.agentgym_dialects import DIALECTS, Create, Dialect, Shown
+from environments.server.answers import answer, body_of, decode, encode
 from environments.server.dispatcher import Call, Dispatcher
-from environments.server.json_api import Answer, Operation, Page, decode, encode
-from environments.server.request import Request, RequestError
+from environments.server.errors import RequestError
+from environments.server.guard import client_of
+
+VIEWERS = " "
+"""The client name of all GET requests. All viewers share one client's turns."""
+Perform = Callable[[str, Call], Awaitable[Reply]]
+"""Performs an operation for the client of the request."""
+Play = Callable[[Perform, Any, str], Awaitable[Any]]
+"""Maps how to perform operations, a request's body and its client to the answer's content."""
+
+
+def routes(dispatcher: Dispatcher) -> list[Route]:
+    """Return the dialect's operations and pages. A world without an entry in DIALECTS has none."""
+    world = dispatcher.sessions.world
+    dialect = DIALECTS.get(world.name)
+    if dialect is None:
+        return []
+    # AgentGym has no splits: its index counts through all tasks.
+    return _AgentGym(dispatcher, dialect, world.agentgym_tasks).routes()
+
+
+class _AgentGym:
+    def __init__(self, dispatcher: Dispatcher, dialect: Dialect, tasks: Any) -> None:
+        self._dispatcher = dispatcher
+        self._dialect = dialect
+        self._tasks = tasks
+
+    def routes(self) -> list[Route]:
+        dialect = self._dialect
+
+        async def greet(_: Request) -> Response:
+            return answer(encode(dialect.greeting))
+
+        return [
+            self._operation("/step", dialect.body("session", "action"), self._step),
+            self._operation("/reset", dialect.body("session", "index"), self._reset),
+            self._operation("/create", Create, self._create),
+            self._operation("/close", dialect.body("session"), self._close),
+            *(self._operation(path, dialect.body("session"), _asking(*asked)) for path, asked in dialect.asked.items()),
+            Route("/", greet),
+            self._view("/observation", "observe", (), dialect.observed),
+            self._view("/detail", "observe", (), _detail),
+            *(self._view(path, "look", (name,), _showing(show)) for path, (name, show) in dialect.views.items()),
+        ]
+
+    async def _create(self, perform: Perform, _: Any, client: str) -> Any:
+        first = self._tasks[0] if self._dialect.begins_on_create else None
+        reply = await perform("create", (first, None, None, True, client))
+        assert reply.number is not None
+        return self._dialect.created(reply.number, reply.observation or "")
+
+    async def _reset(self, perform: Perform, body: Any, _: str) -> Any:
+        index = body.index or 0
+        if self._dialect.wraps:
+            index = self._tasks[index % len(self._tasks)]
+        begun = self._dialect.begun(body.session, body, await perform("reset", (body.session, index)))
+        return await _with(perform, begun, self._dialect.besides, body.session)
+
+    async def _step(self, perform: Perform, body: Any, _: str) -> Any:
+        stepped = self._dialect.stepped(await perform("step", (body.session, None, body.action)))
+        return await _with(perform, stepped, self._dialect.running, body.session)
+
+    async def _close(self, perform: Perform, body: Any, _: str) -> Any:
+        await perform("close", (body.session,))
+        return self._dialect.closed
+
+    def _operation(self, path: str, body_type: type[msgspec.Struct], play: Play) -> Route:
+        decoder = msgspec.json.Decoder(body_type, strict=False)
+        seconds = self._dispatcher.sessions.metrics.request_seconds.labels("agentgym", path[1:])
+
+        async def operation(request: Request) -> Response:
+            body, client = await body_of(request), client_of(request)
+            with seconds.time():
+                try:
+                    return answer(encode(await play(self._performing(request, client), decode(decoder, body or b"{}"), client)))
+                except RequestError as refusal:
+                    return _refused(refusal)
+
+        return Route(path, operation, methods=["POST"])
+
+    def _view(self, path: str, operation: str, arguments: Call, show: Callable[[Reply], Any]) -> Route:
+        name = self._dialect.session_field
+
+        async def view(request: Request) -> Response:
+            number = request.query_params.get(name, "")
+            try:
+                if not (number.isascii() and number.isdecimal() and len(number) < 19):
+                    raise RequestError(422, "invalid_field", f"{name} is a session's number", name)
+                reply = await self._performing(request, VIEWERS)(operation, (int(number), *arguments))
+            except RequestError as refusal:
+                return _refused(refusal)
+            return answer(encode(show(reply)))
+
+        return Route(path, view)
+
+    def _performing(self, request: Request, client: str) -> Perform:
+        async def perform(operation: str, call: Call) -> Reply:
+            [reply] = await self._dispatcher.perform(operation, [call], client, request.is_disconnected)
+            if reply.error is not None:
+                raise RequestError(reply.status, reply.error.type, reply.error.message, reply.error.field)
+            return reply
+
+        return perform
+
+
+async def _with(perform: Perform, reply: Any, fields: Shown, session: int) -> Any:
+    for name, (attribute, show) in fields.items():
+        reply[name] = show((await perform("look", (session, attribute))).observation or "")
+    return reply
+
+
+def _asking(attribute: str, show: Callable[[str], Any]) -> Play:
+    async def ask(perform: Perform, body: Any, _: str) -> Any:
+        return show((await perform("look", (body.session, attribute))).observation or "")
+
+    return ask
 
 
 def _showing(show: Callable[[str], Any]) -> Callable[[Reply], Any]:
@@ -30,131 +146,14 @@ def _detail(reply: Reply) -> dict[str, Any]:
     return {"observation": reply.observation, "reward": reply.reward or 0, "done": bool(reply.done), "deleted": False}
 
 
-VIEWERS = " "
-"""The client name of all GET requests. All viewers share one client's turns."""
-Perform = Callable[[Dialect, Any, str], Awaitable[Any]]
-"""Maps the dialect, a request's body and its client to the reply."""
-
-
-class AgentGym:
-    """AgentGym's dialect of one world.
-
-    A world without an entry in DIALECTS has no operation or route.
-    """
-
-    def __init__(self, dispatcher: Dispatcher, world: World) -> None:
-        self._dispatcher = dispatcher
-        self._dialect = DIALECTS.get(world.name)
-        # AgentGym has no splits: its index counts through all tasks.
-        self._tasks = world.agentgym_tasks
-
-    def operations(self) -> dict[str, Operation]:
-        """Return the dialect's operations by path."""
-        dialect = self._dialect
-        if dialect is None:
-            return {}
-        return {
-            "/create": self._operation("create", dialect.create, self._create),
-            "/reset": self._operation("reset", dialect.reset, self._reset),
-            "/step": self._operation("step", dialect.step, self._step),
-            "/close": self._operation("close", dialect.close, self._close),
-            **{path: self._operation("look", dialect.close, self._ask(*asked)) for path, asked in dialect.asked.items()},
-        }
-
-    def pages(self) -> dict[str, Page]:
-        """Return the greeting and the views of a session, by path."""
-        dialect = self._dialect
-        if dialect is None:
-            return {}
-
-        async def greet(_: dict[str, str]) -> Answer:
-            return 200, encode(dialect.greeting)
-
-        return {
-            "/": greet,
-            "/observation": self._view(dialect, "observe", (), dialect.observed),
-            "/detail": self._view(dialect, "observe", (), _detail),
-            **{path: self._view(dialect, "look", (attribute,), _showing(show)) for path, (attribute, show) in dialect.views.items()},
-        }
-
-    async def _create(self, dialect: Dialect, _: Any, client: str) -> Any:
-        reply = await self._perform("create", (self._tasks[0] if dialect.begins_on_create else None, None, None, True, client), client)
-        assert reply.number is not None
-        return dialect.created(reply.number, reply.observation or "")
-
-    async def _reset(self, dialect: Dialect, body: Any, client: str) -> Any:
-        index = body.index or 0
-        if dialect.wraps:
-            index = self._tasks[index % len(self._tasks)]
-        begun = dialect.begun(body.session, body, await self._perform("reset", (body.session, index), client))
-        return await self._with(begun, dialect.besides, body.session, client)
-
-    async def _step(self, dialect: Dialect, body: Any, client: str) -> Any:
-        stepped = dialect.stepped(await self._perform("step", (body.session, None, body.action), client))
-        return await self._with(stepped, dialect.running, body.session, client)
-
-    async def _with(self, reply: Any, fields: Mapping[str, tuple[str, Callable[[str], Any]]], session: int, client: str) -> Any:
-        for name, (attribute, show) in fields.items():
-            reply[name] = show((await self._perform("look", (session, attribute), client)).observation or "")
-        return reply
-
-    async def _close(self, dialect: Dialect, body: Any, client: str) -> Any:
-        await self._perform("close", (body.session,), client)
-        return dialect.closed
-
-    def _ask(self, attribute: str, show: Callable[[str], Any]) -> Perform:
-        async def ask(_: Dialect, body: Any, client: str) -> Any:
-            return show((await self._perform("look", (body.session, attribute), client)).observation or "")
-
-        return ask
-
-    async def _perform(self, operation: str, call: Call, client: str) -> Reply:
-        [reply] = await self._dispatcher.perform(operation, [call], client)
-        if reply.error is not None:
-            raise RequestError(reply.status, reply.error.type, reply.error.message, reply.error.field)
-        return reply
-
-    def _operation(self, name: str, body_type: type[msgspec.Struct], perform: Perform) -> Operation:
-        assert self._dialect is not None
-        dialect = self._dialect
-        decoder = msgspec.json.Decoder(body_type, strict=False)
-        seconds = self._dispatcher.sessions.metrics.request_seconds("agentgym", name)
-
-        async def operation(request: Request) -> Answer:
-            began = time.perf_counter()
-            try:
-                body = decode(decoder, request.body or b"{}")
-                status, content = 200, encode(await perform(dialect, body, request.client))
-            except RequestError as refusal:
-                status, content = _refused(refusal)
-            seconds.observe(time.perf_counter() - began)
-            return status, content
-
-        return operation
-
-    def _view(self, dialect: Dialect, operation: str, arguments: Call, show: Callable[[Reply], Any]) -> Page:
-        name = dialect.session_field
-
-        async def handle(query: dict[str, str]) -> Answer:
-            try:
-                number = query.get(name, "")
-                if not (number.isascii() and number.isdecimal() and len(number) < 19):
-                    raise RequestError(422, "invalid_field", f"{name} is a session's number", name)
-                return 200, encode(show(await self._perform(operation, (int(number), *arguments), VIEWERS)))
-            except RequestError as refusal:
-                return _refused(refusal)
-
-        return handle
-
-
-def _refused(refusal: RequestError) -> Answer:
-    """Return status and body of an error.
+def _refused(refusal: RequestError) -> Response:
+    """Return the answer to a rejected request.
 
     AgentGym's validation errors, malformed JSON included, have status 422 and a `detail`.
     """
     error = refusal.error
     body: dict[str, Any] = {"error": error.message}
     if refusal.status not in (400, 422):
-        return refusal.status, encode(body)
+        return answer(encode(body), refusal.status)
     body["detail"] = [{"type": error.type, "loc": ["body", *([error.field] if error.field else [])], "msg": error.message}]
-    return 422, encode(body)
+    return answer(encode(body), 422)

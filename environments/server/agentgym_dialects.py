@@ -14,67 +14,18 @@ import msgspec
 
 from environments.protocol import Action, Int64, Reply
 
+Shown = Mapping[str, tuple[str, Callable[[str], Any]]]
+"""Maps a name on the wire to an attribute of the environment, and to what builds its value."""
+
 
 class Create(msgspec.Struct):
-    """A create body without required fields."""
+    """A create body.
 
-
-class TextCraftCreate(msgspec.Struct):
-    """TextCraft's create body.
-
-    Custom tasks are not supported: the three fields are null in AgentGym's clients.
+    Custom tasks of TextCraft are not supported: these fields are null in AgentGym's clients.
     """
 
-    minecraft_dir: str | None = None
     commands: None = None
     goal: None = None
-
-
-class Reset(msgspec.Struct):
-    """Begin the task `data_idx` in session `id`."""
-
-    session: Int64 = msgspec.field(name="id")
-    index: Int64 | None = msgspec.field(name="data_idx", default=0)
-
-
-class Step(msgspec.Struct):
-    """Perform `action` in session `id`."""
-
-    session: Int64 = msgspec.field(name="id")
-    action: Action
-
-
-class Close(msgspec.Struct):
-    """End session `id`."""
-
-    session: Int64 = msgspec.field(name="id")
-
-
-class SearchQAReset(msgspec.Struct):
-    """Begin the task `id` in session `env_idx`."""
-
-    session: Int64 = msgspec.field(name="env_idx")
-    index: Int64 | None = msgspec.field(name="id", default=0)
-
-
-class WebArenaReset(msgspec.Struct):
-    """Begin the task `idx` in session `env_idx`. The seed from AgentGym's clients is ignored."""
-
-    session: Int64 = msgspec.field(name="env_idx")
-    index: Int64 | None = msgspec.field(name="idx", default=0)
-
-
-class EnvStep(msgspec.Struct):
-    """Perform `action` in session `env_idx`."""
-
-    session: Int64 = msgspec.field(name="env_idx")
-    action: Action
-
-
-class EnvClose(msgspec.Struct):
-    """End session `env_idx`."""
-
-    session: Int64 = msgspec.field(name="env_idx")
 
 
 @dataclass(frozen=True)
@@ -88,9 +39,8 @@ class Dialect:
         begun: Builds reset's reply from the session's number, the request and our reply.
         stepped: Builds step's reply.
         closed: Reply of close.
-        create, reset, step, close: Types of the bodies. Their attributes are `session`, `index` and
-            `action`, regardless of the names on the wire.
-        session_field: Query parameter with the session's number in GET requests.
+        session_field: Field of bodies and query parameter of pages with the session's number.
+        index_field: Field of reset's body with the task's index.
         begins_on_create: Whether create begins an episode of the first task at once.
         wraps: Whether any index is taken modulo the number of tasks. Otherwise an unknown index is
             an error.
@@ -108,18 +58,27 @@ class Dialect:
     begun: Callable[[int, Any, Reply], Any]
     stepped: Callable[[Reply], Any]
     closed: Any = True
-    create: type[msgspec.Struct] = Create
-    reset: type[msgspec.Struct] = Reset
-    step: type[msgspec.Struct] = Step
-    close: type[msgspec.Struct] = Close
     session_field: str = "id"
+    index_field: str = "data_idx"
     begins_on_create: bool = False
     wraps: bool = True
-    views: Mapping[str, tuple[str, Callable[[str], Any]]] = field(default_factory=dict)
+    views: Shown = field(default_factory=dict)
     observed: Callable[[Reply], Any] = lambda reply: reply.observation
-    besides: Mapping[str, tuple[str, Callable[[str], Any]]] = field(default_factory=dict)
-    running: Mapping[str, tuple[str, Callable[[str], Any]]] = field(default_factory=dict)
-    asked: Mapping[str, tuple[str, Callable[[str], Any]]] = field(default_factory=dict)
+    besides: Shown = field(default_factory=dict)
+    running: Shown = field(default_factory=dict)
+    asked: Shown = field(default_factory=dict)
+
+    def body(self, *attributes: str) -> type[msgspec.Struct]:
+        """Return the type of a body with some of the attributes session, index and action.
+
+        Its attributes have these names regardless of the names on the wire.
+        """
+        fields: dict[str, tuple[str, Any, Any]] = {
+            "session": ("session", Int64, msgspec.field(name=self.session_field)),
+            "index": ("index", Int64 | None, msgspec.field(name=self.index_field, default=0)),
+            "action": ("action", Action, msgspec.field()),
+        }
+        return msgspec.defstruct("Body", [fields[name] for name in attributes])
 
 
 def _scored(reply: Reply) -> dict[str, Any]:
@@ -176,10 +135,8 @@ DIALECTS: dict[str, Dialect] = {
     ),
     "searchqa": Dialect(
         greeting="ok",
-        reset=SearchQAReset,
-        step=EnvStep,
-        close=EnvClose,
         session_field="env_idx",
+        index_field="id",
         begins_on_create=True,
         wraps=False,
         created=lambda number, observation: number,
@@ -188,7 +145,6 @@ DIALECTS: dict[str, Dialect] = {
     ),
     "textcraft": Dialect(
         greeting="This is environment TextCraft.",
-        create=TextCraftCreate,
         begins_on_create=True,
         created=lambda number, observation: {"id": number, "observation": observation, "done": False, "reward": 0},
         begun=lambda number, body, reply: {"id": number, "observation": reply.observation, "done": False, "reward": 0},
@@ -197,10 +153,8 @@ DIALECTS: dict[str, Dialect] = {
     ),
     "webarena": Dialect(
         greeting="ok",
-        reset=WebArenaReset,
-        step=EnvStep,
-        close=EnvClose,
         session_field="env_idx",
+        index_field="idx",
         wraps=False,
         created=lambda number, observation: {"env_idx": number},
         begun=lambda number, body, reply: {"observation": reply.observation},

@@ -14,12 +14,13 @@ All clients without a name at one address count as one client.
 
 from __future__ import annotations
 
-import threading
 import time
 from collections import Counter
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
-from environments.server.session import Session
+if TYPE_CHECKING:
+    from environments.server.sessions import Session
 
 SILENT_S = 20.0
 """Seconds without a request after which a session of a client above its share can be taken."""
@@ -40,7 +41,7 @@ MOST_NAMES = 256
 
 
 class FairShares:
-    """Count the sessions of one process by client. Thread-safe."""
+    """Count the sessions of a server by client."""
 
     def __init__(self, limit: int, clock: Callable[[], float] = time.monotonic) -> None:
         """
@@ -56,7 +57,6 @@ class FairShares:
         self._unused: dict[str, dict[Session, None]] = {}
         self._used: dict[str, dict[Session, None]] = {}
         self._waiting: dict[str, float] = {}
-        self._lock = threading.Lock()
 
     def take(self, client: str) -> tuple[str, Session | None] | None:
         """Reserve a session for a client.
@@ -68,47 +68,38 @@ class FairShares:
             The client that it counts as, and the session to end for it, if any. None: no session is
             available now.
         """
-        with self._lock:
-            client = self._known(client)
-            freed = None
-            if self.count >= self.limit:
-                if (freed := self._reclaimable(client)) is None:
-                    self._waiting[client] = self._clock()
-                    return None
-                self._remove(freed)
-            elif self._others_wait(client):
+        client = self._known(client)
+        freed = None
+        if self.count >= self.limit:
+            if (freed := self._reclaimable(client)) is None:
+                self._waiting[client] = self._clock()
                 return None
-            self._waiting.pop(client, None)
-            self.count += 1
-            self._by_client[client] += 1
-            self._by_address[_address(client)] += 1
-            return client, freed
-
-    def give_back(self, client: str) -> None:
-        """Release a reservation for which no session was created."""
-        with self._lock:
-            self._drop(client)
+            self._remove(freed)
+        elif self._others_wait(client):
+            return None
+        self._waiting.pop(client, None)
+        self.count += 1
+        self._by_client[client] += 1
+        self._by_address[_address(client)] += 1
+        return client, freed
 
     def opened(self, session: Session) -> None:
         """Mark that the session is open and can be taken from now on."""
-        with self._lock:
-            self._unused.setdefault(session.client, {})[session] = None
+        self._unused.setdefault(session.client, {})[session] = None
 
     def used(self, session: Session) -> None:
         """Mark that the session got a request."""
-        with self._lock:
-            unused = self._unused.get(session.client)
-            if unused is not None and session in unused:
-                del unused[session]
-                self._used.setdefault(session.client, {})[session] = None
-            elif (used := self._used.get(session.client)) is not None and session in used:
-                del used[session]  # move it to the end: the first one has been silent longest
-                used[session] = None
+        unused = self._unused.get(session.client)
+        if unused is not None and session in unused:
+            del unused[session]
+            self._used.setdefault(session.client, {})[session] = None
+        elif (used := self._used.get(session.client)) is not None and session in used:
+            del used[session]  # move it to the end: the first one has been silent longest
+            used[session] = None
 
     def ended(self, session: Session) -> None:
         """Free the session's place. A second call does nothing."""
-        with self._lock:
-            self._remove(session)
+        self._remove(session)
 
     def _known(self, client: str) -> str:
         address, _, name = client.partition(" ")

@@ -10,14 +10,9 @@ from collections import deque
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-from environments.server.request import RequestError
+from environments.server.errors import RequestError
 
 Queues = dict[str, deque[asyncio.Future[None]]]
-
-
-def ending() -> RequestError:
-    """Return the error for calls to a server that is shutting down."""
-    return RequestError(503, "server_ending", "the server is ending; ask another one, or this one after its restart")
 
 
 class FairTurns:
@@ -33,7 +28,7 @@ class FairTurns:
         """
         self._free = most
         self._waiting: dict[str, Queues] = {}
-        self._ending = False
+        self.ending = False
 
     async def take(self, client: str) -> None:
         """Wait for a turn of `client` (address, space, name).
@@ -41,8 +36,8 @@ class FairTurns:
         Raises:
             RequestError: 503 the server is shutting down.
         """
-        if self._ending:
-            raise ending()
+        if self.ending:
+            raise _ending()
         if self._free and not self._waiting:
             self._free -= 1
             return
@@ -74,10 +69,10 @@ class FairTurns:
 
     def end(self) -> None:
         """Reject all waiting and later calls."""
-        self._ending = True
+        self.ending = True
         while self._waiting:
             if not (turn := self._next()).done():
-                turn.set_exception(ending())
+                turn.set_exception(_ending())
 
     def _next(self) -> asyncio.Future[None]:
         """Pop the first call of the next client.
@@ -94,3 +89,7 @@ class FairTurns:
         if clients:
             self._waiting[address] = clients
         return turn
+
+
+def _ending() -> RequestError:
+    return RequestError(503, "server_ending", "the server is ending; ask another one, or this one after its restart")

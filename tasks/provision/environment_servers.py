@@ -27,7 +27,6 @@ def environment_replicas(
     replicas: int = 1,
     *,
     rules: Rules = "ours",
-    workers: int = 1,
     backend: Literal["process", "container"] = "process",
     image: str | None = None,
     infrastructure: InfraSettings | None = None,
@@ -42,7 +41,6 @@ def environment_replicas(
         world: The world's name, e.g. "textcraft".
         replicas: Number of servers, each with its own port.
         rules: The rules under which the world is played.
-        workers: Processes per server.
         backend: Whether the servers are local processes or containers.
         image: Container image of an environment server that listens on port 8000. By default the
             Dockerfile's image for this world. The world's variables are passed in, and files and
@@ -53,7 +51,7 @@ def environment_replicas(
     """
     if replicas < 1:
         raise ValueError(f"replicas is {replicas}, but at least one server is needed")
-    serve = [world, "--rules", rules, "--workers", str(workers)]
+    serve = [world, "--rules", rules]
     token = {VARIABLE: shared_token()}  # shared by this process, its children and the servers
     if backend == "container":
         from tasks.provision.containers import ContainerServer

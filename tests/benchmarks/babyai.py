@@ -1,4 +1,4 @@
-"""BabyAI behind the server: steps and resets per second with 64 clients, in batches, and on two workers; CPU of a step and of a reset.
+"""BabyAI behind the server: steps and resets per second with 64 clients and in batches; CPU of a step and of a reset.
 
 AgentGym's server is not on any package index, so it cannot be run beside ours. Ours is compared with its figures as they were recorded
 on a quiet machine of 2 cores with 64 clients and a new connection per request ("recorded").
@@ -90,15 +90,11 @@ class Client:
 
 def run() -> list[dict[str, Any]]:
     """The rows of the benchmark, about a minute."""
-    return [*_measure(1), *_measure(2)]
+    with served("babyai") as server:
+        return asyncio.run(_rows(server))
 
 
-def _measure(workers: int) -> list[dict[str, Any]]:
-    with served("babyai", "--workers", str(workers)) as server:
-        return asyncio.run(_rows(server, workers))
-
-
-async def _rows(server: LocalServer, workers: int) -> list[dict[str, Any]]:
+async def _rows(server: LocalServer) -> list[dict[str, Any]]:
     clients = [Client(server.url, seed) for seed in range(CLIENTS)]
     await asyncio.gather(*(client.open() for client in clients))
     tasks = itertools.cycle(BabyAI().tasks("train"))
@@ -120,17 +116,14 @@ async def _rows(server: LocalServer, workers: int) -> list[dict[str, Any]]:
         batch_rates.append(await _batch_rate(clients[0], tasks))
     for client in clients:
         client.close()
-    on = "" if workers == 1 else f", {workers} workers"
-    many = f"babyai: {{}}{on}, AgentGym's recorded"
-    rows = [
+    many = "babyai: {}, AgentGym's recorded"
+    return [
         _row(many.format(f"steps, {CLIENTS} clients, keep-alive"), step_rates, "1/s", RECORDED_STEPS),
         _row(many.format(f"resets, {CLIENTS} clients, keep-alive"), reset_rates, "1/s", RECORDED_RESETS),
         _row(many.format(f"steps, batches of {CLIENTS}"), batch_rates, "1/s", RECORDED_STEPS),
+        _row(many.format("server's CPU of a step"), step_ms, "ms", RECORDED_STEP_MS),
+        _row(many.format("server's CPU of a reset"), reset_ms, "ms", RECORDED_RESET_MS),
     ]
-    if workers == 1:
-        rows.append(_row(many.format("server's CPU of a step"), step_ms, "ms", RECORDED_STEP_MS))
-        rows.append(_row(many.format("server's CPU of a reset"), reset_ms, "ms", RECORDED_RESET_MS))
-    return rows
 
 
 async def _timed(pid: int, work: Iterable[Awaitable[Any]]) -> tuple[list[Any], float, float]:

@@ -85,8 +85,8 @@ def test_the_expert_solves_the_whole_evaluation_list_64_sessions_at_a_time(url: 
     assert asyncio.run(run()) == [(first, trace) for first, _, trace in expected]
 
 
-def test_workers_answer_alike_in_both_dialects_whatever_their_hash_seed(start: Start) -> None:
-    server = start("--workers", "2", PYTHONHASHSEED="1")
+def test_both_dialects_answer_alike_whatever_the_hash_seed(start: Start) -> None:
+    server = start(PYTHONHASHSEED="1")
     tasks = range(0, 64 * 13, 13)
     expected = [play(index, random_actions=10) for index in tasks]
 

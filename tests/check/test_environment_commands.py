@@ -43,7 +43,7 @@ def test_list_names_the_worlds() -> None:
     [
         (["serve", "chess"], "'chess'"),
         (["serve", "textcraft", "--port", "99999"], "not between 1 and 65535"),
-        (["serve", "textcraft", "--workers", "0"], "not between 1"),
+        (["serve", "textcraft", "--max-sessions", "0"], "not between 1"),
         (["play", "textcraft", "--task", "100000000"], "100000000"),
     ],
 )

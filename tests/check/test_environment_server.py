@@ -1,4 +1,4 @@
-"""The environment server's own dialect over HTTP, and several workers behind one port."""
+"""The environment server's own dialect over HTTP."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ import requests
 from prometheus_client.parser import text_string_to_metric_families
 
 from tests.support.counting_servers import Serve
-from tests.support.server_requests import PATIENCE_S, AgentGymClient, eventually, open_sessions, post, start, workers
+from tests.support.server_requests import PATIENCE_S, eventually, open_sessions, post, start
 
 
 def test_an_episode_from_create_to_close(counting_server: str) -> None:
@@ -197,9 +197,9 @@ def test_every_reply_names_the_session_and_the_turn_of_its_item(counting_server:
     assert keys == ["a", "b"]
 
 
-@pytest.mark.parametrize(("world", "workers"), [("counting", "1"), ("counting", "2"), ("slow_counting", "1")])
-def test_a_repeated_create_answers_the_session_of_the_first(serve: Serve, world: str, workers: str) -> None:
-    url = serve(world, "--workers", workers).url
+@pytest.mark.parametrize("world", ["counting", "slow_counting"])
+def test_a_repeated_create_answers_the_session_of_the_first(serve: Serve, world: str) -> None:
+    url = serve(world).url
     asked = [{"index": number, "key": f"key {number}"} for number in range(8)]
     first = [(reply["session"], reply["observation"]) for reply in post(url, "create", *asked)]
     assert [(reply["session"], reply["observation"]) for reply in post(url, "create", *asked)] == first
@@ -227,7 +227,7 @@ def test_descriptions_of_world_tasks_and_health(counting_server: str) -> None:
     }
     assert get("/v1/tasks?split=test") == {"split": "test", "tasks": list(range(80, 100))}
     health = get("/health")
-    assert (health["name"], health["version"], health["tasks"], health["workers"]) == ("counting", "1", 100, 1)
+    assert (health["name"], health["version"], health["tasks"]) == ("counting", "1", 100)
 
 
 def test_openapi_describes_every_operation_and_every_reference_resolves(counting_server: str) -> None:
@@ -270,43 +270,3 @@ def test_sigterm_ends_the_server_cleanly_with_keep_alive_connections_open(serve:
         assert psutil.Process(server.pid).wait(PATIENCE_S) in (0, None)
     last = [json.loads(line) for line in server.log_tail().splitlines()][-1]
     assert last["level"] == "info"
-
-
-def test_sessions_are_reached_from_any_connection_of_any_worker(serve: Serve) -> None:
-    url = serve("counting", "--workers", "3").url
-    eventually(lambda: workers(url) == 3)
-    replies = post(url, "create", *({"index": 90} for _ in range(12)))
-    for turn in range(4):  # every request is a new connection, which any worker may take
-        answers = post(url, "step", *({"session": reply["session"], "turn": turn, "action": "add 2"} for reply in replies))
-        assert [answer["observation"] for answer in answers] == [f"Count: {2 * turn + 2}"] * 12
-    clients = [AgentGymClient(url) for _ in range(6)]
-    assert [client.reset(at + 1) for at, client in enumerate(clients)] == [(f"Goal: {at + 1}.", 0, False) for at in range(6)]
-    assert requests.get(f"{url}/health", timeout=PATIENCE_S).json() == {
-        "name": "counting", "version": "1", "tasks": 100, "sessions": 18, "workers": 3,
-    }  # fmt: skip
-    created = [
-        sample.value
-        for family in text_string_to_metric_families(requests.get(f"{url}/metrics", timeout=PATIENCE_S).text)
-        for sample in family.samples
-        if sample.name == "environment_sessions_total" and sample.labels["how"] == "created"
-    ]
-    assert sum(created) == 18
-    assert len(created) == 3
-
-
-def test_a_killed_worker_loses_its_own_sessions_only_and_is_replaced(serve: Serve) -> None:
-    url = serve("counting", "--workers", "2").url
-    eventually(lambda: workers(url) == 2)
-    sessions = [reply["session"] for reply in post(url, "create", *({"index": 90} for _ in range(8)))]
-    victim = start(url)
-    try:
-        [reply] = post(url, "step", {"session": victim, "turn": 0, "action": "kill"})
-        assert reply["status"] == 410  # the request came by the other worker
-    except requests.ConnectionError:
-        pass  # it came by the worker that it killed
-
-    eventually(lambda: workers(url) == 2)
-    answers = post(url, "step", *({"session": session, "turn": 0, "action": "add 1"} for session in sessions))
-    assert sorted(answer["status"] for answer in answers) == [200] * 4 + [410] * 4
-    replies = post(url, "create", *({"index": 90} for _ in range(8)))
-    assert {reply["status"] for reply in replies} == {200}

@@ -4,8 +4,8 @@ import asyncio
 
 import pytest
 
+from environments.server.errors import RequestError
 from environments.server.fair_turns import FairTurns
-from environments.server.request import RequestError
 
 GREEDY, GREEDIER, MODEST = "10.0.0.1 a", "10.0.0.1 b", "10.0.0.2 c"
 

@@ -16,7 +16,7 @@ import pytest
 import requests
 
 from environments.client import EnvironmentClient, RefusedError
-from environments.server.dispatcher import THREADS
+from environments.server.dispatcher import CALLS
 from environments.token import VARIABLE
 from tasks.provision.local import LocalServer
 from tests.support.counting_servers import ROOT, Serve, counting_command
@@ -148,9 +148,8 @@ def test_a_lone_trainer_has_all_the_sessions_in_flight_that_it_wants(serve: Serv
     assert requests.get(f"{url}/health", timeout=PATIENCE_S).json()["sessions"] == 0
 
 
-@pytest.mark.parametrize("workers", ["1", "2"])
-def test_numbers_of_agentgym_sessions_cannot_be_guessed(serve: Serve, workers: str) -> None:
-    url = serve("counting", "--workers", workers).url
+def test_numbers_of_agentgym_sessions_cannot_be_guessed(serve: Serve) -> None:
+    url = serve().url
     strangers = [requests.post(f"{url}/create", json={}, timeout=PATIENCE_S).json()["id"] for _ in range(50)]
     assert guess_numbers(Attacker(url), 50) == []
     assert min(abs(a - b) for a in strangers for b in strangers if a != b) > 1000
@@ -167,9 +166,8 @@ def steps_performed(url: str) -> int:
     return sum(int(float(line.split()[-1])) for line in text.splitlines() if line.startswith("environment_world_step_seconds_count"))
 
 
-@pytest.mark.parametrize("workers", ["1", "2"])
-def test_work_of_a_vanished_client_that_has_not_begun_is_not_performed(serve: Serve, tmp_path: Path, workers: str) -> None:
-    url = serve("slow_counting", "--workers", workers).url
+def test_work_of_a_vanished_client_that_has_not_begun_is_not_performed(serve: Serve, tmp_path: Path) -> None:
+    url = serve("slow_counting").url
     sessions = [start(url) for _ in range(6)]
     first = [{"session": session, "turn": 0, "action": f"await {tmp_path}/{at}"} for at, session in enumerate(sessions)]
     for item in first:
@@ -188,14 +186,14 @@ def test_work_of_a_vanished_client_that_has_not_begun_is_not_performed(serve: Se
 
 def test_a_server_ends_although_its_world_hangs_and_answers_what_waits(serve: Serve, tmp_path: Path) -> None:
     server = serve("slow_counting")
-    sessions = [start(server.url) for _ in range(THREADS + 1)]
+    sessions = [start(server.url) for _ in range(CALLS + 1)]
     hanging = [{"session": session, "turn": 0, "action": f"await {tmp_path}/{at}"} for at, session in enumerate(sessions[1:])]
     waiting = items({"session": sessions[0], "turn": 0, "action": "add 1"})
     [serving] = psutil.Process(server.pid).children()
     attacker = Attacker(server.url)
     with attacker.connect() as first, attacker.connect() as second:
         first.sendall(head("/v1/step", len(items(*hanging))) + items(*hanging))
-        eventually(lambda: all((tmp_path / f"{at}.begun").exists() for at in range(THREADS)))
+        eventually(lambda: all((tmp_path / f"{at}.begun").exists() for at in range(CALLS)))
         second.sendall(head("/v1/step", len(waiting)) + waiting)
         eventually(lambda: requests_taken(server.url) == len(sessions) + len(hanging) + 1)
         serving.send_signal(signal.SIGTERM)
@@ -267,62 +265,3 @@ def test_it_is_started_with_a_token_or_when_told_to_do_without(state_dir: Path, 
         assert requests.get(f"{server.url}/v1/world", timeout=PATIENCE_S).status_code == (200 if extra else 401)
     finally:
         server.end()
-
-
-# -- between the workers
-
-ASKS_AS_ANOTHER_USER = """
-import os, socket, struct, sys
-os.setgid(65534), os.setuid(65534)
-asking = socket.socket(socket.AF_UNIX)
-asking.settimeout(30)
-try:
-    asking.connect(sys.argv[1])
-    asking.sendall(struct.pack(">IQ", 11, 1) + b"\\x92\\xa8sessions\\x90")
-    print("answered" if asking.recv(100) else "closed")
-except PermissionError:
-    print("forbidden")
-except ConnectionError:
-    print("closed")
-"""
-
-
-@pytest.mark.skipif(os.getuid() != 0, reason="only root can be another user")
-def test_workers_answer_no_other_user(serve: Serve) -> None:
-    server = serve("counting", "--workers", "2")
-    assert "@environments" not in Path("/proc/net/unix").read_text()
-    children = psutil.Process(server.pid).children(recursive=True)
-    sockets = {
-        Path(line.split()[7])
-        for child in children
-        for line in Path(f"/proc/{child.pid}/net/unix").read_text().splitlines()
-        if "/environments-" in line and len(line.split()) > 7
-    }
-    ours = [path for path in sockets if path.parent.exists()]
-    assert ours
-    for path in ours:
-        assert path.parent.stat().st_mode & 0o777 == 0o700
-        assert path.parent.stat().st_uid == os.getuid()
-
-    def ask(path: Path) -> str:
-        command = [sys.executable, "-c", ASKS_AS_ANOTHER_USER, str(path)]
-        return subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S, check=True).stdout.strip()
-
-    mine = ours[0]
-    assert ask(mine) == "forbidden"
-    mine.parent.chmod(0o755)
-    mine.chmod(0o777)
-    assert ask(mine) == "closed"
-    assert healthy(server.url)
-    assert json.loads(requests.get(f"{server.url}/health", timeout=PATIENCE_S).text)["workers"] == 2
-
-
-def test_the_workers_folder_goes_with_them(serve: Serve, state_dir: Path) -> None:
-    import tempfile
-
-    before = set(Path(tempfile.gettempdir()).glob("environments-*"))
-    server = serve("counting", "--workers", "2")
-    made = set(Path(tempfile.gettempdir()).glob("environments-*")) - before
-    assert made
-    server.end(grace_s=20)
-    assert not [folder for folder in made if folder.exists()]

@@ -6,43 +6,56 @@ import asyncio
 import json
 import socket
 from collections.abc import Awaitable, Callable
-from dataclasses import replace
+from typing import Any
 
 import pytest
-import uvloop
+import uvicorn
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
 
-from environments.server.connections import Connections, HttpLimits
-from environments.server.fast_http import HttpProtocol
-from environments.server.json_api import Answer, JsonApi, commas_outside_strings
-from environments.server.request import Request
+from environments.server.answers import answer
+from environments.server.errors import RequestError
+from environments.server.guard import Guard
+from environments.server.limits import Connections, Limits
+from environments.server.v1 import commas_outside_strings
 
-LIMITS = HttpLimits(request_s=0.2, idle_s=0.2, write_s=0.2)
-Play = Callable[[int, Connections], Awaitable[None]]
+LIMITS = Limits(request_s=0.2, idle_s=0.2, write_s=0.2)
+Play = Callable[[int, Connections, Guard], Awaitable[None]]
 
 
-def served(play: Play, limits: HttpLimits = LIMITS) -> None:
+def served(play: Play, limits: Limits = LIMITS) -> None:
     """Lets `play` at a server that answers /echo with the length of what came and / with a megabyte."""
 
-    async def echo(request: Request) -> Answer:
-        return 200, json.dumps(len(request.body)).encode()
+    async def echo(request: Request) -> Response:
+        return answer(json.dumps(len(await request.body())).encode())
 
-    async def page(_: dict[str, str]) -> Answer:
-        return 200, bytes(2**20)
+    async def page(_: Request) -> Response:
+        return answer(bytes(2**20))
+
+    def refuse(refusal: RequestError) -> Response:
+        return answer(b"", refusal.status)
+
+    async def handle(_: Request, fault: Any) -> Response:
+        return refuse(fault)
 
     async def run() -> None:
+        routes = [Route("/echo", echo, methods=["POST"]), Route("/", page), Route("/health", page)]
+        guard = Guard(Starlette(routes=routes, exception_handlers={RequestError: handle}), None, limits, refuse)
         connections = Connections(limits)
-        api = JsonApi({"/echo": echo}, {"/": page, "/health": page}, lambda _: None)
-        loop = asyncio.get_running_loop()
-        server = await loop.create_server(lambda: HttpProtocol(api, connections, set()), "127.0.0.1", 0)
-        sweeping = asyncio.create_task(connections.sweep())
-        try:
+        options: Any = {"http": connections.protocol, "timeout_keep_alive": 60, "timeout_graceful_shutdown": 1, "log_config": None}
+        server = uvicorn.Server(uvicorn.Config(guard, lifespan="off", ws="none", access_log=False, **options))
+        with socket.create_server(("127.0.0.1", 0)) as listener:
+            serving = asyncio.create_task(server.serve([listener]))
+            sweeping = asyncio.create_task(connections.sweep())
             async with asyncio.timeout(60):
-                await play(server.sockets[0].getsockname()[1], connections)
-        finally:
+                await play(listener.getsockname()[1], connections, guard)
+            server.should_exit = True
+            await serving
             sweeping.cancel()
-            server.close()
 
-    uvloop.run(run())
+    asyncio.run(run())
 
 
 async def until(condition: Callable[[], bool]) -> None:
@@ -69,27 +82,40 @@ def post(length: int) -> bytes:
 
 @pytest.mark.parametrize("say", [b"", b"POST /ec", b"GET / HTTP/1.1\r\nX", post(10) + b"123", b"\r\n"])
 def test_a_connection_that_says_too_little_is_ended(say: bytes) -> None:
-    async def play(port: int, connections: Connections) -> None:
+    async def play(port: int, connections: Connections, _: Guard) -> None:
         assert await said(port, say) == b""
-        assert not connections.open
+        assert not connections._deadlines
+
+    served(play)
+
+
+def test_bytes_that_trickle_in_do_not_put_off_the_end_of_a_connection() -> None:
+    async def play(port: int, connections: Connections, _: Guard) -> None:
+        _, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(post(1000))
+        await until(lambda: bool(connections._deadlines))
+        while connections._deadlines:
+            writer.write(b"1")
+            await asyncio.sleep(0.02)
+        writer.close()
 
     served(play)
 
 
 def test_a_connection_that_rests_too_long_between_requests_is_ended() -> None:
-    async def play(port: int, connections: Connections) -> None:
+    async def play(port: int, connections: Connections, _: Guard) -> None:
         assert (await said(port, post(3) + b"123")).endswith(b"\r\n\r\n3")
 
     served(play)
 
 
 def test_an_answer_that_nobody_reads_is_given_up() -> None:
-    async def play(port: int, connections: Connections) -> None:
+    async def play(port: int, connections: Connections, _: Guard) -> None:
         with socket.create_connection(("127.0.0.1", port)) as connection:
             connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
             connection.sendall(b"GET / HTTP/1.1\r\n\r\n" * 20)
-            await until(lambda: bool(connections.open))
-            await until(lambda: not connections.open)
+            await until(lambda: bool(connections._deadlines))
+            await until(lambda: not connections._deadlines)
 
     served(play)
 
@@ -104,38 +130,38 @@ def test_an_answer_that_nobody_reads_is_given_up() -> None:
     ],
 )
 def test_a_head_over_the_limits_is_refused(head: bytes) -> None:
-    async def play(port: int, connections: Connections) -> None:
-        answer = await said(port, head)
-        assert answer == b"" or answer.startswith(b"HTTP/1.1 431 ")
+    async def play(port: int, connections: Connections, _: Guard) -> None:
+        answered = await said(port, head)
+        assert answered == b"" or answered.startswith(b"HTTP/1.1 431 ")
 
     served(play)
 
 
 def test_a_head_just_within_the_limits_is_served() -> None:
-    async def play(port: int, connections: Connections) -> None:
-        answer = await said(port, b"POST /echo HTTP/1.1\r\n" + b"X: " + b"x" * 15_000 + b"\r\n" + b"Y: y\r\n" * 60 + b"\r\n")
-        assert answer.startswith(b"HTTP/1.1 200 ")
+    async def play(port: int, connections: Connections, _: Guard) -> None:
+        answered = await said(port, b"POST /echo HTTP/1.1\r\n" + b"X: " + b"x" * 15_000 + b"\r\n" + b"Y: y\r\n" * 60 + b"\r\n")
+        assert answered.startswith(b"HTTP/1.1 200 ")
 
     served(play)
 
 
-def test_a_new_connection_takes_the_place_of_the_one_that_kept_the_server_waiting_longest() -> None:
-    async def play(port: int, connections: Connections) -> None:
+def test_a_new_connection_takes_the_place_of_one_that_keeps_the_server_waiting() -> None:
+    async def play(port: int, connections: Connections, _: Guard) -> None:
         silent = [await asyncio.open_connection("127.0.0.1", port) for _ in range(10)]
         for _ in range(5):
             assert (await said(port, b"POST /echo HTTP/1.1\r\nConnection: close\r\n\r\n")).startswith(b"HTTP/1.1 200 ")
-        assert len(connections.open) <= 10
+        assert len(connections._deadlines) <= 10
         for _, writer in silent:
             writer.close()
 
-    served(play, HttpLimits(connections=10))
+    served(play, Limits(connections=10))
 
 
 def test_bodies_have_no_more_memory_than_is_set_apart_and_small_ones_are_always_taken() -> None:
-    async def play(port: int, connections: Connections) -> None:
+    async def play(port: int, _: Connections, guard: Guard) -> None:
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
         writer.write(post(90_001) + bytes(90_000))
-        await until(lambda: connections.bodies_bytes >= 50_000)
+        await until(lambda: guard._held_bytes == 90_000)
         close = b"POST /echo HTTP/1.1\r\nConnection: close\r\nContent-Length: %d\r\n\r\n"
         refused = await said(port, close % 90_000 + bytes(90_000))
         assert refused.startswith(b"HTTP/1.1 503 ")
@@ -144,14 +170,15 @@ def test_bodies_have_no_more_memory_than_is_set_apart_and_small_ones_are_always_
         assert b" 200 OK" in await reader.readline()
         writer.close()
         assert (await said(port, close % 90_000 + bytes(90_000))).endswith(b"\r\n\r\n90000")
+        assert guard._held_bytes == 0
 
-    served(play, replace(HttpLimits(), bodies_bytes=100_000))
+    served(play, Limits(bodies_bytes=100_000))
 
 
 def test_a_page_in_a_browser_is_refused() -> None:
-    async def play(port: int, connections: Connections) -> None:
-        answer = await said(port, b"POST /echo HTTP/1.1\r\nConnection: close\r\nOrigin: http://evil.example\r\n\r\n")
-        assert answer.startswith(b"HTTP/1.1 403 ")
+    async def play(port: int, connections: Connections, _: Guard) -> None:
+        answered = await said(port, b"POST /echo HTTP/1.1\r\nConnection: close\r\nOrigin: http://evil.example\r\n\r\n")
+        assert answered.startswith(b"HTTP/1.1 403 ")
 
     served(play)
 

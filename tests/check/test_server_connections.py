@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from environments.server.connections import MAX_BODY_BYTES
+from environments.server.limits import MAX_BODY_BYTES
 
 CREATE = json.dumps({"items": [{"index": 3}]}).encode()
 

@@ -34,7 +34,7 @@ def solved(index: int) -> tuple[str, list[str], Trace]:
 def url(request: pytest.FixtureRequest, state_dir: Path) -> Iterator[str]:
     """Two servers, one after the other, that hash strings differently."""
     with starting("textcraft", state_dir) as start:
-        yield start("--workers", "2", PYTHONHASHSEED=request.param).url
+        yield start(PYTHONHASHSEED=request.param).url
 
 
 def test_the_expert_plays_as_without_a_server_whatever_the_dialect_and_beside_others(url: str) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import os
 import re
@@ -15,11 +14,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from starlette.testclient import TestClient
 
 from environments.environment import SettingsError, TaskIndexError
 from environments.registry import load_world
-from environments.server.app import Application, Options
-from environments.server.request import Request
+from environments.server.app import Options, application
 from environments.webarena.addresses import EMBEDDED, Addresses, from_environment
 from environments.webarena.drawn_shops import ERRAND_LISTS, LISTS, drawn_plan, drawn_task
 from environments.webarena.sites.database import drawn_state
@@ -68,15 +67,8 @@ def test_the_registry_finds_the_world() -> None:
 def test_a_server_opens_no_more_sessions_than_the_world_can_bear(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(WebArena, "max_sessions", 1)
 
-    async def create_two() -> list[int]:
-        api, statuses = Application(WebArena({}), Options()).api, []
-        for _ in range(2):
-            request = Request("POST", b"/v1/create", {}, True, lambda: "127.0.0.1")
-            request.body += b'{"items": [{}]}'
-            statuses.append((await api.answer(request))[0])
-        return statuses
-
-    assert asyncio.run(create_two()) == [200, 503]
+    client = TestClient(application(WebArena({}), Options())[0])
+    assert [client.post("/v1/create", json={"items": [{}]}).status_code for _ in range(2)] == [200, 503]
 
 
 def test_every_site_has_tasks_of_every_kind() -> None:

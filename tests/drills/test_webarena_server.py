@@ -94,7 +94,7 @@ def test_32_interleaved_sessions_are_each_solved_as_alone(url: str, state_dir: P
         together = list(pool.map(lambda index: solve(url, index), tasks * 8))
     assert [trace[-1][1:] for trace in together] == [(1.0, True)] * 32
     assert together == together[:4] * 8
-    other = server(state_dir, "--workers", "2", seed="4242")
+    other = server(state_dir, seed="4242")
     other.start()
     try:
         assert solve(other.url, tasks[0]) == together[0]

@@ -27,10 +27,6 @@ def eventually(condition: Any) -> None:
         time.sleep(0.05)
 
 
-def workers(url: str) -> int:
-    return requests.get(f"{url}/health", timeout=PATIENCE_S).json()["workers"]
-
-
 def open_sessions(url: str) -> int:
     return requests.get(f"{url}/health", timeout=PATIENCE_S).json()["sessions"]
 
