@@ -29,13 +29,14 @@ class Imitation(Algorithm):
     explore_groups: PositiveInt = 64
     """Groups per exploration, each of rollout.group_size episodes."""
 
+    trajectories: str | None = None
+    """Parquet file, or folder of such files (the `rollouts` of another run, or a recording of
+    `agentgym serve`), with trajectories of the same tokenizer. They replace the first exploration.
+    If empty, the initial policy explores."""
+
     def explorations(self, step: int) -> int:
         """Return the number of explorations that a training step (from 0) uses."""
         return 1
-
-    def recorded(self) -> str | None:
-        """Return the path of recorded trajectories, or None to explore."""
-        return None
 
     def restarts(self, step: int) -> bool:
         """Whether the policy is reset to the initial one before this step (from 0)."""
@@ -60,14 +61,6 @@ class Imitation(Algorithm):
 
 class SFT(Imitation):
     """Behaviour cloning of successes. The loss is in `CloningTrainer`."""
-
-    trajectories: str | None = None
-    """Parquet file, or folder of such files (the `rollouts` of another run), with trajectories
-    of the same tokenizer. If empty, the initial policy explores."""
-
-    def recorded(self) -> str | None:
-        """Return the path of the recorded trajectories. Implements `Imitation.recorded`."""
-        return self.trajectories
 
 
 class DPO(SFT):

@@ -66,6 +66,11 @@ class PolicyGradient(Algorithm):
 
     TRL computes the loss, with its default temperatures (sapo) and exponents (vespo).
     """
+    trajectories: str | None = None
+    """Parquet file, or folder of such files (a recording of `agentgym serve`), with episodes that
+    the policy has played already. Episodes of the same task form groups of at most
+    rollout.group_size. They are on-policy in the first step: the policy must be the one that
+    played. If empty, the policy plays episodes in every step."""
     clip_low: NonNegativeFloat = 0.2
     """The probability ratio is clipped below at 1 - clip_low."""
     clip_high: NonNegativeFloat = 0.2
@@ -135,6 +140,21 @@ class PolicyGradient(Algorithm):
 
     def check(self, experiment: Experiment) -> None:
         """Check the algorithm against the rest of the recipe. Implements `Algorithm.check`."""
+        for name, value in (
+            ("rollout.max_off_policy_steps", experiment.rollout.max_off_policy_steps),
+            ("algorithm.max_resample_rounds", self.max_resample_rounds),
+        ):
+            if self.trajectories is not None and value:
+                raise ValueError(
+                    f"{name} ({value}) needs episodes of the current policy, but "
+                    f"algorithm.trajectories ({self.trajectories}) replaces them; remove one"
+                )
+        if self.trajectories is not None and experiment.curriculum.looks_back:
+            raise ValueError(
+                f"curriculum.kind ({experiment.curriculum.kind}) needs episodes of the current "
+                f"policy, but algorithm.trajectories ({self.trajectories}) replaces them; set "
+                "curriculum.kind to another schedule, e.g. fixed"
+            )
         if experiment.rollout.max_off_policy_steps and self.max_resample_rounds:
             raise ValueError(
                 f"rollout.max_off_policy_steps ({experiment.rollout.max_off_policy_steps}) and "

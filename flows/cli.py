@@ -58,6 +58,19 @@ def _check(words: list[str]) -> int | None:
     return _environments("check")(words[1:] if words[:1] == ["world"] else words)
 
 
+def _serve(words: list[str]) -> int | None:
+    """Serve a world, or the policy that a first word without a world's name gives."""
+    from environments.environment import UnknownWorldError
+    from environments.registry import check_name
+
+    try:
+        if words and not words[0].startswith("-"):
+            check_name(words[0])
+    except UnknownWorldError:
+        return _flow("serve")(words)
+    return _environments("serve")(words)
+
+
 def _view(words: list[str]) -> None:
     from dashboards.__main__ import main as dashboards_main
 
@@ -75,7 +88,7 @@ COMMANDS = {
     "view": Command("serve the viewer of runs and trajectories", _view),
     "worlds": Command("print the names of the worlds", _environments("worlds")),
     "tasks": Command("print the task lists of a world", _environments("tasks")),
-    "serve": Command("serve a world over HTTP", _environments("serve")),
+    "serve": Command("serve a world over HTTP, or a policy to chat clients", _serve),
     "play": Command("play an episode in the terminal", _environments("play")),
     "check": Command("check that a world, an algorithm or a schedule keeps its contract", _check),
 }

@@ -78,4 +78,6 @@ class TokenGuard:
             return 403
         if scope["type"] == "http" and scope["method"] == "GET" and scope["path"] == OPEN_PATH:
             return None
-        return None if hmac.compare_digest(headers.get(b"authorization", b""), self._expected) else 401
+        # Anthropic's clients send the token in a header of their own.
+        given = headers.get(b"authorization") or b"Bearer " + headers.get(b"x-api-key", b"")
+        return None if hmac.compare_digest(given, self._expected) else 401

@@ -92,7 +92,7 @@ class ResumableTrajectoryWriter:
         folder.mkdir(parents=True, exist_ok=True)
         self._lock: int | None = _locked(folder)
         try:
-            _check_settings(folder / "settings.json", settings)
+            check_settings(folder / "settings.json", settings)
             shutil.rmtree(folder / "failed", ignore_errors=True)
             self.done: set[int] = set()
             self._number = 0
@@ -216,7 +216,12 @@ def _locked(folder: Path) -> int:
     return descriptor
 
 
-def _check_settings(file: Path, settings: Mapping[str, Any]) -> None:
+def check_settings(file: Path, settings: Mapping[str, Any]) -> None:
+    """Write the settings of a collection, or compare them with the file.
+
+    Raises:
+        DifferentCollectionError: They differ, or the file is unreadable.
+    """
     current = json.loads(json.dumps(settings))
     if not file.exists():
         unfinished = file.with_suffix(".tmp")

@@ -57,7 +57,7 @@ def check_algorithm(algorithm: str | Mapping[str, Any]) -> Iterator[Finding]:
     }
     if isinstance(made, PolicyGradient):
         checks |= {name: partial(check, made) for name, check in _ADVANTAGE_CHECKS.items()}
-    if isinstance(made, Imitation) and made.recorded() is None:
+    if isinstance(made, Imitation) and made.trajectories is None:
         checks["selection"] = partial(_selection, made)
     return _findings(checks)
 

@@ -21,6 +21,13 @@ def _importing(target: str) -> Callable[[Algorithm], Any]:
     return lambda _: resolve_name(target)
 
 
+def _policy_gradient_batches(algorithm: Algorithm) -> Any:
+    assert isinstance(algorithm, PolicyGradient)
+    if algorithm.trajectories is None:
+        return resolve_name("tasks.training.rollout_batches:RolloutBatches")
+    return resolve_name("tasks.training.recorded_groups:RecordedGroups")
+
+
 TRAINERS: Mapping[type[Algorithm], Callable[[Algorithm], type[BaseTrainer]]] = {
     PolicyGradient: _importing("tasks.training.policy_gradient_trainer:PolicyGradientTrainer"),
     Imitation: _importing("tasks.training.imitation_trainers:CloningTrainer"),
@@ -28,7 +35,7 @@ TRAINERS: Mapping[type[Algorithm], Callable[[Algorithm], type[BaseTrainer]]] = {
 }
 
 BATCHES: Mapping[type[Algorithm], Callable[[Algorithm], Callable[..., BatchSource]]] = {
-    PolicyGradient: _importing("tasks.training.rollout_batches:RolloutBatches"),
+    PolicyGradient: _policy_gradient_batches,
     Imitation: _importing("tasks.training.offline_batches:OfflineBatches"),
 }
 

@@ -42,7 +42,7 @@ class OfflineBatches:
         """
         horizon, exploration = horizon_at(self._experiment, step, history), self._algorithm.explorations(step) - 1
         batches = []
-        if self._algorithm.recorded() is None and exploration not in self._pool and not self._path(exploration).is_file():
+        if not self._is_recorded(exploration) and exploration not in self._pool and not self._path(exploration).is_file():
             seed, groups, size = self._experiment.seeds.training, self._algorithm.explore_groups, self._experiment.rollout.group_size
             requests = exploration_plans(self._job.train_tasks, exploration, groups, size, seed)
             settings = RolloutSettings(horizon, self._experiment.rollout.temperature)
@@ -89,9 +89,14 @@ class OfflineBatches:
 
     def _found(self, exploration: int) -> list[Trajectory]:
         if exploration not in self._pool:
-            recorded = self._algorithm.recorded()
-            self._pool[exploration] = read_recorded(Path(recorded)) if recorded else read_trajectories(self._path(exploration))
+            recorded = self._is_recorded(exploration)
+            path = Path(str(self._algorithm.trajectories)) if recorded else self._path(exploration)
+            self._pool[exploration] = read_recorded(path) if recorded else read_trajectories(path)
         return self._pool[exploration]
+
+    def _is_recorded(self, exploration: int) -> bool:
+        """Return whether recorded trajectories replace an exploration: only the first one."""
+        return exploration == 0 and self._algorithm.trajectories is not None
 
     def _path(self, exploration: int) -> Path:
         return self._job.folder / "rollouts" / f"exploration-{exploration:04d}.parquet"

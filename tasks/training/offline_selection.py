@@ -42,7 +42,7 @@ def successes(trajectories: Sequence[Trajectory]) -> list[Trajectory]:
     Raises:
         NothingToImitateError: There are none.
     """
-    found = [t for t in trajectories if t.succeeded and _has_tokens(t)]
+    found = [t for t in trajectories if t.succeeded and has_tokens(t)]
     if not found:
         raise NothingToImitateError(
             f"none of the {len(trajectories)} trajectories is a success that can be cloned. "
@@ -62,7 +62,7 @@ def preferences(trajectories: Sequence[Trajectory], seed: int) -> list[tuple[Tra
     """
     by_task: dict[tuple[str, int], list[Trajectory]] = {}
     for t in trajectories:
-        if t.outcome is not Outcome.FAILED and _has_tokens(t):
+        if t.outcome is not Outcome.FAILED and has_tokens(t):
             by_task.setdefault((t.environment, t.task), []).append(t)
     pairs = []
     for (environment, task), members in sorted(by_task.items()):
@@ -92,6 +92,6 @@ def batch_of_step(items: Sequence[T], step: int, size: int, seed: int) -> list[T
     return chosen
 
 
-def _has_tokens(trajectory: Trajectory) -> bool:
+def has_tokens(trajectory: Trajectory) -> bool:
     """Whether the trajectory has the policy's tokens. Those of a chat endpoint have none."""
     return bool(trajectory.turns) and all(turn.tokens for turn in trajectory.turns)

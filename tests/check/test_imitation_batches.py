@@ -143,6 +143,18 @@ def test_agentevol_explores_again_and_keeps_earlier_successes(tmp_path: Path) ->
     ] == [False] * 5 + [False, False, True, False, True]
 
 
+def test_recorded_trajectories_replace_the_first_exploration(tmp_path: Path) -> None:
+    write_trajectories(tmp_path / "recorded.parquet", [played(9, 0, 0, 1)])
+    settings = {"algorithm__name": "agentevol", "algorithm__explore_every": 2, "algorithm__explore_groups": 3}
+    experiment = recipe(**settings, algorithm__trajectories=str(tmp_path / "recorded.parquet"))
+    worker = Worker()
+    source = OfflineBatches(TrainerJob.model_construct(experiment=experiment, train_tasks=[4], folder=tmp_path), worker, None)  # type: ignore[arg-type]
+    chosen = [{t.task for t in source.collect(source.plan(step, {})).local} for step in range(4)]
+    assert chosen[:2] == [{9}, {9}]
+    assert 4 in chosen[2] | chosen[3]
+    assert worker.asked == [("exploration 1", 6)]
+
+
 def test_pairs_stay_together_in_a_process(tmp_path: Path) -> None:
     write_trajectories(tmp_path / "recorded.parquet", [played(task, task, member, member % 2) for task in range(4) for member in range(2)])
     experiment = recipe(algorithm__name="dpo", algorithm__trajectories=str(tmp_path / "recorded.parquet"), rollout__tasks_per_step=4)
@@ -166,7 +178,7 @@ def test_recorded_files_are_read_in_order_and_missing_files_are_refused(tmp_path
     ("overrides", "field", "code"),
     [
         ({"algorithm.name": "rloo", "algorithm.scale_advantages": "group"}, "scale_advantages", "literal_error"),
-        ({"algorithm.name": "agentevol", "algorithm.trajectories": "x"}, "trajectories", "field_of_another"),
+        ({"algorithm.name": "agentevol", "algorithm.beta": 0.2}, "beta", "field_of_another"),
         ({"algorithm.gae_lambda": 0.9}, "gae_lambda", "field_of_another"),
         ({"algorithm.name": "sft", "algorithm.clip_high": 0.3}, "clip_high", "field_of_another"),
         ({"algorithm.name": "pppo"}, "name", "unknown_name"),
@@ -186,8 +198,8 @@ def test_an_invalid_field_is_refused_with_its_name_and_value(overrides: dict[str
 
 def test_a_field_of_another_algorithm_is_refused_with_the_names_of_these() -> None:
     with pytest.raises(RecipeError) as refused:
-        load_recipe("textcraft", {"algorithm.name": "agentevol", "algorithm.trajectories": "x"})
-    assert "sft, dpo" in str(refused.value)
+        load_recipe("textcraft", {"algorithm.name": "agentevol", "algorithm.kl_in": "loss"})
+    assert "grpo, rloo" in str(refused.value)
 
 
 @pytest.mark.parametrize(
@@ -205,6 +217,10 @@ def test_a_field_of_another_algorithm_is_refused_with_the_names_of_these() -> No
         ({"algorithm.dual_clip": 1.1}, ["dual_clip (1.1)", "clip_high", "1.2"]),
         ({"algorithm.kl_in": "reward"}, ["kl_in", "kl_coefficient"]),
         ({"algorithm.micro_batches": 2, "algorithm.micro_batch_tokens": 9}, ["micro_batches (2)", "micro_batch_tokens (9)"]),
+        (
+            {"algorithm.trajectories": "x", "rollout.max_off_policy_steps": 1},
+            ["algorithm.trajectories (x)", "rollout.max_off_policy_steps (1)"],
+        ),
         ({"algorithm.name": "sft", "rollout.max_off_policy_steps": 1}, ["rollout.max_off_policy_steps (1)", "sft"]),
         (
             {"algorithm.max_resample_rounds": 1, "rollout.max_off_policy_steps": 1},

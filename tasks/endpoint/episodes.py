@@ -1,0 +1,356 @@
+"""The episodes that chat clients play: their conversations as rows of tokens, and their rewards.
+
+An episode is a conversation with an id. Its calls form rows. A call whose messages extend those of
+an earlier call continues its row: the sampled tokens stay, and only the new messages are encoded.
+Any other call begins another row, for example after the client shortened its history.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import secrets
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+from tasks.agents.chat_format import Message
+from tasks.agents.sampling_seeds import stable_seed
+from tasks.endpoint.chat_tokens import ChatTokens
+from tasks.inference.engine import Generation, Sampling
+from tasks.rollout.episode import is_success
+from tasks.rollout.trajectory import Outcome, Trajectory, Turn
+
+Ending = Literal["recorded", "failed", "without_reward"]
+EpisodeProblem = Literal["unknown_episode", "episode_busy", "episode_failed", "no_answer", "too_many_episodes"]
+
+
+class EpisodeError(Exception):
+    """A request does not fit the state of its episode.
+
+    Attributes:
+        code: The kind of the problem.
+    """
+
+    def __init__(self, text: str, code: EpisodeProblem) -> None:
+        """Raise with the problem and its fix."""
+        super().__init__(text)
+        self.code: EpisodeProblem = code
+
+
+@dataclass(slots=True, eq=False)
+class Row:
+    """Calls of an episode whose tokens extend each other.
+
+    Attributes:
+        prompt: Token ids before the first answer.
+        first_observation: Text of the last message before the first answer.
+        messages: All messages, the policy's answers included.
+        answers: Indices of the policy's answers in `messages`.
+        bodies: Rendered messages before and between the answers, one text for each answer.
+        turns: The answers, and the tokens that follow them.
+        context: Token ids of the whole row so far.
+        samplings: Sampling parameters of each answer.
+        busy: Whether a call that continues the row is being answered.
+    """
+
+    prompt: list[int]
+    first_observation: str
+    messages: list[Message]
+    answers: list[int]
+    bodies: list[str]
+    turns: list[Turn]
+    context: list[int]
+    samplings: list[Sampling] = field(default_factory=list)
+    busy: bool = False
+
+
+@dataclass(slots=True, eq=False)
+class Episode:
+    """A conversation that has no reward yet.
+
+    Attributes:
+        id: Its name for clients.
+        task: Number of its task. Episodes of the same task form a group.
+        seed: Seed of its calls that give none.
+        rows: Its rows, in the order in which they began.
+        calls: Number of calls so far.
+        in_flight: Number of calls that are being answered.
+        is_named: Whether a client chose the id.
+        faults: Why calls have no answer, by a digest of their messages. A call with the same
+            messages that is answered removes its entry.
+        cut: Budget that refused a call, e.g. "horizon". Empty if none did.
+        began, used: Time of the first and of the last call, in seconds since 1970.
+    """
+
+    id: str
+    task: int
+    seed: int
+    is_named: bool
+    rows: list[Row] = field(default_factory=list)
+    calls: int = 0
+    in_flight: int = 0
+    faults: dict[bytes, str] = field(default_factory=dict)
+    cut: str = ""
+    began: float = field(default_factory=time.time)
+    used: float = field(default_factory=time.time)
+
+    @property
+    def messages(self) -> list[Message]:
+        """Messages of the row that was extended last."""
+        return max(self.rows, key=lambda row: row.turns[-1].began).messages
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A request with its token ids.
+
+    Attributes:
+        episode: Its episode.
+        number: Number of the call in the episode, from 0.
+        messages: The messages of the request.
+        answers: As in `Row`.
+        body: Rendered messages after the last of the answers.
+        context: All token ids before the answer, shape (P,).
+        row: The row that it continues. None if it begins another one.
+        added: Token ids after the row's last answer, shape (R,).
+        began: Time of the request in seconds since 1970.
+    """
+
+    episode: Episode
+    number: int
+    messages: list[Message]
+    answers: list[int]
+    body: str
+    context: list[int]
+    row: Row | None
+    added: list[int]
+    began: float
+
+
+class Episodes:
+    """The open episodes of an endpoint.
+
+    Attributes:
+        open: Open episodes by id.
+        counts: Number of ended episodes: "recorded" with a reward, "failed" by a fault,
+            "without_reward" otherwise.
+    """
+
+    def __init__(self, chat: ChatTokens, seed: int, idle_s: float, limit: int) -> None:
+        """
+        Args:
+            chat: Converts messages to token ids.
+            seed: Seed of the calls that give none.
+            idle_s: An episode without a call for so many seconds ends without a reward.
+            limit: Most open episodes.
+        """
+        self._chat, self._seed, self._idle_s, self._limit = chat, seed, idle_s, limit
+        self.open: dict[str, Episode] = {}
+        self.counts: dict[Ending, int] = {"recorded": 0, "failed": 0, "without_reward": 0}
+        self._rows: dict[bytes, list[tuple[Episode, Row]]] = {}
+        self._begun = 0
+
+    def begin_call(self, messages: list[Message], episode_id: str | None, task: int | None) -> Call:
+        """Find the conversation that a request continues, or begin another, and encode the request.
+
+        Args:
+            messages: The messages of the request.
+            episode_id: The episode that the client names. None: the one whose messages are the
+                longest beginning of the request's, or else a new one.
+            task: Number of the task that the client names. None: a number that follows from the
+                messages before the first answer.
+
+        Raises:
+            EpisodeError: There are too many open episodes.
+            UnsuitableMessagesError: The chat template does not accept the messages.
+        """
+        self.drop_idle()
+        episode, row = self._find(messages, episode_id)
+        answers = [] if row is None else list(row.answers)
+        pieces = self._chat.pieces(messages, answers)
+        if row is not None and not all(map(str.startswith, pieces, row.bodies)):
+            # The template rewrites earlier text when messages follow.
+            row, answers = None, []
+            pieces = self._chat.pieces(messages, answers)
+        body = self._chat.pieces(messages, answers, opens_answer=False)[-1]
+        added = self._chat.tokens(pieces[-1], messages, row.turns[-1].tokens if row else None)
+        context = [*row.context, *added] if row else added
+        if episode is None:
+            episode = self._begin(episode_id, task if task is not None else _task_of(messages))
+        if row is not None:
+            row.busy = True
+        episode.in_flight += 1
+        episode.calls += 1
+        return Call(episode, episode.calls - 1, messages, answers, body, context, row, added, time.time())
+
+    def answered(self, call: Call, generation: Generation, text: str, sampling: Sampling, cut: str) -> None:
+        """Record the answer to a call.
+
+        Args:
+            call: The call.
+            generation: Tokens and log-probabilities as sampled. The log-probabilities of a greedy
+                answer are recorded as NaN, because it was not drawn from them.
+            text: Text of the answer.
+            sampling: Sampling parameters.
+            cut: Budget that cut the answer, or empty.
+        """
+        episode, row = call.episode, call.row
+        self._end_call(call)
+        episode.faults.pop(_keys(call.messages)[-1], None)
+        turn = Turn(
+            tokens=list(generation.tokens),
+            log_probabilities=list(generation.log_probabilities) if sampling.temperature else [math.nan] * len(generation.tokens),
+            action=text,
+            message=text,
+            policy_version=generation.policy_version,
+            cut=cut,
+            began=call.began,
+            generate_seconds=time.time() - call.began,
+        )
+        if row is None:
+            row = Row(call.context, call.messages[-1]["content"], [], [], [], [], [])
+            episode.rows.append(row)
+        else:
+            self._forget(episode, row)
+            last, new = row.turns[-1], call.messages[len(row.messages) :]
+            last.observation_tokens, last.observation = call.added, "\n\n".join(message["content"] for message in new)
+            last.environment_seconds = max(0.0, call.began - last.began - last.generate_seconds)
+        row.turns.append(turn)
+        row.samplings.append(sampling)
+        row.messages = [*call.messages, {"role": "assistant", "content": text}]
+        row.answers = [*call.answers, len(call.messages)]
+        row.context = [*call.context, *turn.tokens]
+        row.bodies.append(call.body)
+        self._rows.setdefault(_keys(row.messages)[-1], []).append((episode, row))
+
+    def unanswered(self, call: Call, fault: str) -> None:
+        """Record that a call has no answer. `fault` is the reason, empty for an invalid request."""
+        self._end_call(call)
+        if fault:
+            call.episode.faults[_keys(call.messages)[-1]] = fault
+        if not call.episode.rows and not call.episode.in_flight and not (fault and call.episode.is_named):
+            self.close(call.episode, "failed" if fault else None)
+
+    def rewarded(self, episode: Episode, reward: float, success_score: float, environment: str, engine: str) -> list[Trajectory]:
+        """Return the trajectories of an episode with its reward.
+
+        Returns:
+            One trajectory for each row. Each has the episode's reward, on its last turn. `group` is
+            not set, and `member` numbers the rows.
+
+        Raises:
+            EpisodeError: A fault left a call without an answer. The episode is closed as failed,
+                and the reward is not used.
+        """
+        if episode.faults:
+            self.close(episode, "failed")
+            reason = next(iter(episode.faults.values()))
+            raise EpisodeError(f"a call of episode {episode.id} has no answer ({reason}), so the episode is left out", "episode_failed")
+        outcome = Outcome.SUCCESS if is_success(reward, success_score) else Outcome.FINISHED
+        if episode.cut and outcome is not Outcome.SUCCESS:
+            outcome = Outcome.TRUNCATED
+        trajectories = []
+        for member, row in enumerate(episode.rows):
+            row.turns[-1].reward = reward
+            trajectories.append(
+                Trajectory(
+                    environment=environment,
+                    task=episode.task,
+                    group=0,
+                    member=member,
+                    seed=episode.seed,
+                    horizon=len(row.turns),
+                    policy_version=row.turns[0].policy_version,
+                    engine=engine,
+                    prompt=row.prompt,
+                    first_observation=row.first_observation,
+                    turns=row.turns,
+                    outcome=outcome,
+                    reason=episode.cut if outcome is Outcome.TRUNCATED else "",
+                    seconds=time.time() - episode.began,
+                    began=episode.began,
+                )
+            )
+        return trajectories
+
+    def checked(self, episode_id: str) -> Episode:
+        """Return an open episode that can get a reward.
+
+        Raises:
+            EpisodeError: There is none of this id, or a call is being answered, or none was.
+        """
+        episode = self.open.get(episode_id)
+        if episode is None:
+            raise EpisodeError(f"there is no open episode {episode_id}; give the id of an episode without a reward", "unknown_episode")
+        if episode.in_flight:
+            raise EpisodeError(f"a call of episode {episode_id} is being answered; send the reward after it", "episode_busy")
+        if not episode.rows and not episode.faults:
+            raise EpisodeError(f"no call of episode {episode_id} was answered; send the reward after the last one", "no_answer")
+        return episode
+
+    def drop_idle(self, everything: bool = False) -> None:
+        """End the episodes that are idle for too long, or all of them, without a reward."""
+        oldest = time.time() - self._idle_s
+        for episode in [each for each in self.open.values() if everything or (each.used < oldest and not each.in_flight)]:
+            self.close(episode, "failed" if episode.faults else "without_reward")
+
+    def _find(self, messages: list[Message], episode_id: str | None) -> tuple[Episode | None, Row | None]:
+        """Return the episode of a request, and the idle row with the longest matching messages."""
+        keys = _keys(messages)
+        for end in range(len(messages) - 1, 0, -1):
+            if messages[end - 1]["role"] != "assistant":
+                continue
+            for episode, row in self._rows.get(keys[end - 1], ()):
+                if not row.busy and episode_id in (None, episode.id):
+                    return episode, row
+        return (self.open.get(episode_id) if episode_id is not None else None), None
+
+    def _begin(self, episode_id: str | None, task: int) -> Episode:
+        if len(self.open) >= self._limit:
+            raise EpisodeError(f"{self._limit} episodes are open; send their rewards, or wait", "too_many_episodes")
+        named, seed = episode_id is not None, stable_seed("endpoint", self._seed, self._begun)
+        episode = Episode(episode_id or secrets.token_hex(12), task, seed, named)
+        self._begun += 1
+        self.open[episode.id] = episode
+        return episode
+
+    def _end_call(self, call: Call) -> None:
+        call.episode.in_flight -= 1
+        call.episode.used = time.time()
+        if call.row is not None:
+            call.row.busy = False
+
+    def close(self, episode: Episode, count: Ending | None) -> None:
+        """Forget an episode and count how it ended, if it counts."""
+        if count is not None:
+            self.counts[count] += 1
+        self.open.pop(episode.id, None)
+        for row in episode.rows:
+            self._forget(episode, row)
+
+    def _forget(self, episode: Episode, row: Row) -> None:
+        key = _keys(row.messages)[-1]
+        left = [each for each in self._rows.get(key, ()) if each[1] is not row]
+        if left:
+            self._rows[key] = left
+        else:
+            self._rows.pop(key, None)
+
+
+def _keys(messages: Sequence[Message]) -> list[bytes]:
+    """Return a digest of the messages up to each one. White space around answers is ignored."""
+    keys, digest = [], b""
+    for message in messages:
+        content = message["content"].strip() if message["role"] == "assistant" else message["content"]
+        digest = hashlib.sha256(digest + json.dumps([message["role"], content]).encode()).digest()
+        keys.append(digest)
+    return keys
+
+
+def _task_of(messages: Sequence[Message]) -> int:
+    """Return a task number, below 2**31, that follows from the messages before the first answer."""
+    opening = next((messages[:i] for i, message in enumerate(messages) if message["role"] == "assistant"), messages)
+    return stable_seed("task", json.dumps([[message["role"], message["content"]] for message in opening])) % 2**31

@@ -1,0 +1,48 @@
+"""Episodes of an endpoint on disk, as trajectory files.
+
+FOLDER/settings.json             the policy; a folder holds the episodes of one policy
+FOLDER/episode-000000.parquet    one episode: a trajectory for each of its rows
+FOLDER/episodes.jsonl            one line per episode: id, task, reward, sampling of each call
+FOLDER/owner.lock                lock held by the endpoint
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from tasks.files import append_row
+from tasks.rollout.resumable_writer import check_settings
+from tasks.rollout.trajectory import Trajectory
+from tasks.rollout.trajectory_parquet import write_trajectories
+
+
+class Recording:
+    """Writes ended episodes. An episode is on disk when `add` returns."""
+
+    def __init__(self, folder: Path, settings: Mapping[str, Any]) -> None:
+        """Continue the recording in a folder, or begin it.
+
+        Args:
+            folder: Folder of the episodes.
+            settings: Plain data that identifies the policy.
+
+        Raises:
+            DifferentCollectionError: The folder holds the episodes of another policy.
+        """
+        folder.mkdir(parents=True, exist_ok=True)
+        check_settings(folder / "settings.json", settings)
+        self._folder = folder
+        self._next = max((int(path.stem.rpartition("-")[2]) + 1 for path in folder.glob("episode-*.parquet")), default=0)
+
+    def add(self, rows: Sequence[Trajectory], facts: Mapping[str, Any]) -> None:
+        """Write the rows of an episode, and a line with further facts about it.
+
+        The rows get the episode's number as their group.
+        """
+        number, self._next = self._next, self._next + 1
+        for row in rows:
+            row.group = number
+        write_trajectories(self._folder / f"episode-{number:06d}.parquet", rows)
+        append_row(self._folder / "episodes.jsonl", {"episode": number, **facts})

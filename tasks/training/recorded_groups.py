@@ -1,0 +1,106 @@
+"""The batches of an RL method that trains on recorded episodes instead of playing."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import groupby
+from pathlib import Path
+
+from configs.policy_gradient import PolicyGradient
+from tasks.curriculum.horizon import horizon_at
+from tasks.rollout.trajectory import Outcome, Trajectory
+from tasks.tracking.step_metrics_file import Steps
+from tasks.training.base_trainer import BaseTrainer
+from tasks.training.messages import TrainerJob
+from tasks.training.offline_selection import NothingToImitateError, batch_of_step, has_tokens, read_recorded
+from tasks.training.rollout_worker import RolloutWorker
+from tasks.training.train_loop import Collected, Plan
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedEpisodes:
+    """Recorded episodes in groups.
+
+    Attributes:
+        groups: Groups of episodes of the same task.
+        unused: Number of episodes in no group: failed ones, episodes without the policy's tokens,
+            of several rows or of later weights, and the only recorded episode of a task.
+    """
+
+    groups: list[list[Trajectory]]
+    unused: int
+
+
+class RecordedGroups:
+    """A `BatchSource` of recorded episodes. The same step yields the same batch.
+
+    The recorded tokens have version 0: the weights that the run starts from. So the first step is
+    on-policy, and the trainer compares the recorded log-probabilities with its own. Later steps are
+    off-policy. Their importance correction uses the recorded log-probabilities.
+    """
+
+    def __init__(self, job: TrainerJob, worker: RolloutWorker, trainer: BaseTrainer) -> None:
+        """The arguments are those of `RolloutBatches`.
+
+        Raises:
+            NothingToImitateError: There is no group.
+        """
+        algorithm = job.experiment.algorithm
+        assert isinstance(algorithm, PolicyGradient)
+        assert algorithm.trajectories is not None
+        self._experiment, self._worker = job.experiment, worker
+        smallest = 2 if algorithm.compares_groups else 1
+        recorded = read_recorded(Path(algorithm.trajectories))
+        self._episodes = recorded_episodes(recorded, job.experiment.rollout.group_size, smallest)
+        if not self._episodes.groups:
+            raise NothingToImitateError(
+                f"algorithm.trajectories: {algorithm.trajectories} has {len(recorded)} trajectories, but no task with {smallest} "
+                "usable episodes. Record more episodes of the same task."
+            )
+
+    def plan(self, step: int, history: Steps) -> Plan:
+        """Plan no episodes. Implements `BatchSource.plan`."""
+        return Plan(step, horizon_at(self._experiment, step, history), [])
+
+    def collect(self, plan: Plan) -> Collected:
+        """Return the groups of a step. Implements `BatchSource.collect`."""
+        began, rollout, processes = time.perf_counter(), self._experiment.rollout, self._worker.processes
+        chosen = batch_of_step(self._episodes.groups, plan.step, rollout.tasks_per_step, self._experiment.seeds.training)
+        batch = [replace(t, group=group, member=member) for group, members in enumerate(chosen) for member, t in enumerate(members)]
+        local = [t for t in batch if t.group % processes.num_processes == processes.process_index]
+        self._worker.sleep()  # an evaluation woke it
+        metrics = {"rollout/recorded_unused": float(self._episodes.unused)}
+        return Collected(local, batch, batch, time.perf_counter() - began, metrics)
+
+    def load_engine(self, step: int) -> dict[str, float]:
+        """Return the engine's metrics only: evaluations load the weights when they start."""
+        return self._worker.metrics()
+
+
+def recorded_episodes(trajectories: Sequence[Trajectory], size: int, smallest: int) -> RecordedEpisodes:
+    """Split recorded episodes into groups of the same task.
+
+    Args:
+        trajectories: Recorded trajectories, in order. Rows of the same episode have the same seed.
+        size: Most episodes of a group.
+        smallest: Fewest episodes of a group.
+    """
+    tasks: dict[tuple[str, int], list[Trajectory]] = {}
+    unused = 0
+    for _, found in groupby(trajectories, key=lambda t: (t.environment, t.task, t.seed, t.group)):
+        rows = list(found)
+        if len(rows) == 1 and _is_usable(rows[0]):
+            tasks.setdefault((rows[0].environment, rows[0].task), []).append(rows[0])
+        else:
+            unused += 1
+    groups = [members[i : i + size] for members in tasks.values() for i in range(0, len(members), size)]
+    kept = [group for group in groups if len(group) >= smallest]
+    return RecordedEpisodes(kept, unused + sum(map(len, groups)) - sum(map(len, kept)))
+
+
+def _is_usable(trajectory: Trajectory) -> bool:
+    """Whether the policy that the run starts from played the trajectory without a fault."""
+    is_first_policy = all(turn.policy_version == 0 for turn in trajectory.turns)
+    return trajectory.outcome is not Outcome.FAILED and has_tokens(trajectory) and is_first_policy
