@@ -127,7 +127,7 @@ class InfraSettings(BaseSettings):
     engine_gpus: Annotated[list[str], NoDecode] = []
     """GPUs of these servers, one for each, comma-separated as in CUDA_VISIBLE_DEVICES.
 
-    Empty: all servers use the first GPU.
+    Empty: the GPUs after those of the trainer. No GPU may be named twice or belong to the trainer.
     """
     engine_weights: Literal["folder", "nccl"] = "folder"
     """How vLLM servers receive new weights.
@@ -136,8 +136,11 @@ class InfraSettings(BaseSettings):
     GPU must not be one of theirs, and servers of engine_urls must be started with
     --weight-transfer-config '{"backend": "nccl"}'.
     """
-    engine_memory_fraction: Annotated[float, Field(gt=0, lt=1)] = 0.45
-    """Fraction of a GPU's memory for vLLM, between 0 and 1. The trainer uses the rest."""
+    engine_memory_fraction: Annotated[float, Field(gt=0, lt=1)] | None = None
+    """Fraction of a GPU's memory for vLLM, between 0 and 1.
+
+    Empty: 0.45 beside a trainer process, 0.9 on a GPU that only vLLM uses.
+    """
     engine_sleep: bool = False
     """Free the memory of vLLM in the trainer's process while the trainer updates.
 

@@ -5,12 +5,14 @@ from __future__ import annotations
 from configs.experiment import Experiment
 from configs.infrastructure import InfraSettings, urls_of
 from configs.model_folder import ModelError, check_model
+from configs.placement import PlacementError
 from configs.recipe import RecipeError
 from configs.study import Study
 from configs.task_selection import TaskSelection
 from environments.environment import TaskIndexError, UnknownWorldError
 from environments.registry import check_name, check_task_list, task_indices_of
 from flows.model_check import fit_experiment
+from tasks.training.local_trainer import placement_of
 
 ASK_S = 10.0
 """Timeout in seconds after which a server counts as unreachable."""
@@ -20,10 +22,14 @@ def check_experiment(experiment: Experiment, infrastructure: InfraSettings) -> N
     """Check the names in a recipe and its compatibility with the infrastructure.
 
     Raises:
-        RecipeError: A world, a task list or a model's folder does not exist, or a setting and a
-            field exclude each other. The message lists the valid names.
+        RecipeError: A world, a task list or a model's folder does not exist, a setting and a field
+            exclude each other, or two processes claim one GPU. The message lists the valid names.
     """
     check_engine_sleep(experiment, infrastructure)
+    try:
+        placement_of(infrastructure, experiment.policy.dtype)
+    except PlacementError as problem:
+        raise RecipeError(str(problem)) from None
     policy, world = experiment.policy, experiment.environment
     check_world("environment.name", world.name)
     lists: dict[str, TaskSelection] = {"environment.train_tasks": world.train_tasks, "evaluation.tasks": experiment.evaluation.tasks}

@@ -13,6 +13,7 @@ from typing import Any, Self
 from configs.collection import Collection
 from configs.evaluation_grid import EvaluationGrid
 from configs.infrastructure import InfraSettings, urls_of
+from configs.placement import OWN_FRACTION
 from environments.handshake import check_same, task_indices, task_tags, verify_servers
 from environments.protocol import WorldInfo
 from flows.progress import EpisodeBar
@@ -115,7 +116,7 @@ class CollectionSession:
                 open_agent(
                     collection,
                     world,
-                    gpu_memory_fraction=self._infrastructure.engine_memory_fraction,
+                    gpu_memory_fraction=self._infrastructure.engine_memory_fraction or OWN_FRACTION,
                     cpu_cache_gb=self._infrastructure.engine_cpu_cache_gb,
                 )
             )

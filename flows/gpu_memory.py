@@ -13,9 +13,10 @@ import sys
 
 from configs.experiment import Experiment
 from configs.infrastructure import InfraSettings
+from configs.placement import OWN_FRACTION, SHARED_FRACTION, Placement, place
 from configs.recipe import RecipeError
 from flows.model_check import CONFIG_FILE, loadable, local_file
-from tasks.training.local_trainer import default_processes, trainer_launch
+from tasks.training.local_trainer import default_processes, placement_of, trainer_launch
 from tasks.training.memory_plan import GB, Machine, MemoryPlan, PlanAnswer, PlanRequest
 from tasks.training.step_time import GPUS
 
@@ -24,29 +25,44 @@ CPU_OVERHEAD = 1.5 * GB
 """Memory of a trainer process on a CPU besides tensors, in bytes."""
 
 
-def requested_machine(infrastructure: InfraSettings, gpus: int | None, gpu_memory: float | None, gpu: str | None = None) -> Machine | None:
+def requested_machine(
+    infrastructure: InfraSettings, gpus: int | None, gpu_memory: float | None, gpu: str | None = None
+) -> tuple[Machine | None, Placement]:
     """Return the GPUs to plan for: the given ones or, without arguments, this machine's.
+
+    Without a number of trainer processes, all given GPUs have one, except those of vLLM servers.
 
     Args:
         infrastructure: Settings of trainer and engine.
-        gpus: Number of GPUs.
+        gpus: Number of GPUs, those of vLLM servers included.
         gpu_memory: GB of each GPU.
         gpu: Their kind. By default H200 above 80 GB, else H100.
 
     Returns:
-        None if nothing is given and this machine has no GPU.
+        The trainer's GPUs and the placement on one machine. None and an empty placement if nothing
+        is given and this machine has no GPU.
+
+    Raises:
+        PlacementError: Two processes claim one GPU, or there are too few GPUs.
     """
     if gpus is None and gpu_memory is None and gpu is None:
-        return this_machine(infrastructure)
+        return this_machine(infrastructure), placement_of(infrastructure)
     memory = gpu_memory or (GPUS[gpu].memory if gpu else 80)
-    return Machine(
-        gpus=gpus or 1,
+    launch, gpus = trainer_launch(infrastructure), gpus or 1
+    servers = 0 if infrastructure.engine_urls else infrastructure.engine_servers
+    on_each = max(1, gpus // launch.nodes)
+    processes = launch.processes or max(1, on_each - servers)
+    placement = place(infrastructure, processes, [str(number) for number in range(on_each)])
+    machine = Machine(
+        gpus=processes * launch.nodes,
         gpu_memory=memory,
-        sharding=trainer_launch(infrastructure).sharding if infrastructure.launch else "fsdp2" if (gpus or 1) > 1 else "none",
-        engine_fraction=_engine_fraction(infrastructure),
+        sharding=launch.sharding if infrastructure.launch else "fsdp2" if processes > 1 else "none",
+        engine_fraction=_rank_fraction(infrastructure),
+        server_fraction=_server_fraction(infrastructure),
         engine_sleeps=infrastructure.engine_sleep,
         gpu=gpu or ("H200" if memory > 80 else "H100"),
     )
+    return machine, placement
 
 
 def this_machine(infrastructure: InfraSettings) -> Machine | None:
@@ -66,7 +82,8 @@ def this_machine(infrastructure: InfraSettings) -> Machine | None:
         gpus=processes,
         gpu_memory=min(sizes),
         sharding=launch.sharding,
-        engine_fraction=_engine_fraction(infrastructure),
+        engine_fraction=_rank_fraction(infrastructure),
+        server_fraction=_server_fraction(infrastructure),
         engine_sleeps=infrastructure.engine_sleep,
         gpu=next((kind for kind in GPUS if kind in found[0][1]), None),
     )
@@ -131,8 +148,12 @@ def check_memory(experiment: Experiment, infrastructure: InfraSettings) -> None:
         raise RecipeError(f"The run does not fit on the GPUs of this machine and was not started.\n{answer.text}")
 
 
-def _engine_fraction(infrastructure: InfraSettings) -> float:
-    return 0.0 if infrastructure.engine_urls or infrastructure.engine_servers else infrastructure.engine_memory_fraction
+def _rank_fraction(infrastructure: InfraSettings) -> float:
+    return 0.0 if infrastructure.engine_urls or infrastructure.engine_servers else infrastructure.engine_memory_fraction or SHARED_FRACTION
+
+
+def _server_fraction(infrastructure: InfraSettings) -> float:
+    return infrastructure.engine_memory_fraction or OWN_FRACTION if infrastructure.engine_urls or infrastructure.engine_servers else 0.0
 
 
 def _fault(stderr: str) -> str:

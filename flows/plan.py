@@ -18,6 +18,7 @@ from functools import cached_property
 
 from configs.experiment import Experiment
 from configs.infrastructure import InfraSettings
+from configs.placement import Placement
 from configs.policy_gradient import PolicyGradient
 from configs.task_selection import TaskSelection
 from environments.environment import WorldError
@@ -52,6 +53,7 @@ class PlanRequest:
     experiment: Experiment
     infrastructure: InfraSettings
     machine: Machine | None
+    placement: Placement = Placement((), ())
 
     @cached_property
     def training(self) -> tuple[list[tuple[Phase, Work]], str]:
@@ -65,9 +67,14 @@ class PlanRequest:
         return plan_of(self.experiment, self.machine) if self.machine else None
 
 
-def plan(experiment: Experiment, infrastructure: InfraSettings, machine: Machine | None = None) -> str:
-    """Return the whole plan as text. With a machine it covers the memory and time of its GPUs."""
-    request = PlanRequest(experiment, infrastructure, machine)
+def plan(
+    experiment: Experiment, infrastructure: InfraSettings, machine: Machine | None = None, placement: Placement = Placement((), ())
+) -> str:
+    """Return the whole plan as text.
+
+    With a machine it covers the memory and time of its GPUs, with a placement who uses them.
+    """
+    request = PlanRequest(experiment, infrastructure, machine, placement)
     return "\n\n".join(filter(None, (section(request) for section in SECTIONS)))
 
 
@@ -91,6 +98,20 @@ def work_section(request: PlanRequest) -> str:
             f"The schedule {experiment.curriculum.kind} chooses its phases during training. The table assumes that it never advances."
         )
     return "\n".join(lines)
+
+
+def placement_section(request: PlanRequest) -> str:
+    """List the trainer rank and the engine of each GPU of this machine."""
+    placed = request.placement
+    ranks = {gpu: f"rank {rank}" for rank, gpu in enumerate(placed.ranks)}
+    servers = {server.gpu: f"vLLM server {number}" for number, server in enumerate(placed.servers)}
+    engines = {engine.gpu: engine for engine in placed.engines}
+    rows = []
+    for gpu in [*ranks, *servers]:
+        engine = engines.get(gpu)
+        held = "" if engine is None else servers.get(gpu) or f"in {ranks[gpu]}"
+        rows.append([gpu, ranks.get(gpu, ""), held, f"{engine.memory_fraction:.0%}" if engine else ""])
+    return aligned(["GPU", "trainer", "engine", "engine's memory"], rows) if rows else ""
 
 
 def memory_section(request: PlanRequest) -> str:
@@ -149,7 +170,7 @@ def cpu_section(request: PlanRequest) -> str:
     return "\n".join(lines)
 
 
-SECTIONS: tuple[Callable[[PlanRequest], str], ...] = (work_section, memory_section, time_section, cpu_section)
+SECTIONS: tuple[Callable[[PlanRequest], str], ...] = (work_section, placement_section, memory_section, time_section, cpu_section)
 """The sections of a plan, in order. A section that does not apply returns an empty text."""
 
 
@@ -172,11 +193,10 @@ def _step_seconds(request: PlanRequest, answer: PlanAnswer, kind: str, amount: W
     """
     experiment, infrastructure, plan = request.experiment, request.infrastructure, answer.plan
     apart = len(infrastructure.engine_urls) or infrastructure.engine_servers
-    at_engine = plan.on(plan.machine.model_copy(update={"engine_fraction": infrastructure.engine_memory_fraction}))
     engines = Engines(
         number=apart or plan.machine.gpus,
         max_num_seqs=experiment.rollout.max_num_seqs or experiment.rollout.max_concurrent_episodes,
-        kv_tokens=at_engine.kv_tokens,
+        kv_tokens=plan.kv_tokens,
         kv_bytes=plan.kv_bytes,
         weight_bytes=plan.engine_weights,
     )

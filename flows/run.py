@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 
 from configs.experiment import Experiment
 from configs.infrastructure import InfraSettings, urls_of
+from configs.placement import SHARED_FRACTION
 from environments.handshake import check_same, task_indices, task_tags, verify_servers
 from flows.accelerators import accelerators_held
 from flows.flow_page import description_tags, flow_log, link_to_mlflow, link_to_viewer, tag_flow_run
@@ -322,7 +323,7 @@ def trainer_process(run: Run, tasks: TaskLists, servers: ReplicaSet | None, from
             train_tasks=tasks.train,
             from_step=from_step,
             sharded=trainer_launch(infrastructure).sharding == "fsdp2",
-            engine_memory_fraction=infrastructure.engine_memory_fraction,
+            engine_memory_fraction=infrastructure.engine_memory_fraction or SHARED_FRACTION,
             engine_sleep=infrastructure.engine_sleep,
             engine_cpu_cache_gb=infrastructure.engine_cpu_cache_gb,
             engine_urls=engine_urls,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from configs.infrastructure import infra_settings
+from configs.placement import PlacementError
 from configs.recipe import RecipeError, load_recipe
 from flows.command import parse_recipe, positive, recipe_parser
 
@@ -19,7 +20,9 @@ def main(arguments: list[str]) -> None:
     parser = recipe_parser(
         "agentgym plan", "Estimate what a recipe needs, without running it.", EXAMPLES, "[--gpus N] [--gpu KIND] [--gpu-memory GB]"
     )
-    parser.add_argument("--gpus", type=positive, metavar="N", help="number of GPUs (default: the GPUs of this machine)")
+    parser.add_argument(
+        "--gpus", type=positive, metavar="N", help="number of GPUs, those of vLLM servers included (default: the GPUs of this machine)"
+    )
     parser.add_argument(
         "--gpu",
         choices=["A100", "H100", "H200"],
@@ -37,8 +40,9 @@ def main(arguments: list[str]) -> None:
     from flows.plan import plan
 
     try:
-        machine = requested_machine(infra_settings(), given.gpus, given.gpu_memory, given.gpu)
+        infrastructure = infra_settings()
+        machine, placement = requested_machine(infrastructure, given.gpus, given.gpu_memory, given.gpu)
         experiment = fit_experiment(load_recipe(given.recipe, overrides), needs_tokenizer=False)
-        print(plan(experiment, infra_settings(), machine))
-    except RecipeError as problem:
+        print(plan(experiment, infrastructure, machine, placement))
+    except (PlacementError, RecipeError) as problem:
         raise SystemExit(f"{parser.prog}: {problem}") from None

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from configs.experiment import Experiment
 from configs.infrastructure import InfraSettings, launch_of
+from configs.placement import OWN_FRACTION
 from tasks.inference.adapter import max_adapter_rank
 from tasks.inference.launch_command import command
 from tasks.inference.token_guard import share_token, token_variables
 from tasks.provision.local import ON_LOOPBACK
 from tasks.provision.replica_set import ReplicaSet, local_replicas
+from tasks.training.local_trainer import placement_of
 
 
 def engine_replicas(experiment: Experiment, infrastructure: InfraSettings, policy: str) -> ReplicaSet:
@@ -30,7 +32,7 @@ def engine_replicas(experiment: Experiment, infrastructure: InfraSettings, polic
             context_length=rollout.trajectory_tokens,
             max_num_seqs=rollout.max_num_seqs or rollout.max_concurrent_episodes,
             dtype=experiment.policy.dtype,
-            gpu_memory_fraction=infrastructure.engine_memory_fraction,
+            gpu_memory_fraction=infrastructure.engine_memory_fraction or OWN_FRACTION,
             cpu_cache_gb=infrastructure.engine_cpu_cache_gb,
             gpu=gpu,
             gpus=gpus,
@@ -39,7 +41,8 @@ def engine_replicas(experiment: Experiment, infrastructure: InfraSettings, polic
         )
 
     if infrastructure.ray_address is None:
-        gpus = infrastructure.engine_gpus or [""] * infrastructure.engine_servers
+        placed = placement_of(infrastructure).servers
+        gpus = [server.gpu for server in placed] or [""] * infrastructure.engine_servers  # without GPUs
         commands = [launched(gpu, None) for gpu in gpus]
         return local_replicas("vllm", commands, environment=ON_LOOPBACK, start_deadline_s=seconds)
     from tasks.provision.ray_cluster import connected

@@ -6,6 +6,7 @@ however it ends. Machines that share a runs folder have separate files.
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
@@ -29,6 +30,18 @@ def accelerators(devices: Path = Path("/dev")) -> Accelerators:
     """Return this machine's NVIDIA GPUs, or its processor as one accelerator."""
     gpus = len(list(devices.glob("nvidia[0-9]*")))
     return Accelerators(gpus or 1, gpus > 0)
+
+
+def visible_gpus() -> list[str]:
+    """Return the names of the GPUs that processes of this one see, as in CUDA_VISIBLE_DEVICES.
+
+    The list is empty on a machine without GPUs.
+    """
+    there = accelerators()
+    if not there.are_gpus:
+        return []
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    return [str(number) for number in range(there.number)] if visible is None else [name for name in visible.split(",") if name]
 
 
 @contextmanager

@@ -14,6 +14,8 @@ from typing import Protocol
 
 from configs.infrastructure import InfraSettings, launch_of
 from configs.launch import Launch
+from configs.placement import Placement, place
+from tasks.provision.accelerators import visible_gpus
 from tasks.provision.ipc import TrainerConnection, accept_trainer, listen
 from tasks.provision.local import ON_LOOPBACK
 from tasks.provision.process import ChildProcess, importing
@@ -196,6 +198,16 @@ def trainer_launch(infrastructure: InfraSettings) -> Launch:
     launch = launch_of(infrastructure)
     processes = infrastructure.trainer_processes or launch.processes
     return launch.model_copy(update={"processes": processes})
+
+
+def placement_of(infrastructure: InfraSettings, dtype: str = "bfloat16") -> Placement:
+    """Return the placement of a run on this machine. The arguments are those of `default_processes`.
+
+    Raises:
+        PlacementError: Two processes claim one GPU, or there are too few GPUs.
+    """
+    processes = trainer_launch(infrastructure).processes or default_processes(infrastructure, dtype)
+    return place(infrastructure, processes, visible_gpus())
 
 
 def default_processes(infrastructure: InfraSettings, dtype: str = "bfloat16") -> int:

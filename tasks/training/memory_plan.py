@@ -30,13 +30,15 @@ class Machine(ConfigModel):
     """The hardware of a run."""
 
     gpus: int
-    """Number of GPUs, each with one trainer process."""
+    """Number of the trainer's GPUs, each with one process."""
     gpu_memory: float
     """Memory of each GPU, in GB (1e9 bytes)."""
     sharding: Literal["none", "fsdp2"]
     """Whether the models are sharded across the GPUs, as in `configs.launch`."""
     engine_fraction: float
-    """vLLM's fraction of each GPU's memory, 0 to 1. 0 if vLLM servers have separate GPUs."""
+    """vLLM's fraction of each trainer GPU's memory, 0 to 1. 0 if vLLM servers generate."""
+    server_fraction: float = 0.0
+    """vLLM's fraction of each GPU that only a vLLM server uses, 0 to 1. 0 without servers."""
     engine_sleeps: bool = False
     """Whether vLLM frees its memory during the update."""
     gpu: str | None = None
@@ -86,8 +88,9 @@ class MemoryPlan(ConfigModel):
 
     @property
     def kv_tokens(self) -> int:
-        """Capacity of the KV cache, in tokens."""
-        return int(max(0.0, self.engine - self.engine_weights - ENGINE_OVERHEAD) // self.kv_bytes)
+        """Capacity of an engine's KV cache, in tokens."""
+        reserved = self.engine or self.machine.server_fraction * self.room
+        return int(max(0.0, reserved - self.engine_weights - ENGINE_OVERHEAD) // self.kv_bytes)
 
     @property
     def phases(self) -> dict[str, dict[str, float]]:
@@ -198,7 +201,7 @@ def faults(request: PlanRequest, plan: MemoryPlan) -> list[str]:
     if plan.total > plan.room:
         found.append(f"each GPU needs {plan.total / GB:.1f} GB and has {plan.room / GB:.0f} GB")
     length = request.experiment.rollout.trajectory_tokens
-    if plan.engine and plan.kv_tokens < length:
+    if (plan.engine or plan.machine.server_fraction) and plan.kv_tokens < length:
         found.append(f"vLLM's KV cache holds {plan.kv_tokens:,} tokens, but a trajectory may have {length:,}")
     return found
 
@@ -288,10 +291,11 @@ def answer(request: PlanRequest) -> PlanAnswer:
     """Return the plan as text and numbers, and whether it fits."""
     plan, machine = plan_memory(request), request.machine
     problems = faults(request, plan)
-    lines = [f"Peak memory of each of {machine.gpus} GPUs ({request.model}, sharding: {machine.sharding})", table(plan)]
-    if plan.engine and plan.kv_tokens > 0:
+    lines = [f"Peak memory of each of the trainer's {machine.gpus} GPUs ({request.model}, sharding: {machine.sharding})", table(plan)]
+    if (plan.engine or machine.server_fraction) and plan.kv_tokens > 0:
         full = plan.kv_tokens // request.experiment.rollout.trajectory_tokens
-        lines.append(f"The KV cache holds {plan.kv_tokens:,} tokens, which is {full} trajectories of full length.")
+        where = "The KV cache" if plan.engine else "The KV cache of a vLLM server on a GPU of its own"
+        lines.append(f"{where} holds {plan.kv_tokens:,} tokens, which is {full} trajectories of full length.")
     if problems:
         changes, after = remedies(request, plan)
         lines.append("The run does not fit: " + "; ".join(problems) + ".")

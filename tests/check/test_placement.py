@@ -1,0 +1,75 @@
+"""Each GPU has at most one trainer rank and one engine, and servers have GPUs of their own."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from configs.infrastructure import InfraSettings
+from configs.placement import PlacementError, place
+from configs.recipe import RecipeError, load_recipe
+from flows import checks
+from flows.gpu_memory import requested_machine
+from flows.plan import PlanRequest, placement_section
+
+EIGHT = [str(number) for number in range(8)]
+
+
+@pytest.mark.parametrize(
+    ("settings", "processes", "gpus", "ranks", "engines"),
+    [
+        ({}, 1, [], [], []),
+        ({"engine_servers": 2}, 1, [], [], []),
+        ({}, 2, EIGHT, ["0", "1"], [("0", 0, 0.45), ("1", 1, 0.45)]),
+        ({"engine_memory_fraction": 0.3}, 1, ["0"], ["0"], [("0", 0, 0.3)]),
+        ({"engine_servers": 2}, 6, EIGHT, EIGHT[:6], [("6", None, 0.9), ("7", None, 0.9)]),
+        ({"engine_servers": 2}, 1, EIGHT, ["0"], [("1", None, 0.9), ("2", None, 0.9)]),
+        ({"engine_servers": 2, "engine_gpus": ["6", "7"]}, 2, EIGHT, ["0", "1"], [("6", None, 0.9), ("7", None, 0.9)]),
+        ({"engine_servers": 1, "engine_memory_fraction": 0.8}, 1, ["4", "5"], ["4"], [("5", None, 0.8)]),
+        ({"engine_servers": 1, "engine_gpus": ["GPU-7f"]}, 1, ["GPU-3a", "GPU-7f"], ["GPU-3a"], [("GPU-7f", None, 0.9)]),
+        ({"engine_urls": ["http://a:1"]}, 8, EIGHT, EIGHT, []),
+    ],
+)
+def test_ranks_take_the_first_gpus_and_servers_their_own(
+    settings: dict[str, Any], processes: int, gpus: list[str], ranks: list[str], engines: list[tuple[str, int | None, float]]
+) -> None:
+    found = place(InfraSettings(**settings), processes, gpus)
+    assert list(found.ranks) == ranks
+    assert [(engine.gpu, engine.rank, engine.memory_fraction) for engine in found.engines] == engines
+
+
+@pytest.mark.parametrize(
+    ("settings", "processes", "gpus", "named"),
+    [
+        ({}, 9, EIGHT, "AGENTGYM_TRAINER_PROCESSES"),
+        ({"engine_servers": 2, "engine_gpus": ["6", "7"]}, 8, EIGHT, "AGENTGYM_ENGINE_GPUS: rank 6 and vLLM server 0"),
+        ({"engine_servers": 2}, 1, ["0"], "AGENTGYM_ENGINE_SERVERS"),
+        ({"engine_servers": 2}, 7, EIGHT, "AGENTGYM_ENGINE_SERVERS"),
+        ({"engine_servers": 2, "engine_gpus": ["7", "7"]}, 1, EIGHT, "AGENTGYM_ENGINE_GPUS: vLLM server 0 and vLLM server 1"),
+        ({"engine_servers": 1, "engine_gpus": ["8"]}, 1, EIGHT, "AGENTGYM_ENGINE_GPUS"),
+    ],
+)
+def test_two_claims_on_one_gpu_are_refused(settings: dict[str, Any], processes: int, gpus: list[str], named: str) -> None:
+    with pytest.raises(PlacementError, match=named):
+        place(InfraSettings(**settings), processes, gpus)
+
+
+def test_a_run_is_refused_before_it_starts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tasks.training.local_trainer.visible_gpus", lambda: ["0"])
+    with pytest.raises(RecipeError, match="AGENTGYM_ENGINE_SERVERS"):
+        checks.check_experiment(load_recipe("textcraft"), InfraSettings(engine_servers=2))
+
+
+def test_the_plan_shows_who_uses_each_gpu() -> None:
+    infrastructure = InfraSettings(engine_servers=2)
+    machine, placement = requested_machine(infrastructure, 4, 80)
+    assert machine is not None
+    assert (machine.gpus, machine.engine_fraction, machine.server_fraction) == (2, 0.0, 0.9)
+    text = placement_section(PlanRequest(load_recipe("textcraft"), infrastructure, machine, placement))
+    assert [line.split() for line in text.splitlines()[-4:]] == [
+        ["0", "rank", "0"],
+        ["1", "rank", "1"],
+        ["2", "vLLM", "server", "0", "90%"],
+        ["3", "vLLM", "server", "1", "90%"],
+    ]
