@@ -3,146 +3,99 @@
 from __future__ import annotations
 
 from starlette.responses import Response
-from starlette.routing import Route
 
-from environments.webarena.sites.content_data import SECTIONS, STAFF_ROLES, STATUSES
-from environments.webarena.sites.pages import Visit, contains, login_routes, page, slug, whole
+from environments.webarena.sites.content_data import COMMENT_STATES, SECTIONS, STAFF_ROLES, STATUSES
+from environments.webarena.sites.pages import Site, Visit, slug, whole
 from environments.webarena.sites.people import TODAY
 
-SITE = "content"
-_COMMENT_STATES = ("pending", "approved", "spam")
-_SETTINGS = ("title", "tagline", "contact", "per_page")
+site = Site(
+    "content",
+    SECTIONS=SECTIONS,
+    STATUSES=STATUSES,
+    COMMENT_STATES=COMMENT_STATES,
+    STAFF_ROLES=STAFF_ROLES,
+)
+site.add_sign_in("staff", "/admin")
+site.pages({"/": "paper.html", "/articles/{slug}": "article.html"})
+site.pages(
+    {
+        "/admin": "dashboard.html",
+        "/admin/articles": "articles.html",
+        "/admin/articles/new": "edit.html",
+        "/admin/articles/{article:int}/edit": "edit.html",
+        "/admin/comments": "comments.html",
+        "/admin/settings": "settings.html",
+        "/admin/staff": "staff.html",
+    },
+    private=True,
+)
 
 
-def _paper(visit: Visit) -> Response:
-    articles = visit.rows("SELECT * FROM articles WHERE status = 'published' ORDER BY id DESC")
-    return visit.render("content/paper.html", articles=articles)
-
-
-def _article(visit: Visit) -> Response:
-    article = visit.row("SELECT * FROM articles WHERE slug = ? AND status = 'published'", visit.part["slug"])
-    if article is None:
-        return visit.missing()
-    comments = visit.rows("SELECT * FROM article_comments WHERE article = ? AND status = 'approved' ORDER BY id", article["id"])
-    return visit.render("content/article.html", article=article, comments=comments)
-
-
-def _dashboard(visit: Visit) -> Response:
-    counts = visit.rows("SELECT status, count(*) AS n FROM articles GROUP BY status ORDER BY status")
-    pending = visit.row("SELECT count(*) AS n FROM article_comments WHERE status = 'pending'")
-    popular = visit.rows("SELECT * FROM articles ORDER BY views DESC LIMIT 5")
-    assert pending is not None
-    return visit.render("content/dashboard.html", counts=counts, pending=pending["n"], popular=popular)
-
-
-def _articles(visit: Visit) -> Response:
-    status, section, wanted = (visit.query.get(name, "") for name in ("status", "section", "q"))
-    order = "views DESC" if visit.query.get("sort") == "views" else "id DESC"
-    articles = visit.rows(
-        f"SELECT * FROM articles WHERE (status = ? OR ? = '') AND (section = ? OR ? = '') AND title LIKE ? ESCAPE '!' ORDER BY {order}",
-        status, status, section, section, contains(wanted),
-    )  # fmt: skip
-    return visit.render("content/articles.html", articles=articles, status=status, section=section, sections=SECTIONS, statuses=STATUSES)
-
-
-def _write(visit: Visit) -> Response:
-    blank = {"id": None, "title": "", "section": "", "status": "draft", "body": ""}
-    return visit.render("content/edit.html", article=blank, sections=SECTIONS, statuses=STATUSES)
-
-
-def _edit(visit: Visit) -> Response:
-    article = visit.row("SELECT * FROM articles WHERE id = ?", visit.part["article"])
-    return visit.missing() if article is None else visit.render("content/edit.html", article=article, sections=SECTIONS, statuses=STATUSES)
-
-
-def _save(visit: Visit) -> Response:
-    number = visit.part.get("article")
-    title, section, status, body = (visit.form.get(name, "") for name in ("title", "section", "status", "body"))
-    if not title or section not in SECTIONS or status not in STATUSES:
-        visit.notice("An article needs a title, a section and a status.")
-        return visit.go(visit.request.url.path)
-    if number is None:
-        name = visit.row("SELECT name FROM staff WHERE username = ?", visit.user)
-        number = visit.run(
-            "INSERT INTO articles (slug, title, section, author, status, body, day, views) VALUES (?, ?, ?, ?, ?, ?, ?, 0)",
-            slug(title), title, section, name and name["name"], status, body, TODAY.isoformat(),
-        )  # fmt: skip
-    else:
-        visit.run("UPDATE articles SET title = ?, section = ?, status = ?, body = ? WHERE id = ?", title, section, status, body, number)
+@site.post("/admin/articles/new")
+def _create(visit: Visit) -> Response:
+    if not _is_complete(visit):
+        return visit.go("/admin/articles/new")
+    number = visit.run(
+        "INSERT INTO articles (slug, title, section, author, status, body, day, views) "
+        "SELECT :slug, :title, :section, (SELECT name FROM staff WHERE username = :user), "
+        ":status, :body, :day, 0",
+        slug=slug(visit.given["title"]),
+        day=TODAY.isoformat(),
+    )
     visit.notice("The article is saved.")
     return visit.go(f"/admin/articles/{number}/edit")
 
 
+@site.post("/admin/articles/{article:int}/edit")
+def _save(visit: Visit) -> Response:
+    if _is_complete(visit):
+        visit.run("UPDATE articles SET title = :title, section = :section, status = :status, body = :body WHERE id = :article")
+        visit.notice("The article is saved.")
+    return visit.go(f"/admin/articles/{visit.given['article']}/edit")
+
+
+def _is_complete(visit: Visit) -> bool:
+    given = visit.given
+    if given["title"] and given["section"] in SECTIONS and given["status"] in STATUSES:
+        return True
+    visit.notice("An article needs a title, a section and a status.")
+    return False
+
+
+@site.post("/admin/articles/{article:int}/delete")
 def _delete(visit: Visit) -> Response:
-    visit.run("DELETE FROM articles WHERE id = ?", visit.part["article"])
-    visit.run("DELETE FROM article_comments WHERE article = ?", visit.part["article"])
+    visit.run("DELETE FROM articles WHERE id = :article")
+    visit.run("DELETE FROM article_comments WHERE article = :article")
     visit.notice("The article is deleted.")
     return visit.go("/admin/articles")
 
 
-def _comments(visit: Visit) -> Response:
-    status = visit.query.get("status", "pending")
-    comments = visit.rows(
-        "SELECT c.*, a.title FROM article_comments c JOIN articles a ON a.id = c.article WHERE c.status = ? ORDER BY c.id DESC", status
-    )
-    return visit.render("content/comments.html", comments=comments, status=status, states=_COMMENT_STATES)
-
-
-def _judge(visit: Visit) -> Response:
-    status = visit.form.get("status")
-    if status in _COMMENT_STATES:
-        visit.run("UPDATE article_comments SET status = ? WHERE id = ?", status, visit.part["comment"])
-        visit.notice(f"The comment is now {status}.")
+@site.post("/admin/comments/{comment:int}")
+def _review(visit: Visit) -> Response:
+    if visit.given["status"] in COMMENT_STATES:
+        visit.run("UPDATE article_comments SET status = :status WHERE id = :comment")
+        visit.notice(f"The comment is now {visit.given['status']}.")
     return visit.go("/admin/comments")
 
 
-def _settings(visit: Visit) -> Response:
-    values = {row["name"]: row["value"] for row in visit.rows("SELECT * FROM settings")}
-    return visit.render("content/settings.html", values=values)
-
-
+@site.post("/admin/settings")
 def _save_settings(visit: Visit) -> Response:
-    if not visit.form.get("title") or whole(visit.form.get("per_page"), 1, 100) is None:
+    if not visit.given["title"] or whole(visit.given["per_page"], 1, 100) is None:
         visit.notice("The paper needs a title, and 1 to 100 articles on a page.")
     else:
-        for name in _SETTINGS:
-            visit.run("UPDATE settings SET value = ? WHERE name = ?", visit.form.get(name, ""), name)
+        for name in ("title", "tagline", "contact", "per_page"):
+            visit.run(f"UPDATE settings SET value = :{name} WHERE name = '{name}'")
         visit.notice("The settings are saved.")
     return visit.go("/admin/settings")
 
 
-def _staff(visit: Visit) -> Response:
-    return visit.render("content/staff.html", staff=visit.rows("SELECT * FROM staff ORDER BY username"), roles=STAFF_ROLES)
-
-
+@site.post("/admin/staff")
 def _hire(visit: Visit) -> Response:
-    username, name, role = slug(visit.form.get("username", "")), visit.form.get("name"), visit.form.get("role")
-    taken = visit.row("SELECT 1 FROM staff WHERE username = ?", username)
-    if not visit.form.get("username") or not name or role not in STAFF_ROLES or taken:
+    given, username = visit.given, slug(visit.given["username"])
+    taken = visit.row("SELECT 1 FROM staff WHERE username = :username", username=username)
+    if not given["username"] or not given["name"] or given["role"] not in STAFF_ROLES or taken:
         visit.notice("A new member of staff needs a new account, a name and a role.")
     else:
-        visit.run("INSERT INTO staff VALUES (?, '', ?, ?)", username, name, role)
-        visit.notice(f"{name} is added.")
+        visit.run("INSERT INTO staff VALUES (:username, '', :name, :role)", username=username)
+        visit.notice(f"{given['name']} is added.")
     return visit.go("/admin/staff")
-
-
-def routes() -> list[Route]:
-    """Return the content manager's routes."""
-    return [
-        *login_routes(SITE, "staff", "/admin"),
-        page(SITE, "/", _paper),
-        page(SITE, "/articles/{slug}", _article),
-        page(SITE, "/admin", _dashboard, private=True),
-        page(SITE, "/admin/articles", _articles, private=True),
-        page(SITE, "/admin/articles/new", _write, private=True),
-        page(SITE, "/admin/articles/new", _save, post=True, private=True),
-        page(SITE, "/admin/articles/{article:int}/edit", _edit, private=True),
-        page(SITE, "/admin/articles/{article:int}/edit", _save, post=True, private=True),
-        page(SITE, "/admin/articles/{article:int}/delete", _delete, post=True, private=True),
-        page(SITE, "/admin/comments", _comments, private=True),
-        page(SITE, "/admin/comments/{comment:int}", _judge, post=True, private=True),
-        page(SITE, "/admin/settings", _settings, private=True),
-        page(SITE, "/admin/settings", _save_settings, post=True, private=True),
-        page(SITE, "/admin/staff", _staff, private=True),
-        page(SITE, "/admin/staff", _hire, post=True, private=True),
-    ]

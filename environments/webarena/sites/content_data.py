@@ -21,6 +21,7 @@ CREATE TABLE settings (name TEXT PRIMARY KEY, value TEXT);
 
 SECTIONS = ("Town", "Culture", "Sport", "Nature", "Business", "Letters")
 STATUSES = ("draft", "published", "archived")
+COMMENT_STATES = ("pending", "approved", "spam")
 STAFF_ROLES = ("Author", "Editor", "Administrator")
 
 _TOPICS = {

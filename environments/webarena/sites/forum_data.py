@@ -18,6 +18,9 @@ CREATE TABLE submissions (id INTEGER PRIMARY KEY, forum TEXT, author TEXT, title
 CREATE TABLE comments (id INTEGER PRIMARY KEY, submission INTEGER, author TEXT, body TEXT, day TEXT);
 CREATE TABLE votes (member TEXT, submission INTEGER, value INTEGER, PRIMARY KEY (member, submission));
 CREATE TABLE subscriptions (member TEXT, forum TEXT, PRIMARY KEY (member, forum));
+CREATE VIEW rated_submissions AS SELECT s.id, s.forum, s.author, s.title, s.slug, s.body, s.day,
+    s.score + coalesce((SELECT sum(value) FROM votes WHERE submission = s.id), 0) AS score,
+    (SELECT count(*) FROM comments WHERE submission = s.id) AS comments FROM submissions s;
 """
 
 _FORUMS = {

@@ -25,7 +25,13 @@ from environments.webarena.sites import content, database, forum, homepage, repo
 
 log = logging.getLogger(__name__)
 
-HOSTS = {"shop.test": shop, "forum.test": forum, "repos.test": repositories, "content.test": content, "home.test": homepage}
+HOSTS = {
+    "shop.test": shop.site,
+    "forum.test": forum.site,
+    "repos.test": repositories.site,
+    "content.test": content.site,
+    "home.test": homepage.site,
+}
 EPISODE_COOKIE = "episode"
 
 
@@ -55,7 +61,7 @@ class Gate:
     """Serves the sites to all open episodes. Use it from one event loop."""
 
     def __init__(self) -> None:
-        self._apps: dict[str, ASGIApp] = {host: Starlette(routes=site.routes()) for host, site in HOSTS.items()}
+        self._apps: dict[str, ASGIApp] = {host: Starlette(routes=site.routes) for host, site in HOSTS.items()}
         self._episodes: dict[str, Episode] = {}
         self._server: uvicorn.Server | None = None
         self._serving: asyncio.Task[None] | None = None

@@ -1,12 +1,12 @@
-"""Code shared by the pages of all sites: requests, templates, notices and sign-in."""
+"""Code shared by all sites: routes, requests, templates, notices and sign-in."""
 
 from __future__ import annotations
 
 import sqlite3
 import textwrap
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qsl, quote
@@ -21,51 +21,68 @@ LINE_CHARACTERS = 120
 MAX_FORM_BYTES = 100_000
 
 
+class Given(dict[str, Any]):
+    """The values of a request by name. A missing value is an empty text."""
+
+    def __missing__(self, name: str) -> str:
+        return ""
+
+
+class MissingRowError(Exception):
+    """The row that a page shows does not exist."""
+
+
 @dataclass(slots=True)
 class Visit:
     """One request to a site within an episode.
 
     Attributes:
-        request: Starlette's request.
-        site: The site's name.
+        site: The visited site.
         db: The episode's own database.
         user: The account signed in on this site. None if there is none.
-        form: The posted fields, stripped.
-        query: The fields of the URL's query.
-        part: The variable parts of the path.
+        given: The fields of the posted form, stripped, or of the URL's query. Also the variable
+            parts of the path, and `user`. SQL statements refer to them, e.g. as `:title`.
     """
 
-    request: Request
-    site: str
+    site: Site
     db: sqlite3.Connection
     user: str | None
-    form: dict[str, str]
-    query: dict[str, str]
-    part: dict[str, Any]
+    given: Given
 
-    def rows(self, statement: str, *values: object) -> list[sqlite3.Row]:
-        """Return all rows of a query."""
-        return self.db.execute(statement, values).fetchall()
+    def rows(self, statement: str, **more: object) -> list[sqlite3.Row]:
+        """Return all rows of a query. `more` are further values of the statement."""
+        return self.db.execute(statement, Given(self.given, **more)).fetchall()
 
-    def row(self, statement: str, *values: object) -> sqlite3.Row | None:
+    def row(self, statement: str, **more: object) -> sqlite3.Row | None:
         """Return the first row of a query, or None."""
-        first: sqlite3.Row | None = self.db.execute(statement, values).fetchone()
-        return first
+        return next(iter(self.rows(statement, **more)), None)
 
-    def run(self, statement: str, *values: object) -> int:
+    def one(self, statement: str) -> sqlite3.Row:
+        """Return the first row of a query.
+
+        Raises:
+            MissingRowError: There is none. The page then does not exist.
+        """
+        row = self.row(statement)
+        if row is None:
+            raise MissingRowError
+        return row
+
+    def run(self, statement: str, **more: object) -> int:
         """Execute a change. Return the id of the inserted row, or 0."""
-        return self.db.execute(statement, values).lastrowid or 0
+        return self.db.execute(statement, Given(self.given, **more)).lastrowid or 0
 
     def notice(self, text: str) -> None:
         """Show `text` on the next page of this site."""
-        self.run("INSERT INTO notices (site, text) VALUES (?, ?)", self.site, text)
+        self.run("INSERT INTO notices VALUES (:site, :text)", site=self.site.name, text=text)
 
-    def render(self, template: str, http_status: int = 200, **content: object) -> Response:
-        """Render a template with `content`."""
-        notices = [row["text"] for row in self.rows("DELETE FROM notices WHERE site = ? RETURNING text", self.site)]
-        shared = {"site": self.site, "user": self.user, "notices": notices, "path": self.request.url.path}
-        text = _templates().get_template(template).render(shared | content)
-        return HTMLResponse(text, http_status, {"cache-control": "no-store"})
+    def render(self, template: str, status: int = 200) -> Response:
+        """Render a template, which queries its content itself by `rows` and `one`."""
+        variables = {"site": self.site.name, "user": self.user, "given": self.given}
+        queries = {"rows": self.rows, "one": self.one}
+        content = self.site.constants | variables | queries
+        text = _templates().get_template(template).render(content)
+        return HTMLResponse(text, status, {"cache-control": "no-store"})
 
     def go(self, path: str) -> Response:
         """Redirect the browser to another page of this site after a change."""
@@ -79,82 +96,106 @@ class Visit:
 Handler = Callable[[Visit], Response]
 
 
-def page(site: str, path: str, handler: Handler, *, post: bool = False, private: bool = False) -> Route:
-    """Create a route of a site.
+class Site:
+    """A site.
 
-    Args:
-        site: The site's name.
-        path: The path with variable parts in Starlette's syntax.
-        handler: Handles the request.
-        post: Whether the route accepts a form by POST. Otherwise it is read by GET.
-        private: Whether it requires a sign-in. Other visitors are redirected to /login.
+    Attributes:
+        name: The folder of its templates.
+        constants: Variables of all its templates.
+        routes: Its routes. The first one that fits a path is used.
     """
 
-    async def endpoint(request: Request) -> Response:
-        body = await request.body() if post else b""
-        if len(body) > MAX_FORM_BYTES:
-            return Response("The form is too long.", 413)
-        fields = parse_qsl(body.decode("utf-8", "replace"), keep_blank_values=True)
-        form = {name: value.replace("\r\n", "\n").strip() for name, value in fields}
-        user = request.cookies.get(LOGIN_COOKIE) or None
-        visit = Visit(request, site, request.scope["episode"].db, user, form, dict(request.query_params), request.path_params)
-        if private and user is None:
-            return visit.go("/login")
-        return handler(visit)
+    def __init__(self, name: str, **constants: object) -> None:
+        self.name = name
+        self.constants = constants
+        self.routes: list[Route] = []
 
-    return Route(path, endpoint, methods=["POST" if post else "GET"])
+    def pages(self, templates: Mapping[str, str], *, private: bool = False) -> None:
+        """Add pages.
+
+        Args:
+            templates: Path, in Starlette's syntax -> template in the site's folder.
+            private: Whether the pages require a sign-in. Other visitors are redirected to /login.
+        """
+
+        for path, template in templates.items():
+            self.get(path, private=private)(partial(Visit.render, template=f"{self.name}/{template}"))
+
+    def get(self, path: str, *, private: bool = False) -> Callable[[Handler], None]:
+        """Add the decorated function as the page of a path. See `pages`."""
+        return lambda handler: self._add("GET", path, handler, private)
+
+    def post(self, path: str, *, private: bool = True) -> Callable[[Handler], None]:
+        """Add the decorated function as the handler of the forms sent to a path. See `pages`."""
+        return lambda handler: self._add("POST", path, handler, private)
+
+    def add_sign_in(self, accounts: str, home: str = "/") -> None:
+        """Add the pages for signing in and out.
+
+        Args:
+            accounts: The table with the columns username and password.
+            home: The page shown afterwards.
+        """
+        known = f"SELECT 1 FROM {accounts} WHERE username = :username AND password = :password"
+
+        @self.get("/login")
+        def _ask(visit: Visit) -> Response:
+            return visit.render("login.html")
+
+        @self.post("/login", private=False)
+        def _enter(visit: Visit) -> Response:
+            if visit.row(known) is None:
+                visit.notice("User name or password is wrong.")
+                return visit.go("/login")
+            answer = visit.go(home)
+            answer.set_cookie(LOGIN_COOKIE, visit.given["username"], httponly=True)
+            return answer
+
+        @self.post("/logout", private=False)
+        def _leave(visit: Visit) -> Response:
+            answer = visit.go(home)
+            answer.delete_cookie(LOGIN_COOKIE)
+            return answer
+
+    def _add(self, method: str, path: str, handler: Handler, private: bool) -> None:
+        async def endpoint(request: Request) -> Response:
+            fields = dict(request.query_params)
+            if method == "POST":
+                body = await request.body()
+                if len(body) > MAX_FORM_BYTES:
+                    return Response("The form is too long.", 413)
+                sent = parse_qsl(body.decode("utf-8", "replace"), keep_blank_values=True)
+                fields = {name: text.replace("\r\n", "\n").strip() for name, text in sent}
+            user = request.cookies.get(LOGIN_COOKIE) or None
+            given = Given({**fields, **request.path_params, "user": user})
+            visit = Visit(self, request.scope["episode"].db, user, given)
+            if private and user is None:
+                return visit.go("/login")
+            try:
+                return handler(visit)
+            except MissingRowError:
+                return visit.missing()
+
+        self.routes.append(Route(path, endpoint, methods=[method]))
 
 
-def login_routes(site: str, accounts: str, home: str = "/") -> list[Route]:
-    """Create the routes for signing in and out.
-
-    Args:
-        site: The site's name.
-        accounts: The table with the columns username and password.
-        home: The page shown afterwards.
-    """
-
-    def ask(visit: Visit) -> Response:
-        return visit.render("login.html")
-
-    def enter(visit: Visit) -> Response:
-        name, password = visit.form.get("username", ""), visit.form.get("password", "")
-        if visit.row(f"SELECT 1 FROM {accounts} WHERE username = ? AND password = ?", name, password) is None:
-            visit.notice("User name or password is wrong.")
-            return visit.go("/login")
-        answer = visit.go(home)
-        answer.set_cookie(LOGIN_COOKIE, name, httponly=True)
-        return answer
-
-    def leave(visit: Visit) -> Response:
-        answer = visit.go(home)
-        answer.delete_cookie(LOGIN_COOKIE)
-        return answer
-
-    return [page(site, "/login", ask), page(site, "/login", enter, post=True), page(site, "/logout", leave, post=True)]
-
-
-def whole(text: str | None, low: int, high: int) -> int | None:
+def whole(text: str, low: int, high: int) -> int | None:
     """Parse a whole number. None if it is not one or lies outside `low` to `high`."""
-    if text is None or not text.isascii() or not text.isdecimal() or len(text) > 9:
+    if not text.isascii() or not text.isdecimal() or len(text) > 9:
         return None
     return int(text) if low <= int(text) <= high else None
 
 
 def slug(text: str) -> str:
     """Convert `text` to a part of a URL: "My First Post!" becomes "my-first-post"."""
-    words = "".join(letter if letter.isalnum() and letter.isascii() else " " for letter in text.lower()).split()
-    return "-".join(words)[:60].strip("-") or "untitled"
-
-
-def contains(text: str) -> str:
-    """Return the LIKE pattern (with ESCAPE '!') that matches texts containing `text`."""
-    return "%" + "".join("!" + letter if letter in "%_!" else letter for letter in text) + "%"
+    letters = (letter if letter.isalnum() and letter.isascii() else " " for letter in text.lower())
+    return "-".join("".join(letters).split())[:60].strip("-") or "untitled"
 
 
 def _lines(text: str) -> Sequence[str]:
     """Wrap `text` into lines of fixed length, so that the layout does not depend on fonts."""
-    return [line for paragraph in text.splitlines() for line in textwrap.wrap(paragraph, LINE_CHARACTERS)]
+    paragraphs = text.splitlines()
+    return [line for each in paragraphs for line in textwrap.wrap(each, LINE_CHARACTERS)]
 
 
 def money(cents: int) -> str:
@@ -164,7 +205,12 @@ def money(cents: int) -> str:
 
 @cache
 def _templates() -> jinja2.Environment:
-    folder = jinja2.FileSystemLoader(Path(__file__).with_name("templates"))
-    made = jinja2.Environment(loader=folder, autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined)
+    made = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(Path(__file__).with_name("templates")),
+        autoescape=True,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        undefined=jinja2.StrictUndefined,
+    )
     made.filters |= {"lines": _lines, "money": money}
     return made

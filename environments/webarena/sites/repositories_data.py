@@ -25,6 +25,8 @@ CREATE TABLE merge_requests (project TEXT, number INTEGER, title TEXT, author TE
 CREATE TABLE project_members (project TEXT, username TEXT, role TEXT, PRIMARY KEY (project, username));
 CREATE TABLE starred (username TEXT, project TEXT, PRIMARY KEY (username, project));
 CREATE TABLE follows (username TEXT, followed TEXT, PRIMARY KEY (username, followed));
+CREATE VIEW starred_projects AS SELECT p.*,
+    p.stars + (SELECT count(*) FROM starred WHERE project = p.path) AS all_stars FROM projects p;
 """
 
 ROLES = ("Guest", "Reporter", "Developer", "Maintainer", "Owner")
