@@ -66,6 +66,10 @@ class Placement:
         return max((engine.memory_fraction for engine in self.servers), default=0.0)
 
 
+NO_GPUS = Placement((), ())
+"""The placement of a run on a machine without GPUs, or on a Ray cluster."""
+
+
 def place(settings: InfraSettings, processes: int, gpus: Sequence[str]) -> Placement:
     """Compute the placement of a run.
 
@@ -80,7 +84,7 @@ def place(settings: InfraSettings, processes: int, gpus: Sequence[str]) -> Place
         PlacementError: Two of them claim one GPU, or there are too few GPUs.
     """
     if not gpus or settings.ray_address is not None:
-        return Placement((), ())
+        return NO_GPUS
     if processes > len(gpus):
         raise PlacementError(
             f"AGENTGYM_TRAINER_PROCESSES: {processes} trainer processes need a GPU each, and {len(gpus)} are there; "

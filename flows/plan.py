@@ -18,7 +18,7 @@ from functools import cached_property
 
 from configs.experiment import Experiment
 from configs.infrastructure import InfraSettings
-from configs.placement import Placement
+from configs.placement import NO_GPUS, Placement
 from configs.policy_gradient import PolicyGradient
 from configs.task_selection import TaskSelection
 from environments.environment import WorldError
@@ -53,7 +53,7 @@ class PlanRequest:
     experiment: Experiment
     infrastructure: InfraSettings
     machine: Machine | None
-    placement: Placement = Placement((), ())
+    placement: Placement = NO_GPUS
 
     @cached_property
     def training(self) -> tuple[list[tuple[Phase, Work]], str]:
@@ -67,9 +67,7 @@ class PlanRequest:
         return plan_of(self.experiment, self.machine) if self.machine else None
 
 
-def plan(
-    experiment: Experiment, infrastructure: InfraSettings, machine: Machine | None = None, placement: Placement = Placement((), ())
-) -> str:
+def plan(experiment: Experiment, infrastructure: InfraSettings, machine: Machine | None = None, placement: Placement = NO_GPUS) -> str:
     """Return the whole plan as text.
 
     With a machine it covers the memory and time of its GPUs, with a placement who uses them.

@@ -17,6 +17,7 @@ from configs.collection import Source
 from configs.experiment import Rollout
 from configs.infrastructure import infra_settings
 from configs.model_folder import ModelError
+from configs.placement import OWN_FRACTION
 from configs.recipe import RecipeError, explain, parse_overrides
 from flows.command import Arguments, positive, set_engine_variables
 from flows.commands.collect import usage_errors
@@ -169,7 +170,7 @@ def opened(parsed: argparse.Namespace, source: Source, rollout: Rollout) -> Iter
             rollout,
             source.dtype,
             model,
-            gpu_memory_fraction=infrastructure.engine_memory_fraction,
+            gpu_memory_fraction=infrastructure.engine_memory_fraction or OWN_FRACTION,
             cpu_cache_gb=infrastructure.engine_cpu_cache_gb,
         )
         stack.callback(engine.close)
