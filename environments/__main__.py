@@ -1,10 +1,11 @@
-"""List worlds and tasks, serve a world, play an episode, or check your own world."""
+"""List worlds and tasks, serve a world, play an episode, or check or package your own world."""
 
 from __future__ import annotations
 
 import argparse
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import get_args
 
 from configs.rules import Rules
@@ -18,6 +19,7 @@ EXAMPLES = {
     ],
     "play": ["{prog} play textcraft --task 3"],
     "check": ["{prog} check textcraft", "{prog} check mine.world:Mine"],
+    "openenv": ["{prog} openenv textcraft textcraft_env"],
 }
 """Examples by command, for --help. `prog` is what users type before the command."""
 
@@ -74,6 +76,9 @@ def main(arguments: list[str] | None = None, prog: str = "python -m environments
     check.add_argument("--rules", choices=get_args(Rules), default="ours", help="rule set, see serve")
     check.add_argument("--tasks", type=_positive, default=3, help="tasks of each split to play (default: %(default)s)")
     check.add_argument("--seed", type=int, default=0, help="seed of the random actions (default: %(default)s)")
+    openenv = add("openenv", "write an OpenEnv package of a world")
+    openenv.add_argument("name", help="the world, e.g. textcraft, or module:Class")
+    openenv.add_argument("folder", type=Path, help="where to write; it must not exist yet")
     parsed = parser.parse_args(arguments)
 
     from environments.environment import UnknownWorldError
@@ -95,6 +100,14 @@ def main(arguments: list[str] | None = None, prog: str = "python -m environments
             failed |= result.result == "fail"
         print("failed" if failed else "passed")
         return int(failed)
+    if parsed.command == "openenv":
+        from environments.openenv.package import write_package
+        from environments.registry import image_of, load_world
+
+        try:
+            return _reported(parsed.name, lambda: write_package(parsed.name, load_world(parsed.name), image_of(parsed.name), parsed.folder))
+        except FileExistsError:
+            parser.error(f"folder: {parsed.folder} exists; name a new one")
     if parsed.command == "tasks":
         from environments.task_tables import print_task_lists
 

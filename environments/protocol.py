@@ -178,12 +178,14 @@ class Health(msgspec.Struct):
         version: The world's version.
         tasks: Number of tasks over all splits.
         sessions: Open sessions.
+        status: "healthy", as OpenEnv's clients expect.
     """
 
     name: str
     version: str
     tasks: int
     sessions: int
+    status: str = "healthy"
 
 
 class WorldInfo(msgspec.Struct):

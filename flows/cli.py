@@ -90,6 +90,7 @@ COMMANDS = {
     "tasks": Command("print the task lists of a world", _environments("tasks")),
     "serve": Command("serve a world over HTTP, or a policy to chat clients", _serve),
     "play": Command("play an episode in the terminal", _environments("play")),
+    "openenv": Command("write an OpenEnv package of a world", _environments("openenv")),
     "check": Command("check that a world, an algorithm or a schedule keeps its contract", _check),
 }
 

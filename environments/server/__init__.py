@@ -1,1 +1,1 @@
-"""The server that hosts one world: leased sessions, two wire dialects, health and metrics."""
+"""The server that hosts one world: leased sessions, three wire dialects, health and metrics."""

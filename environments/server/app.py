@@ -24,7 +24,7 @@ from starlette.routing import Route
 
 from environments.environment import Split, World
 from environments.protocol import Health
-from environments.server import agentgym, v1
+from environments.server import agentgym, openenv, v1
 from environments.server.answers import answer, encode
 from environments.server.dispatcher import Dispatcher
 from environments.server.errors import RequestError
@@ -104,8 +104,9 @@ def application(world: World, options: Options) -> tuple[Starlette, Dispatcher]:
         sweeping.cancel()
         await dispatcher.close()
 
+    pages = [Route("/health", health), Route("/metrics", show_metrics)]
     app = Starlette(
-        routes=[*v1.routes(dispatcher), *agentgym.routes(dispatcher), Route("/health", health), Route("/metrics", show_metrics)],
+        routes=[*v1.routes(dispatcher), *openenv.routes(dispatcher, agentgym.routes(dispatcher)), *pages],
         middleware=[Middleware(Guard, options.token, options.limits, refuse)],
         exception_handlers=dict.fromkeys((RequestError, ClientDisconnect, HTTPException, Exception), handle),
         lifespan=lifespan,
@@ -142,7 +143,9 @@ def serve(world: World, options: Options) -> None:
         app,
         http=cast(Any, connections.protocol),
         loop="uvloop",
-        ws="none",
+        ws="websockets-sansio",
+        ws_max_size=options.limits.message_bytes,
+        ws_per_message_deflate=False,
         lifespan="on",
         log_config=None,
         access_log=False,

@@ -32,6 +32,7 @@ class Limits:
         header_bytes: Most bytes in a request's first line and headers.
         headers: Most headers of a request.
         body_bytes: Most bytes of a request's body.
+        message_bytes: Most bytes of a WebSocket's message.
         request_s: Most seconds from a request's first byte to its last. Also applies to a new
             connection that has sent nothing.
         idle_s: Most seconds between two requests of a connection.
@@ -46,6 +47,7 @@ class Limits:
     header_bytes: int = 16 * 2**10
     headers: int = 64
     body_bytes: int = MAX_BODY_BYTES
+    message_bytes: int = 2**20
     request_s: float = 30.0
     idle_s: float = 75.0
     write_s: float = 30.0
@@ -179,6 +181,10 @@ class LimitedProtocol(HttpToolsProtocol):
     def on_response_complete(self) -> None:
         super().on_response_complete()
         self._mark()
+
+    def handle_websocket_upgrade(self) -> None:
+        self._others.forget(self)
+        super().handle_websocket_upgrade()
 
     def send_400_response(self, msg: str) -> None:
         """Answer an invalid request and close the connection."""

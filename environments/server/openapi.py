@@ -10,6 +10,7 @@ import msgspec
 
 from environments.environment import World
 from environments.protocol import Error, Health, Replies, TaskList, WorldInfo
+from environments.server.openenv import PATHS
 
 STATUSES = {
     "400": "The body is not JSON in UTF-8, or comes in too many small chunks.",
@@ -48,6 +49,8 @@ def document(world: World, operations: Mapping[str, type[msgspec.Struct]]) -> di
         {"name": "split", "in": "query", "schema": {"type": "string", "default": "train", "examples": ["train", "validation", "test"]}},
         {"name": "tags", "in": "query", "schema": {"type": "string", "enum": ["0", "1"], "default": "0"}},
     ]
+    ok = {"description": "As in OpenEnv's protocol.", "content": {"application/json": {"schema": {"type": "object"}}}}
+    paths |= {path: {method: {"responses": {"200": ok}}} for path, method in PATHS.items()}
     return {
         "openapi": "3.1.0",
         "info": {"title": f"Environment server: {world.name}", "version": world.version},
