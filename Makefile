@@ -41,8 +41,8 @@ docs: setup ## Build the documentation site in build/site; broken links and anch
 bench: setup ## Run the benchmarks side by side and write results/bench.json
 	@$(python) -m tests.benchmarks
 
-bench-gpu: setup ## Measure the update on a GPU: Qwen2.5-0.5B and 1.5B architectures, trajectories of 8,000 tokens
-	@$(python) -m tests.benchmarks.update
+bench-gpu: lm ## Measure a GPU: updates from 0.5 to 7 billion parameters, and training of SmolLM2-135M
+	@$(python) -m tests.benchmarks.gpu all results/gpu
 
 up: setup ## Start Prefect, MLflow, the viewer and a worker on this machine
 	@$(python) -m tasks.provision.services up

@@ -1,7 +1,6 @@
 """Our update against the stock GRPOTrainer of TRL on the same recorded trajectories: the same gradient, tokens per second, memory.
 
-`python -m tests.benchmarks update` runs in small on a CPU. `make bench-gpu` (python -m tests.benchmarks.update) runs on a GPU in
-bfloat16, with the architectures of Qwen2.5-0.5B and 1.5B, random weights, and trajectories of up to 8,000 tokens.
+`python -m tests.benchmarks update` runs in small on a CPU. `make bench-gpu` (gpu.py) runs the same update on a GPU.
 
 Both make the update of one batch from tokens to gradients: padding, micro-batches, forward and backward passes. TRL pads every
 trajectory to the longest of the batch and cuts the batch into equal numbers of rows; we sort by length and cut so that the largest
@@ -10,8 +9,6 @@ micro-batch is as small as can be, and leave out what has no gradient.
 
 from __future__ import annotations
 
-import gc
-import json
 import tempfile
 import time
 from dataclasses import dataclass, replace
@@ -22,8 +19,6 @@ from typing import Any
 import torch
 
 from tests.benchmarks.update_sides import (
-    QWEN_05B,
-    QWEN_15B,
     SMALL,
     Ours,
     Size,
@@ -139,24 +134,3 @@ def compare(size: Size, repeats: int = REPEATS) -> list[dict[str, Any]]:
 def run() -> list[dict[str, Any]]:
     """On a CPU in small: groups whose rewards differ, and a batch of which half the groups have zero variance."""
     return [*compare(SMALL), *compare(replace(SMALL, name="small, half of the groups with zero variance", zero_variance_groups=0.5))]
-
-
-def main() -> None:
-    """On a GPU: the architectures of two real models."""
-    if not torch.cuda.is_available():
-        raise SystemExit("no CUDA device here: `make bench` measures the update in small on a CPU")
-    results = Path(__file__).parents[2] / "results" / "bench-gpu.json"
-    rows: list[dict[str, Any]] = []
-    for size in (QWEN_05B, QWEN_15B):
-        rows += compare(size, repeats=3)
-        gc.collect()
-        torch.cuda.empty_cache()
-        results.parent.mkdir(mode=0o700, exist_ok=True)
-        results.write_text(json.dumps({"device": torch.cuda.get_device_name(), "rows": rows}, indent=1) + "\n", encoding="utf-8")
-    from tests.benchmarks.__main__ import table
-
-    print(f"{torch.cuda.get_device_name()}\n{table(rows)}")
-
-
-if __name__ == "__main__":
-    main()

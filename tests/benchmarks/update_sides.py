@@ -44,10 +44,12 @@ class Size:
 SMALL = Size("small", 192, 4, 4, 4, 512, 1500, 8, 8, 8, 120, 640, 0.0)
 
 
-QWEN_05B = Size("Qwen2.5-0.5B", 896, 24, 14, 2, 4864, 151_936, 4, 8, 16, 600, 8000, 0.0)
-
-
-QWEN_15B = Size("Qwen2.5-1.5B", 1536, 28, 12, 2, 8960, 151_936, 4, 8, 16, 600, 8000, 0.0)
+QWEN = {
+    "0.5b": Size("Qwen2.5-0.5B", 896, 24, 14, 2, 4864, 151_936, 4, 8, 16, 600, 8000, 0.0),
+    "1.5b": Size("Qwen2.5-1.5B", 1536, 28, 12, 2, 8960, 151_936, 4, 8, 16, 600, 8000, 0.0),
+    "3b": Size("Qwen2.5-3B", 2048, 36, 16, 2, 11_008, 151_936, 4, 8, 32, 600, 8000, 0.0),
+    "7b": Size("Qwen2.5-7B", 3584, 28, 28, 4, 18_944, 152_064, 2, 8, 16, 600, 8000, 0.0),
+}
 
 
 def trajectories(size: Size, seed: int = 0) -> list[Trajectory]:
@@ -101,8 +103,8 @@ def build_policy(size: Size, folder: Path) -> None:
     tokenizer.save_pretrained(folder)
 
 
-def recipe(size: Size) -> Experiment:
-    """GRPO on one batch of the given size."""
+def recipe(size: Size, lora_rank: int | None = None) -> Experiment:
+    """GRPO on one batch of the given size, with LoRA if a rank is given."""
     return load_recipe(
         "quickstart",
         {
@@ -115,6 +117,7 @@ def recipe(size: Size) -> Experiment:
             "rollout.trajectory_tokens": size.longest + 1,
             "policy.dtype": "bfloat16" if torch.cuda.is_available() else "float32",  # as TRL computes
             "policy.gradient_checkpointing": size.longest > 4000,
+            **({"policy.lora": {"rank": lora_rank}} if lora_rank else {}),
         },
     )
 
@@ -122,9 +125,9 @@ def recipe(size: Size) -> Experiment:
 class Ours:
     """Our trainer, outside its loop."""
 
-    def __init__(self, size: Size, policy: str, batch: list[Trajectory], folder: Path) -> None:
+    def __init__(self, size: Size, policy: str, batch: list[Trajectory], folder: Path, lora_rank: int | None = None) -> None:
         tokenizer = AutoTokenizer.from_pretrained(policy)
-        self.trainer = PolicyGradientTrainer(recipe(size), policy, tokenizer, folder, "bench")
+        self.trainer = PolicyGradientTrainer(recipe(size, lora_rank), policy, tokenizer, folder, "bench")
         self.batch = batch
         _ready(self.trainer, size.micro_batches)
         # As sampled by this very policy: the ratio is 1, as it is in TRL without vLLM.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 import re
 import sys
@@ -29,7 +30,8 @@ Start = Callable[..., LocalServer]
 def server_of(world: str, *options: str, state_dir: Path | None = None, **environment: str) -> LocalServer:
     """A server of the world, not started yet; `environment` are variables for it."""
     command = [sys.executable, "-m", "environments", "serve", world, "--port", "{port}", *options]
-    variables = {"PYTHONPATH": str(ROOT), **environment}
+    search = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
+    variables = {"PYTHONPATH": search, **environment}
     return LocalServer(world, command, state_dir=state_dir, environment=variables, start_deadline_s=START_DEADLINE_S)
 
 

