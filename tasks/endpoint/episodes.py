@@ -26,6 +26,9 @@ from tasks.rollout.trajectory import Outcome, Trajectory, Turn
 Ending = Literal["recorded", "failed", "without_reward"]
 EpisodeProblem = Literal["unknown_episode", "episode_busy", "episode_failed", "no_answer", "too_many_episodes"]
 
+CHECK_S = 60.0
+"""Seconds between two searches for idle episodes."""
+
 
 class EpisodeError(Exception):
     """A request does not fit the state of its episode.
@@ -152,6 +155,7 @@ class Episodes:
         self.counts: dict[Ending, int] = {"recorded": 0, "failed": 0, "without_reward": 0}
         self._rows: dict[bytes, list[tuple[Episode, Row]]] = {}
         self._begun = 0
+        self._next_check = 0.0
 
     def begin_call(self, messages: list[Message], episode_id: str | None, task: int | None) -> Call:
         """Find the conversation that a request continues, or begin another, and encode the request.
@@ -167,7 +171,9 @@ class Episodes:
             EpisodeError: There are too many open episodes.
             UnsuitableMessagesError: The chat template does not accept the messages.
         """
-        self.drop_idle()
+        if time.time() >= self._next_check:
+            self._next_check = time.time() + CHECK_S
+            self.drop_idle()
         episode, row = self._find(messages, episode_id)
         answers = [] if row is None else list(row.answers)
         pieces = self._chat.pieces(messages, answers)

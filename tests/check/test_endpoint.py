@@ -8,7 +8,8 @@ import math
 import os
 import socket
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -72,7 +73,6 @@ class Served:
     port: int
     folder: Path
     engine: Any
-    noted: list[tuple[list[int], Generation]] = field(default_factory=list)
 
     def chat(self, messages: list[dict[str, Any]], headers: dict[str, str] | None = None, **fields: Any) -> httpx.Response:
         body = {"model": "any", "messages": messages, "max_tokens": 8, **fields}
@@ -131,6 +131,18 @@ def test_recorded_tokens_are_those_of_the_engine(served: Served) -> None:
         context += turn.tokens + turn.observation_tokens
     assert (row.environment, row.outcome, row.reward, row.turns[-1].observation_tokens) == ("textcraft", Outcome.SUCCESS, 1.0, [])
     assert served.counts() == {"open": 0, "recorded": 1, "failed": 0, "without_reward": 0}
+
+
+def test_conversations_at_the_same_time_do_not_mix(served: Served) -> None:
+    with ThreadPoolExecutor(6) as clients:
+        episodes = list(clients.map(lambda task: play(served, task, metadata={"task": str(task)}), [3, 3, 4, 5, 6, 7]))
+    for episode in episodes:
+        served.reward(episode, reward=0)
+    rows = served.recorded()
+    assert sorted(t.task for t in rows) == [3, 3, 4, 5, 6, 7]
+    assert [len(t.turns) for t in rows] == [3] * 6
+    seen = [(t.prompt + t.completion)[: len(t.prompt) + end + 1] for t in rows for end in t.turn_ends]
+    assert sorted(seen) == sorted([*given, *sampled.tokens] for given, sampled in served.engine.noted)
 
 
 def recorded_groups(served: Served, policy: str, folder: Path, **algorithm: Any) -> tuple[Any, RecordedGroups]:
