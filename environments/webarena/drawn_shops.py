@@ -9,13 +9,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import lru_cache
 
-from environments.webarena.intents.intent import Facts, Move
-from environments.webarena.intents.products import products
+from environments.webarena.intents.intent import Facts, Move, read_intents
 from environments.webarena.sites.database import drawn_state
 from environments.webarena.task_files import TaskFile, parse_task
 from environments.webarena.tasks import EMBEDDED_ADDRESSES, Made, make
 
 _FIRST_TEMPLATE = 10_000
+_INTENTS, _QUESTIONS = 8, 6
+"""Number of intents in intents/products.yaml, and of those that require an answer."""
 LISTS: Mapping[str, range] = {
     "drawn-shops-train": range(10_000, 14_000),
     "drawn-shops-validation": range(20_000, 20_064),
@@ -23,7 +24,7 @@ LISTS: Mapping[str, range] = {
 }
 """Task indices of each list, in which all intents are equally frequent."""
 ERRAND_LISTS: Mapping[str, tuple[int, ...]] = {
-    "drawn-shops-errands-train": tuple(index for index in LISTS["drawn-shops-train"] if index % len(products.intents) >= 6),
+    "drawn-shops-errands-train": tuple(index for index in LISTS["drawn-shops-train"] if index % _INTENTS >= _QUESTIONS),
 }
 """The quarter of the tasks without a question: opening a product's page and using the wish list.
 
@@ -49,7 +50,8 @@ def drawn_plan(index: int) -> tuple[Move, ...]:
 
 @lru_cache(maxsize=4096)
 def _made(index: int) -> Made:
-    number = index % len(products.intents)
-    intent = products.intents[number]
+    intents = read_intents("products")
+    number = index % len(intents)
     facts = Facts(drawn_state(index), f"errand {index}")
-    return make(intent, _FIRST_TEMPLATE + number, index, facts.random.choice(list(intent.instances(facts))))
+    instance = facts.random.choice(list(intents[number].instances("shopping", facts)))
+    return make("shopping", intents[number], _FIRST_TEMPLATE + number, index, instance)

@@ -9,16 +9,10 @@ from typing import Any
 
 from environments.environment import WorldError
 from environments.webarena.addresses import EMBEDDED, Addresses
-from environments.webarena.sites import content_data, forum_data, gate, repositories_data, shop_data
+from environments.webarena.sites import gate
+from environments.webarena.sites.database import ACCOUNTS
 from environments.webarena.sites.pages import LOGIN_COOKIE
 from environments.webarena.task_files import TaskFile
-
-_ACCOUNTS = {
-    "shopping": shop_data.CUSTOMER,
-    "reddit": forum_data.MEMBER,
-    "gitlab": repositories_data.USER,
-    "shopping_admin": content_data.EDITOR,
-}
 
 
 class LoginMissingError(WorldError):
@@ -66,8 +60,8 @@ def embedded_cookies(episode: gate.Episode, task: TaskFile) -> list[dict[str, st
         names: Collection[str] = Path(task.storage_state).stem.removesuffix("_state").split(".")
         addresses = Addresses(EMBEDDED)
         cookies += [
-            {"name": LOGIN_COOKIE, "value": _ACCOUNTS[name], "url": f"http://{addresses.hosts((name,))[0]}/"}
+            {"name": LOGIN_COOKIE, "value": ACCOUNTS[name], "url": f"http://{addresses.hosts((name,))[0]}/"}
             for name in names
-            if name in _ACCOUNTS
+            if name in ACCOUNTS
         ]
     return cookies

@@ -12,17 +12,20 @@ from hashlib import sha256
 from typing import Any
 
 from environments.webarena.addresses import EMBEDDED, Addresses
-from environments.webarena.intents.content import content
-from environments.webarena.intents.forum import forum
-from environments.webarena.intents.intent import Facts, Instance, Intent, Move
-from environments.webarena.intents.repositories import repositories
-from environments.webarena.intents.shop import shop
+from environments.webarena.intents.intent import Facts, Instance, Intent, Move, read_intents
 from environments.webarena.sites.database import known_state
 from environments.webarena.task_files import TaskFile, parse_task
 
 VERSION = "embedded-3"
 EVALUATION_SIZE = 50
 EVALUATION = f"webarena-ours-{EVALUATION_SIZE}"
+_INTENTS = {
+    "shopping": "shop",
+    "reddit": "forum",
+    "gitlab": "repositories",
+    "shopping_admin": "content",
+}
+"""WebArena's name of a site -> the file with its intent templates."""
 _TEST_SHARE, _VALIDATION_SHARE = 0.25, 0.12
 EMBEDDED_ADDRESSES = Addresses(EMBEDDED)
 
@@ -30,10 +33,11 @@ Made = tuple[dict[str, Any], tuple[Move, ...]]
 """A task as a JSON object of WebArena's format, and its plan."""
 
 
-def make(intent: Intent, template: int, index: int, instance: Instance) -> Made:
+def make(site: str, intent: Intent, template: int, index: int, instance: Instance) -> Made:
     """Build one task of a template.
 
     Args:
+        site: WebArena's name of the site.
         intent: The template.
         template: The template's number.
         index: The task's index.
@@ -44,11 +48,11 @@ def make(intent: Intent, template: int, index: int, instance: Instance) -> Made:
     for name, value in values.items():
         text = text.replace("{{" + name + "}}", str(value))
     entry = {
-        "sites": [intent.site],
+        "sites": [site],
         "task_id": index,
         "require_login": intent.login,
-        "storage_state": f"./.auth/{intent.site}_state.json" if intent.login else None,
-        "start_url": f"__{intent.site.upper()}__",
+        "storage_state": f"./.auth/{site}_state.json" if intent.login else None,
+        "start_url": f"__{site.upper()}__",
         "geolocation": None,
         "intent_template": intent.wording,
         "instantiation_dict": values,
@@ -63,9 +67,10 @@ def make(intent: Intent, template: int, index: int, instance: Instance) -> Made:
 @cache
 def _embedded() -> dict[int, Made]:
     made: dict[int, Made] = {}
-    for number, intent in enumerate([*shop.intents, *forum.intents, *repositories.intents, *content.intents]):
-        for instance in intent.instances(Facts(known_state(), intent.wording)):
-            made[len(made)] = make(intent, number, len(made), instance)
+    intents = [(site, intent) for site, name in _INTENTS.items() for intent in read_intents(name)]
+    for number, (site, intent) in enumerate(intents):
+        for instance in intent.instances(site, Facts(known_state(), intent.wording)):
+            made[len(made)] = make(site, intent, number, len(made), instance)
     return made
 
 

@@ -1,12 +1,21 @@
-"""Intent templates, and the helpers that the sites' templates are written with."""
+"""Intent templates, read from the YAML files of this folder."""
 
 from __future__ import annotations
 
+import re
 import sqlite3
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields
+from functools import cache
+from itertools import product
+from pathlib import Path
 from random import Random
 from typing import Any, Literal
+
+import msgspec
+import yaml
+
+from environments.webarena.sites.database import ACCOUNTS
 
 INSTANCES = 8
 """Maximum number of tasks per template."""
@@ -36,62 +45,146 @@ class Facts:
         self.db = db
         self.random = Random(seed)
 
-    def some(self, statement: str, *values: object) -> list[sqlite3.Row]:
+    def all(self, statement: str, values: Mapping[str, Any]) -> list[sqlite3.Row]:
+        """Return the rows of a query."""
+        return self.db.execute(statement, values).fetchall()
+
+    def some(self, statement: str, values: Mapping[str, Any]) -> list[sqlite3.Row]:
         """Return up to `INSTANCES` rows of a query in random order."""
-        rows = self.db.execute(statement, values).fetchall()
+        rows = self.all(statement, values)
         return self.random.sample(rows, min(INSTANCES, len(rows)))
 
-    def one(self, statement: str, *values: object) -> Any:
-        """Return the first value of a query's first row."""
-        return self.db.execute(statement, values).fetchone()[0]
 
-
-@dataclass(frozen=True, slots=True)
-class Intent:
-    """An intent template.
+class Query(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A query whose first column has the values to choose from.
 
     Attributes:
-        site: WebArena's name of the site, e.g. "reddit".
+        all: The query.
+        sample: The query, if the choice is made among up to `INSTANCES` sampled rows.
+    """
+
+    all: str = ""
+    sample: str = ""
+
+
+class Intent(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """An intent template.
+
+    Its tasks differ in values. Each row of `sample`, `all` or `given` gives one task. A row with a
+    NULL gives none. Texts refer to the values in braces, e.g. {title}. The value {me} is the
+    account of the tasks' agent. Queries refer to it as :me.
+
+    Attributes:
         wording: The intent, with {{name}} for each value.
-        instances: Draws the tasks.
+        plan: The solution from the start page: steps separated by " > ". A step is "link NAME",
+            "button NAME", "radio NAME", "type FIELD = TEXT", "enter FIELD = TEXT", which also
+            presses Enter, or "stop ANSWER".
+        sample: A query, of whose rows up to `INSTANCES` are sampled.
+        all: A query, all of whose rows are used.
+        given: Rows.
+        paired: Further values: the first row gets the first one, and so on.
+        each: Further values: each row is used with every one.
+        choices: Further values, each chosen at random. A chosen mapping adds all its values.
+        texts: Further values, composed of those before.
+        answer_includes: A phrase that the answer must include.
+        answer_is: The answer, ignoring case.
+        ends_on: The page on which the episode must end.
+        pages_show: Texts that pages must show: the page, JavaScript or the CSS selector of an
+            element there, and the exact text or a list of phrases.
         login: Whether an account is signed in at the start.
     """
 
-    site: str
     wording: str
-    instances: Callable[[Facts], Iterable[Instance]]
+    plan: str
+    sample: str = ""
+    all: str = ""
+    given: tuple[dict[str, Any], ...] = ()
+    paired: dict[str, tuple[str, ...]] = {}
+    each: dict[str, tuple[str, ...]] = {}
+    choices: dict[str, Query | list[Any]] = {}
+    texts: dict[str, str] = {}
+    answer_includes: str = ""
+    answer_is: str = ""
+    ends_on: str = ""
+    pages_show: tuple[tuple[str, str, str | list[str]], ...] = ()
     login: bool = True
 
+    def instances(self, site: str, facts: Facts) -> Iterator[Instance]:
+        """Draw the tasks.
 
-class Catalogue:
-    """Collects the templates of one site. `@catalogue("wording")` adds one."""
+        Args:
+            site: WebArena's name of the site, e.g. "reddit".
+            facts: The data.
+        """
+        names = re.findall(r"{{(\w+)}}", self.wording)
+        check = self._check()
+        for values in self._values({"me": ACCOUNTS[site]}, facts):
+            for name, some in self.choices.items():
+                if isinstance(some, Query):
+                    rows = facts.some(some.sample, values) if some.sample else facts.all(some.all, values)
+                    some = [row[0] for row in rows]
+                chosen = facts.random.choice(some)
+                values |= chosen if isinstance(chosen, dict) else {name: chosen}
+            for name, text in self.texts.items():
+                values[name] = text.format_map(values)
+            plan = [_filled(_move(step), values) for step in self.plan.split(" > ")]
+            yield {name: values[name] for name in names}, _filled(check, values), plan
 
-    def __init__(self, site: str) -> None:
-        self.site = site
-        self.intents: list[Intent] = []
+    def _values(self, shared: Mapping[str, Any], facts: Facts) -> Iterator[dict[str, Any]]:
+        """Yield the values of each task, without random choices and composed texts."""
+        rows: Sequence[Any] = self.given
+        if not rows:
+            rows = facts.some(self.sample, shared) if self.sample else facts.all(self.all, shared)
+        if self.paired:
+            [(name, texts)] = self.paired.items()
+            rows = [{**row, name: text} for row, text in zip(rows, texts, strict=False)]
+        for row, *more in product(rows, *self.each.values()):
+            values = {**shared, **row, **dict(zip(self.each, more, strict=True))}
+            if None not in values.values():
+                yield values
 
-    def __call__(self, wording: str, *, login: bool = True) -> Callable[[Callable[[Facts], Iterable[Instance]]], None]:
-        """Add the decorated function as the template with that wording."""
+    def _check(self) -> Evaluation:
+        check: Evaluation = {"eval_types": []}
+        if self.answer_includes or self.answer_is:
+            check["eval_types"].append("string_match")
+            phrase, text = self.answer_includes, self.answer_is
+            check["reference_answers"] = {"must_include": [phrase]} if phrase else {"exact_match": text}
+        if self.ends_on:
+            check["eval_types"].append("url_match")
+            check |= {"reference_url": self.ends_on, "url_note": "GOLD in PRED"}
+        if self.pages_show:
+            check["eval_types"].append("program_html")
+            check["program_html"] = [
+                {
+                    "url": url,
+                    "locator": element if element.startswith(("document.", "func:")) else text_of(element),
+                    "required_contents": {"exact_match" if isinstance(text, str) else "must_include": text},
+                }
+                for url, element, text in self.pages_show
+            ]
+        return check
 
-        def add(instances: Callable[[Facts], Iterable[Instance]]) -> None:
-            self.intents.append(Intent(self.site, wording, instances, login))
 
-        return add
+@cache
+def read_intents(name: str) -> tuple[Intent, ...]:
+    """Read the templates of a file of this folder, e.g. "shop"."""
+    text = Path(__file__).with_name(f"{name}.yaml").read_text("utf-8")
+    return msgspec.convert(yaml.safe_load(text), tuple[Intent, ...])
 
 
-def click(role: str, name: str) -> Move:
-    """Click on an element."""
-    return Move("click", role, name)
+def text_of(selector: str) -> str:
+    """Return the locator of an element's text."""
+    return f"document.querySelector('{selector}').outerText"
 
 
 def link(name: str) -> Move:
     """Click on a link."""
-    return click("link", name)
+    return Move("click", "link", name)
 
 
 def button(name: str) -> Move:
     """Click on a button."""
-    return click("button", name)
+    return Move("click", "button", name)
 
 
 def write(name: str, text: str, *, enter: bool = False) -> Move:
@@ -104,33 +197,25 @@ def stop(answer: str = "") -> Move:
     return Move("stop", text=answer)
 
 
-def told(*phrases: str) -> Evaluation:
-    """Require every phrase in the answer."""
-    return {"eval_types": ["string_match"], "reference_answers": {"must_include": list(phrases)}}
+def _move(step: str) -> Move:
+    """Parse a step of a plan. See `Intent.plan`."""
+    verb, _, rest = step.partition(" ")
+    if verb == "stop":
+        return stop(rest)
+    if verb in ("type", "enter"):
+        name, _, text = rest.partition(" = ")
+        return write(name, text, enter=verb == "enter")
+    return Move("click", verb, rest)
 
 
-def told_exactly(text: str) -> Evaluation:
-    """Require the answer to equal the text, ignoring case."""
-    return {"eval_types": ["string_match"], "reference_answers": {"exact_match": text}}
-
-
-def arrived(url: str) -> Evaluation:
-    """Require the episode to end on that page."""
-    return {"eval_types": ["url_match"], "reference_url": url, "url_note": "GOLD in PRED"}
-
-
-def shown(*checks: tuple[str, str, list[str] | str]) -> Evaluation:
-    """Require texts on pages.
-
-    Args:
-        checks: For each text the page's address, JavaScript that finds the element, and a list of
-            phrases to include or one exact text.
-    """
-    kinds = {str: "exact_match", list: "must_include"}
-    programs = [{"url": url, "locator": locator, "required_contents": {kinds[type(text)]: text}} for url, locator, text in checks]
-    return {"eval_types": ["program_html"], "program_html": programs}
-
-
-def text_of(selector: str) -> str:
-    """Return the locator of an element's text."""
-    return f"document.querySelector('{selector}').outerText"
+def _filled(part: Any, values: Mapping[str, Any]) -> Any:
+    """Return a move, a check or a part of them with the values in place of their names."""
+    if isinstance(part, str):
+        return part.format_map(values)
+    if isinstance(part, dict):
+        return {name: _filled(each, values) for name, each in part.items()}
+    if isinstance(part, list):
+        return [_filled(each, values) for each in part]
+    if isinstance(part, Move):
+        return Move(*(_filled(getattr(part, each.name), values) for each in fields(part)))
+    return part

@@ -7,6 +7,13 @@ from functools import cache, lru_cache
 
 from environments.webarena.sites import content_data, forum_data, repositories_data, shop_data
 
+ACCOUNTS = {
+    "shopping": shop_data.CUSTOMER,
+    "reddit": forum_data.MEMBER,
+    "gitlab": repositories_data.USER,
+    "shopping_admin": content_data.EDITOR,
+}
+"""The account of the tasks' agent by WebArena's name of the site."""
 _SHARED = "CREATE TABLE notices (site TEXT, text TEXT);"
 _DRAWN_CATEGORIES, _DRAWN_REVIEWS = 3, 3
 """Size of a generated shop. Its pages are short enough for a small policy to read."""
