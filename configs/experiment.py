@@ -107,15 +107,26 @@ class Lora(ConfigModel):
     """
 
 
+Thinking = Literal["keep", "strip", "stop"]
+Compaction = Literal["none", "drop"]
+
+
 class TurnFormat(ConfigModel):
     """The prompt and turn format of a policy: the same in training and in every later use."""
 
     model_config = ConfigDict(
-        json_schema_extra=shown_last("action_format", "instruction", "conversation_start", "chat_template_kwargs", "dtype")
+        json_schema_extra=shown_last(
+            "action_format", "instruction", "conversation_start", "chat_template_kwargs", "thinking", "compaction", "dtype"
+        )
     )
 
-    action_format: Literal["react", "bare"] = "react"
-    """Format of a turn: "react" = free thought, then "Action: ...", or "bare" = only the action."""
+    action_format: Literal["react", "bare", "tools"] = "react"
+    """Format of a turn.
+
+    - "react": free thought, then "Action: ...".
+    - "bare": only the action.
+    - "tools": a call of one of the environment's tools, in the form of the model's chat template.
+    """
     instruction: bool = True
     """Whether the prompt begins with the environment's instruction.
 
@@ -128,8 +139,29 @@ class TurnFormat(ConfigModel):
 
     The action is parsed after </think>.
     """
+    thinking: Thinking = "keep"
+    """Thoughts of the model, which it encloses in <think> and </think>.
+
+    - keep: earlier thoughts stay in the context as they were sampled.
+    - strip: the chat template writes earlier turns anew, usually without their thoughts. An episode
+      is then several rows of training, one for each context.
+    - stop: the prompt ends the thought, so that the model writes none.
+    """
+    compaction: Compaction = "none"
+    """What happens when the context leaves no room for a message of rollout.turn_tokens.
+
+    - none: the episode ends at rollout.trajectory_tokens.
+    - drop: a note replaces the oldest observations, until the context has at most half of
+      rollout.trajectory_tokens. The first and the last observation stay. Another row of training
+      begins.
+    """
     dtype: Literal["float32", "bfloat16", "float16"] = "bfloat16"
     """dtype of the weights that generate. The trainer keeps float32 master weights."""
+
+    @property
+    def divides_episodes(self) -> bool:
+        """Whether an episode may be several rows of training."""
+        return self.thinking == "strip" or self.compaction == "drop"
 
     def turn_format(self) -> dict[str, Any]:
         """Return the values of these fields by name."""
@@ -166,6 +198,12 @@ class Policy(TurnFormat):
 
     It saves memory and takes about a third more time.
     """
+
+    @model_validator(mode="after")
+    def _check_action_format(self) -> Policy:
+        if self.model == "starter" and self.action_format == "tools":
+            raise ValueError("action_format 'tools' needs a model whose chat template has tools; set model, or another action_format")
+        return self
 
 
 BUILT_IN_ENGINES = ("vllm", "transformers")

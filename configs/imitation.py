@@ -66,6 +66,15 @@ class SFT(Imitation):
 class DPO(SFT):
     """Trains on pairs of trajectories. The loss is in `PreferenceTrainer`."""
 
+    def check(self, experiment: Experiment) -> None:
+        """Check the algorithm against the rest of the recipe. Implements `Algorithm.check`."""
+        super().check(experiment)
+        if experiment.policy.divides_episodes:
+            raise ValueError(
+                f"policy.thinking: strip and policy.compaction: drop are not supported by algorithm.name {self.name}; "
+                "set thinking to keep or stop, and compaction to none"
+            )
+
     unit: ClassVar[int] = 2
 
     beta: PositiveFloat = 0.1

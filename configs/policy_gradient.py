@@ -161,6 +161,12 @@ class PolicyGradient(Algorithm):
                 f"algorithm.max_resample_rounds ({self.max_resample_rounds}) exclude each other; "
                 "set one of them to 0"
             )
+        whole = self.loss_aggregation == "trajectory" and ((self.kl_in == "loss" and self.kl_coefficient) or self.entropy_coefficient)
+        if experiment.policy.divides_episodes and (whole or self.ratio == "sequence"):
+            raise ValueError(
+                "policy.thinking: strip and policy.compaction: drop divide an episode into rows, which excludes ratio: sequence, and with "
+                "loss_aggregation: trajectory a KL term and an entropy bonus in the loss; set loss_aggregation to tokens"
+            )
 
     @field_validator("update_metrics")
     @classmethod

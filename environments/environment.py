@@ -15,6 +15,7 @@ from typing import ClassVar, Literal, get_args
 
 from configs.rules import Rules
 from environments.task_lists import named
+from environments.tools import ANY_ACTION, Tool
 
 Split = Literal["train", "validation", "test"]
 SPLITS: tuple[Split, ...] = get_args(Split)
@@ -233,6 +234,11 @@ class World(ABC):
         first observation, yields an action, and is sent the next observation.
         """
         return {}
+
+    @property
+    def tools(self) -> Sequence[Tool]:
+        """The actions as functions, for agents that call tools: by default one for any action."""
+        return (ANY_ACTION,)
 
     def tag(self, index: int) -> str:
         """Return the kind of a task, e.g. "depth 2". Empty: the tasks have no kinds.

@@ -14,6 +14,8 @@ from typing import Annotated
 
 import msgspec
 
+from environments.tools import ANY_ACTION, Tool
+
 MIN_LEASE_S = 0.1
 MAX_LEASE_S = 86_400.0
 MAX_ITEMS = 10_000
@@ -200,6 +202,7 @@ class WorldInfo(msgspec.Struct):
         rules: Rule set: "ours" or "agentgym".
         success_score: Smallest score at which an episode that the world ended is a success.
         reward_range: Smallest and largest reward of one action.
+        tools: The actions as functions.
     """
 
     name: str
@@ -210,6 +213,7 @@ class WorldInfo(msgspec.Struct):
     rules: str = "ours"
     success_score: float = 1.0
     reward_range: tuple[float, float] = (0.0, 1.0)
+    tools: list[Tool] = msgspec.field(default_factory=lambda: [ANY_ACTION])
 
     @property
     def identity(self) -> str:

@@ -203,6 +203,7 @@ def check_tokenizer(field: str, name: str, form: Policy | Source) -> int:
         "action_format": form.action_format,
         "instruction": form.instruction,
         "chat_template_kwargs": form.chat_template_kwargs,
+        "thinking": form.thinking,
         "conversation_start": start if isinstance(start, str) else [message.model_dump() for message in start],
     }
     # Each file that the hub is asked for takes half a minute if it does not answer.

@@ -8,6 +8,8 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 
+import msgspec
+
 from configs.experiment import Experiment
 from configs.infrastructure import InfraSettings, urls_of
 from configs.placement import SHARED_FRACTION
@@ -242,6 +244,7 @@ def task_lists(run: Run, servers: ReplicaSet | None) -> TaskLists:
         tags = await task_tags(urls, evaluation.tasks)
         return TaskLists(
             world.instruction,
+            world.tools,
             world.identity,
             world.success_score,
             train[: environment.n_train_tasks],
@@ -320,6 +323,7 @@ def trainer_process(run: Run, tasks: TaskLists, servers: ReplicaSet | None, from
             environment_identity=tasks.identity if run.experiment.environment.dialect == "ours" else "",
             success_score=tasks.success_score,
             instruction=tasks.instruction if run.experiment.policy.instruction else None,
+            tools=msgspec.to_builtins(tasks.tools),
             train_tasks=tasks.train,
             from_step=from_step,
             sharded=trainer_launch(infrastructure).sharding == "fsdp2",

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from configs.experiment import Experiment
 from configs.task_selection import selection_name
+from environments.tools import Tool
 from tasks.tracking.datasets import TaskListEntry
 
 
@@ -15,6 +16,7 @@ class TaskLists:
 
     Attributes:
         instruction: First message to the agent.
+        tools: The world's actions as functions.
         identity: Name and version of the world; only the name if the servers report no version.
         success_score: Minimum score of a successful episode.
         train: Task indices for training.
@@ -24,6 +26,7 @@ class TaskLists:
     """
 
     instruction: str
+    tools: list[Tool]
     identity: str
     success_score: float
     train: list[int]

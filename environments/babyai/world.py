@@ -12,6 +12,7 @@ from environments.babyai.levels import QuickLevel, discard_level, make_level, st
 from environments.babyai.oracle import Oracle
 from environments.babyai.steps import low_level, perform, perform_to_the_end
 from environments.babyai.tasks import VERSION, level_and_seed, task_lists
+from environments.babyai.tools import TOOLS
 from environments.babyai.view import View, look
 from environments.environment import Environment, EpisodeOverError, OracleError, Step, World, version_under
 
@@ -183,6 +184,7 @@ class BabyAI(World):
     """The BabyAI environment. See `World` and `environments.babyai.tasks.task_lists`."""
 
     name = "babyai"
+    tools = TOOLS
     instruction = (
         "You are an agent in a grid world of rooms and carry out a mission there. The first message names your goal; every message says "
         "what you see in front of you, how far ahead and to the side it is, what you carry, and which actions you have. "

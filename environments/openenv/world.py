@@ -25,6 +25,7 @@ from environments.environment import (
 )
 from environments.openenv.actions import ActionForm, form_of, text_of
 from environments.openenv.settings import Settings, read_settings
+from environments.tools import Tool
 
 ANSWER_S = 300.0
 """Seconds to wait for an answer. The episode's client has another deadline."""
@@ -156,7 +157,9 @@ class OpenEnv(World):
         schema = _read(settings, "/schema")
         metadata = _read(settings, "/metadata")
         release = _read(settings, "/openapi.json")["info"]["version"]
-        self._form = form_of(schema["action"], _tools(settings))
+        tools = _tools(settings)
+        self._form = form_of(schema["action"], tools)
+        self._tools = [_tool(each) for each in tools]
         found = _tasks_by_api(settings)
         self._resets, self._lists = found if found is not None else _seeds(settings.seeds)
         self.instruction = f"{metadata['description']}\n{self._form.described}"
@@ -167,6 +170,11 @@ class OpenEnv(World):
     def lists(self) -> Mapping[str, Sequence[int]]:
         """The server's splits by name, and "train", "validation" and "test". See `World.lists`."""
         return self._lists
+
+    @property
+    def tools(self) -> Sequence[Tool]:
+        """The server's MCP tools. See `World.tools`."""
+        return self._tools or super().tools
 
     def create(self) -> OpenEnvironment:
         """Return a new session. See `World.create`."""
@@ -206,6 +214,12 @@ def _tasks_by_api(settings: Settings) -> tuple[Resets, Lists] | None:
     for name in SPLITS:
         lists.setdefault(name, range(0))
     return resets, lists
+
+
+def _tool(tool: Mapping[str, Any]) -> Tool:
+    """Return an MCP tool whose action text is the call itself."""
+    schema = tool.get("inputSchema") or tool.get("input_schema") or {}
+    return Tool(str(tool["name"]), str(tool.get("description") or ""), dict(schema.get("properties", {})))
 
 
 def _tools(settings: Settings) -> Sequence[Mapping[str, Any]]:

@@ -15,6 +15,7 @@ from environments.sciworld.frames import Answer, RefusedRequestError, SimulatorE
 from environments.sciworld.pool import EPISODES_PER_PROCESS, SESSIONS_PER_PROCESS, SimulatorPool
 from environments.sciworld.simulator import ANSWER_S, EXPERT_S, Simulator
 from environments.sciworld.tasks import VERSION, Task, task, task_lists
+from environments.sciworld.tools import TOOLS
 
 log = logging.getLogger(__name__)
 
@@ -242,6 +243,7 @@ class SciWorld(World):
     """The SciWorld environment. See `World` and `environments.sciworld.tasks.task_lists`."""
 
     name = "sciworld"
+    tools = TOOLS
     oracle_recovers = False
     blocking = True
     awaited = True

@@ -19,6 +19,7 @@ from environments.searchqa.sampling import shuffle_key
 from environments.searchqa.scoring import exact_match
 from environments.searchqa.scripts import CHOICES, play
 from environments.searchqa.settings import Settings
+from environments.searchqa.tools import TOOLS
 
 NAME = re.compile(r"[A-Z][\w.'-]*(?: [A-Z][\w.'-]*)*|\d[\d.,]*")
 """Capitalised words or a number: the form of a typical answer."""
@@ -170,6 +171,7 @@ class SearchQA(World):
     """
 
     name = "searchqa"
+    tools = TOOLS
 
     def __init__(self, settings: Settings | None = None, encoder: Encoder | None = None, rules: Rules = "ours") -> None:
         """Open the questions and passages. The embedded corpus is built first if it is missing.

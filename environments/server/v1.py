@@ -161,6 +161,7 @@ def _pages(world: World) -> list[Route]:
         rules=world.rules,
         success_score=world.success_score,
         reward_range=world.reward_range,
+        tools=list(world.tools),
     )
     info, openapi = encode(description), encode(document(world, ITEMS))
 

@@ -17,6 +17,7 @@ from environments.textcraft.recipes import Recipe, RecipeBook, filled_command, r
 from environments.textcraft.renaming import Renaming
 from environments.textcraft.scripts import craft_every_line
 from environments.textcraft.tasks import AGENTGYM_VERSION, ONLY_AGENTGYMS, VERSION, depth, task
+from environments.textcraft.tools import TOOLS
 
 
 class TextCraftEnvironment(Environment):
@@ -143,6 +144,7 @@ class TextCraft(World):
     """The TextCraft environment. See `World` and `environments.textcraft.lists.task_lists`."""
 
     name = "textcraft"
+    tools = TOOLS
     instruction = (
         "You craft an item in Minecraft. The first message lists crafting commands, some of them of no use for you, and names the goal. "
         "Answer every message with one action:\n"

@@ -23,6 +23,7 @@ from environments.webarena.sign_in import Logins, embedded_cookies
 from environments.webarena.sites import gate
 from environments.webarena.task_files import TaskFile, read_tasks
 from environments.webarena.tasks import VERSION, embedded_tasks, plan, task_lists
+from environments.webarena.tools import TOOLS
 from environments.webarena.window import CONTEXT, ImpossibleError, Window
 
 RESET_S, STEP_S, EVALUATION_S = 120.0, 60.0, 180.0
@@ -276,6 +277,7 @@ class WebArena(World):
     """
 
     name = "webarena"
+    tools = TOOLS
     blocking = True
     max_sessions = 64
     """Maximum windows per process. Each takes about 30 MB."""

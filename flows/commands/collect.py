@@ -12,10 +12,10 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from configs.collection import Collection
-from configs.experiment import Experiment, TurnFormat
+from configs.experiment import Compaction, Experiment, Thinking, TurnFormat
 from configs.infrastructure import SettingsError
 from configs.model_folder import ModelError, format_of
 from configs.recipe import RecipeError, parse_overrides
@@ -99,7 +99,7 @@ def policy_parser(prog: str, description: str, examples: str) -> argparse.Argume
         "--tokenizer", metavar="NAME", help="with --openai or --oracle: tokenizer of this model, to store token ids as well"
     )
     parser.add_argument(
-        "--action-format", choices=("react", "bare"), help="action format of a turn (default: the checkpoint's, else react)"
+        "--action-format", choices=("react", "bare", "tools"), help="action format of a turn (default: the checkpoint's, else react)"
     )
     parser.add_argument(
         "--instruction",
@@ -121,6 +121,16 @@ def policy_parser(prog: str, description: str, examples: str) -> argparse.Argume
         metavar="JSON",
         type=json.loads,
         help="JSON object of chat-template variables, e.g. '{\"enable_thinking\": false}' (default: the checkpoint's, else none)",
+    )
+    parser.add_argument(
+        "--thinking",
+        choices=get_args(Thinking),
+        help="what becomes of thoughts: keep, strip as the chat template does, or stop (default: the checkpoint's, else keep)",
+    )
+    parser.add_argument(
+        "--compaction",
+        choices=get_args(Compaction),
+        help="what happens to a context without room for a message: none, or drop observations (default: the checkpoint's, else none)",
     )
     parser.add_argument("--n-tasks", type=int, metavar="N", help="use only the first N tasks of each list")
     parser.add_argument("--samples", type=int, default=1, metavar="N", help="episodes per task (default: %(default)s)")

@@ -1,7 +1,7 @@
 """Action formats: how the action is read from a message.
 
 "react" (arXiv 2210.03629) is free thought followed by "Action: ...". With "bare" the whole message
-is the action.
+is the action. With "tools" the message calls one of the world's tools, see `tasks.agents.tool_calls`.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Literal
 
 from configs.rules import Rules
 
-ActionFormat = Literal["react", "react-last", "bare"]
+ActionFormat = Literal["react", "react-last", "bare", "tools"]
 """Format in which a message is read.
 
 "react-last" is "react" as AgentGym's client of SciWorld reads it: the action is everything after
@@ -27,7 +27,11 @@ one single action
 
 Write "Action:" once in a message. Only the line that follows it is performed."""
 
-MalformedCode = Literal["no_label", "several_labels", "no_action", "open_thought"]
+TOOLS_FORM = """Answer each observation by calling exactly one of your tools. Each tool performs one of these actions."""
+
+MalformedCode = Literal[
+    "no_label", "several_labels", "no_action", "open_thought", "no_call", "several_calls", "unreadable_call", "invalid_call"
+]
 
 _ACTION = re.compile(r"Action:[^\S\n]*\n?\s*([^\n]*)")
 
@@ -45,7 +49,7 @@ class MalformedActionError(Exception):
         self.code = code
 
 
-def reading_format(action_format: Literal["react", "bare"], world: str, rules: Rules) -> ActionFormat:
+def reading_format(action_format: Literal["react", "bare", "tools"], world: str, rules: Rules) -> ActionFormat:
     """Return the format in which a world reads messages of an action format.
 
     AgentGym's clients of TextCraft and BabyAI take one line after one "Action:", as "react" does.
@@ -55,16 +59,17 @@ def reading_format(action_format: Literal["react", "bare"], world: str, rules: R
 
 
 def with_format(instruction: str | None, action_format: ActionFormat) -> str | None:
-    """Return the instruction, for "react" with the message form appended. None stays None."""
+    """Return the instruction with the message form appended, except for "bare". None stays None."""
     if instruction is None or action_format == "bare":
         return instruction
-    return f"{instruction.rstrip()}\n\n{REACT_FORM}"
+    return f"{instruction.rstrip()}\n\n{TOOLS_FORM if action_format == 'tools' else REACT_FORM}"
 
 
 def format_message(action: str, thought: str, action_format: ActionFormat) -> str:
     """Format the message that performs `action`, for "react" with a preceding thought.
 
-    The thought may be empty.
+    The thought may be empty. Messages with tool calls need a chat template or
+    `tasks.agents.tool_calls.plain_text`.
     """
     return action if action_format == "bare" else f"Thought:\n{thought}\n\nAction:\n{action}"
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 from configs.collection import Collection, Source
 from environments.errors import WrongWorldError
 from environments.protocol import WorldInfo
+from environments.tools import Tool
 from tasks.agents.action_format import ActionFormat, reading_format
 from tasks.agents.agent import Agent
 from tasks.agents.chat_format import ChatFormat
@@ -48,7 +49,7 @@ def open_agent(collection: Collection, world: WorldInfo, *, gpu_memory_fraction:
                 expected=known.version,
             )
         replay = NearestNeighbourReplay(known, known.tasks("train")) if source.kind == "nearest-neighbour" else None
-        chat_format = _chat_format(source, source.tokenizer, instruction, action_format)
+        chat_format = _chat_format(source, source.tokenizer, instruction, action_format, known.tools)
         yield ScriptedAgent(known, action_format, chat_format, source.kind, replay)
         return
     if source.kind == "openai":
@@ -62,7 +63,8 @@ def open_agent(collection: Collection, world: WorldInfo, *, gpu_memory_fraction:
             instruction=instruction,
             conversation_start=source.conversation_start,
             chat_template_kwargs=source.chat_template_kwargs,
-            chat_format=_chat_format(source, source.tokenizer, instruction, action_format),
+            chat_format=_chat_format(source, source.tokenizer, instruction, action_format, world.tools),
+            tools=world.tools,
         )
         try:
             yield agent
@@ -83,14 +85,16 @@ def open_agent(collection: Collection, world: WorldInfo, *, gpu_memory_fraction:
         model = hugging_face_model(source.model)
         engine = local_engine(collection.rollout, source.dtype, model, gpu_memory_fraction=gpu_memory_fraction, cpu_cache_gb=cpu_cache_gb)
     try:
-        model_format = _chat_format(source, source.tokenizer or model, instruction, action_format)
+        model_format = _chat_format(source, source.tokenizer or model, instruction, action_format, world.tools)
         assert model_format is not None
         yield TokenAgent(engine, model_format)
     finally:
         engine.close()
 
 
-def _chat_format(source: Source, tokenizer: str | None, instruction: str | None, action_format: ActionFormat) -> ChatFormat | None:
+def _chat_format(
+    source: Source, tokenizer: str | None, instruction: str | None, action_format: ActionFormat, tools: Sequence[Tool]
+) -> ChatFormat | None:
     if tokenizer is None:
         return None
     from transformers import AutoTokenizer
@@ -103,4 +107,7 @@ def _chat_format(source: Source, tokenizer: str | None, instruction: str | None,
         # The learner's tokenizer may have another template than the endpoint, which gets the
         # variables.
         chat_template_kwargs=None if source.kind == "openai" else source.chat_template_kwargs,
+        tools=tools,
+        thinking=source.thinking,
+        compaction=source.compaction,
     )

@@ -9,7 +9,8 @@ from __future__ import annotations
 import asyncio
 import os
 import random
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import aiohttp
@@ -17,10 +18,12 @@ import msgspec
 from yarl import URL
 
 from configs.conversation_start import ConversationStart
+from environments.tools import ANY_ACTION, Tool
 from tasks.agents.action_format import ActionFormat, with_format
 from tasks.agents.agent import Budgets, Message, TokenBudgetError
 from tasks.agents.chat_format import ChatFormat, opening_messages
 from tasks.agents.retokenisation import Retokenisation
+from tasks.agents.tool_calls import Call
 from tasks.inference.engine import EngineError
 from tasks.inference.http_session import PerLoopSession
 
@@ -66,6 +69,7 @@ class ChatAgent:
         conversation_start: ConversationStart = "system",
         chat_format: ChatFormat | None = None,
         chat_template_kwargs: Mapping[str, Any] | None = None,
+        tools: Sequence[Tool] = (ANY_ACTION,),
     ) -> None:
         """Configure the agent without opening a connection.
 
@@ -78,6 +82,7 @@ class ChatAgent:
             chat_template_kwargs: Variables of the endpoint's chat template, e.g.
                 {"enable_thinking": False}.
             chat_format: Adds token ids to the trajectories, for a policy that is trained on them.
+            tools: The world's tools. Only used for the action format "tools".
         """
         self.name = f"{model} at {url}"
         self._base_url = url.rstrip("/")
@@ -88,9 +93,12 @@ class ChatAgent:
         opening = opening_messages(conversation_start, system)
         if opening is None:
             opening = [{"role": "system", "content": system}] if system else []
-        self.opening: list[dict[str, str]] = opening
+        self.opening = opening
+        self.tools = tuple(tools)
         self.chat_format = chat_format
-        self._extra_fields = {"chat_template_kwargs": dict(chat_template_kwargs)} if chat_template_kwargs else {}
+        self._extra_fields: dict[str, Any] = {"chat_template_kwargs": dict(chat_template_kwargs)} if chat_template_kwargs else {}
+        if action_format == "tools":
+            self._extra_fields["tools"] = [tool.schema for tool in tools]
         self.kv_cache_tokens: int | None = None  # not reported by an endpoint
         self.out_of_process = True
         self.progress: int | None = None
@@ -105,14 +113,15 @@ class ChatAgent:
 
     async def begin(self, task: int, seed: int, observation: str, budgets: Budgets) -> ChatConversation:
         """Begin an episode, as in `Agent.begin`."""
-        return ChatConversation(self, seed, observation, budgets, Retokenisation(self.chat_format, self.action_format, observation))
+        retokenisation = Retokenisation(self.chat_format, self.action_format, observation, self.tools)
+        return ChatConversation(self, seed, observation, budgets, retokenisation)
 
     async def close(self) -> None:
         """Close the connections."""
         await self._session.close()
 
-    async def answer(self, messages: list[dict[str, str]], budgets: Budgets, seed: int) -> tuple[str, bool]:
-        """Return the next message and whether `budgets.turn_tokens` cut it.
+    async def answer(self, messages: Sequence[Mapping[str, Any]], budgets: Budgets, seed: int) -> EndpointMessage:
+        """Return the next message.
 
         Raises:
             EngineError: There was no answer after ATTEMPTS attempts, or the answer is invalid.
@@ -156,6 +165,33 @@ class ChatAgent:
         raise EngineError(problem)
 
 
+@dataclass(frozen=True, slots=True)
+class EndpointMessage:
+    """A message of an endpoint.
+
+    Attributes:
+        text: Its text.
+        calls: The tools that it calls.
+        ids: The endpoint's id of each call.
+        cut: Whether `Budgets.turn_tokens` cut it.
+    """
+
+    text: str
+    calls: list[Call]
+    ids: list[str]
+    cut: bool
+
+    def of_chat(self) -> dict[str, Any]:
+        """Return the message as a part of a later request."""
+        message: dict[str, Any] = {"role": "assistant", "content": self.text}
+        if self.calls:
+            message["tool_calls"] = [
+                {"id": each, "type": "function", "function": {"name": call.name, "arguments": _json(call.arguments)}}
+                for each, call in zip(self.ids, self.calls, strict=True)
+            ]
+        return message
+
+
 class ChatConversation:
     """One episode of a `ChatAgent`."""
 
@@ -166,37 +202,60 @@ class ChatConversation:
         self._seed = seed
         self._budgets = budgets
         self._retokenisation = retokenisation
-        self._messages = [*agent.opening, {"role": "user", "content": observation}]
+        self._messages: list[dict[str, Any]] = [*agent.opening, {"role": "user", "content": observation}]
+        self._called: list[str] = []
 
     async def act(self, turn: int) -> Message:
         """Return the endpoint's next message, as in `Conversation.act`."""
-        text, cut = await self._agent.answer(self._messages, self._budgets, self._seed + turn)
-        self._messages.append({"role": "assistant", "content": text})
-        return self._retokenisation.message(text, "rollout.turn_tokens" if cut else "")
+        answer = await self._agent.answer(self._messages, self._budgets, self._seed + turn)
+        self._messages.append(answer.of_chat())
+        self._called, cut = answer.ids, "rollout.turn_tokens" if answer.cut else ""
+        if self._agent.action_format == "tools":
+            return self._retokenisation.calls(answer.text, answer.calls, cut)
+        return self._retokenisation.message(answer.text, cut)
 
     def recall(self, message: Message) -> None:
         """Record an earlier message, as in `Conversation.recall`."""
         self._messages.append({"role": "assistant", "content": message.text})
+        self._called = []
         self._retokenisation.message(message.text)
 
     async def observe(self, observation: str) -> list[int]:
         """Append the observation, as in `Conversation.observe`."""
-        self._messages.append({"role": "user", "content": observation})
+        # The protocol requires a result of each call.
+        results = [{"role": "tool", "tool_call_id": each, "content": observation} for each in self._called]
+        self._messages += results or [{"role": "user", "content": observation}]
         return self._retokenisation.reply(observation)
 
     async def close(self) -> None:
         """Do nothing: the episode holds no resources."""
 
 
-def _read(body: bytes, url: str) -> tuple[str, bool]:
+def _read(body: bytes, url: str) -> EndpointMessage:
     try:
         answer: Any = msgspec.json.decode(body)
         choice = answer["choices"][0]
-        text, reason = choice["message"]["content"], choice.get("finish_reason")
+        message, reason = choice["message"], choice.get("finish_reason")
+        calls = message.get("tool_calls") or []
+        text = message.get("content") if calls else message["content"]
+        ids = [str(call["id"]) for call in calls]
+        read = [Call(str(call["function"]["name"]), _arguments(call["function"]["arguments"])) for call in calls]
     except (msgspec.DecodeError, UnicodeDecodeError, LookupError, TypeError, AttributeError) as unreadable:
         raise EngineError(f"{url} returned an invalid chat completion ({unreadable}): {body[:200]!r}") from unreadable
-    if text is None:  # a thinking model spent all tokens on its thought
-        return "", True
+    if text is None:  # a thinking model spent all tokens on its thought, unless it called a tool
+        return EndpointMessage("", read, ids, not read)
     if not isinstance(text, str):
         raise EngineError(f"{url} returned message content of type {type(text).__name__}, not text (finish_reason {reason!r})")
-    return text, reason == "length"
+    return EndpointMessage(text, read, ids, reason == "length")
+
+
+def _arguments(text: str) -> Any:
+    """Return the arguments of a call. The model's text itself if it is not JSON."""
+    try:
+        return msgspec.json.decode(text)
+    except msgspec.DecodeError:
+        return text
+
+
+def _json(arguments: Any) -> str:
+    return arguments if isinstance(arguments, str) else msgspec.json.encode(arguments).decode()

@@ -7,20 +7,26 @@ end of its turn, the observation and the start of its next turn.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from datetime import datetime
 from functools import lru_cache, partial
+from itertools import takewhile
 from typing import TYPE_CHECKING, Any, Literal
 
 from jinja2 import TemplateError
 
 from configs.conversation_start import ConversationStart
-from tasks.agents.action_format import ActionFormat, read_action, with_format
+from configs.experiment import Compaction, Thinking
+from environments.tools import ANY_ACTION, Tool
+from tasks.agents.action_format import ActionFormat, MalformedActionError, format_message, read_action, with_format
+from tasks.agents.tool_calls import Call, ResponseTemplate, action_of_calls, find_calls, find_response_template, to_call
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-Message = dict[str, str]
+Message = dict[str, Any]
 
 CONSENT = "I understand. I will follow these instructions."
 """The assistant's answer to the instruction in a conversation that starts as AgentGym's do."""
@@ -29,6 +35,12 @@ CONSENT = "I understand. I will follow these instructions."
 # or parses them.
 _INSTRUCTION, _FIRST, _SECOND, _THIRD = "QzInstructionzQ", "QzFirstzQ", "QzSecondzQ", "QzThirdzQ"
 _REPLY, _LATER_REPLY = "QzReplyzQ", "QzLaterReplyzQ"
+_TOOL, _ARGUMENT = "QzToolzQ", "QzArgumentzQ"
+
+CLOSED_THOUGHT = "<think>\n\n</think>\n\n"
+
+CALL_ID = "call00000"
+"""Id of every call. Mistral's templates require nine letters or digits."""
 
 CACHED_REPLIES = 4096
 CACHED_PROMPTS = 256
@@ -46,6 +58,9 @@ ChatTemplateProblem = Literal[
     "changed_turn_gap",
     "missing_message",
     "shared_token",
+    "no_tools",
+    "call_end",
+    "unknown_calls",
 ]
 
 
@@ -84,9 +99,11 @@ class ChatFormat:
     Attributes:
         action_format: Format in which a message gives its action.
         stop_tokens: Ids that end a message: first the template's end of turn, if it has one, then
-            the tokenizer's end of text.
+            its end of a call and the tokenizer's end of text.
         system_role: Whether the instruction is a system message. Otherwise it precedes the first
             observation.
+        rewrites: Whether `conversation` writes earlier turns anew in every turn.
+        compacts: Whether the oldest observations are dropped from a long context.
         thought_opened: Whether the template ends its prompts inside a thought, after <think>.
     """
 
@@ -98,24 +115,31 @@ class ChatFormat:
         extra_stop_tokens: Iterable[int] = (),
         conversation_start: ConversationStart = "system",
         chat_template_kwargs: Mapping[str, Any] | None = None,
+        tools: Sequence[Tool] = (ANY_ACTION,),
+        thinking: Thinking = "keep",
+        compaction: Compaction = "none",
     ) -> None:
         """Derive the form of a turn from the chat template and check it.
 
         Args:
             tokenizer: Any tokenizer with a chat template.
             action_format: "react" is free thought followed by "Action: ...". With "bare" the
-                message is the action.
-            instruction: Instruction before the first observation. For "react" the message form is
-                appended. None omits both.
+                message is the action. With "tools" it is a call of a tool, in the form of the chat
+                template.
+            instruction: Instruction before the first observation. The message form is appended,
+                except for "bare". None omits both.
             conversation_start: Role of the instruction, see `configs.conversation_start`.
             extra_stop_tokens: More ids that end a message, e.g. those of the model's generation
                 config.
             chat_template_kwargs: Variables of the chat template, e.g. {"enable_thinking": False}.
+            tools: The world's tools. Only used for "tools".
+            thinking: What becomes of thoughts, see `configs.experiment.TurnFormat`.
+            compaction: What becomes of earlier observations, see there.
 
         Raises:
             ChatTemplateError: There is no template, it changes earlier turns as the conversation
-                grows, it writes messages in channels (harmony), or it does not use one of the
-                variables.
+                grows, it writes texts in channels (harmony), it does not use one of the variables,
+                or it does not support tools.
         """
         self._tokenizer = tokenizer
         self.action_format = action_format
@@ -129,13 +153,30 @@ class ChatFormat:
                 "Choose a chat model or set tokenizer.chat_template.",
                 code="missing",
             )
-        self._check_template(str(tokenizer.chat_template), chat_template_kwargs or {})
+        template = str(tokenizer.chat_template)
+        if unused := [name for name in chat_template_kwargs or {} if name not in template]:
+            raise ChatTemplateError(
+                f"policy.chat_template_kwargs: the chat template of {tokenizer.name_or_path!r} does not use "
+                f"the variable {unused[0]!r}. Correct the name or remove it.",
+                code="unused_variable",
+            )
         # A frozen clock: with the current date in the prompt the same seeds would give another run
         # each day.
         self._render_options: dict[str, Any] = {
             "strftime_now": partial(datetime.strftime, datetime(2025, 1, 1)),
             **(chat_template_kwargs or {}),
         }
+        self.rewrites, self.compacts = thinking == "strip", compaction == "drop"
+        self._closing = ""
+        if thinking == "stop" and "<think>" in template:
+            if "enable_thinking" in template:
+                self._render_options["enable_thinking"] = False
+            else:
+                self._closing = CLOSED_THOUGHT
+        self._tools = tuple(tools)
+        self._schemas = [tool.schema for tool in tools] if action_format == "tools" else []
+        if self._schemas:
+            self._render_options["tools"] = self._schemas
         self._special_marks = {
             number: str(token)
             for number, token in tokenizer.added_tokens_decoder.items()
@@ -152,7 +193,12 @@ class ChatFormat:
         self.thought_opened = tail.rpartition("<think>")[1] != "" and "</think>" not in tail.rpartition("<think>")[2]
         tokens = self._encode_after_reply(tail)
         self._end_of_turn = self._find_end_of_turn(tokens)
-        ends = [self._end_of_turn, tokenizer.eos_token_id, *extra_stop_tokens]
+        self._own_end = self._end_of_turn
+        self._end_of_call: int | None = None
+        self._response_template: ResponseTemplate = {}
+        if self._schemas:
+            self._derive_calls()
+        ends = [self._own_end, self._end_of_call, tokenizer.eos_token_id, *extra_stop_tokens]
         self.stop_tokens: tuple[int, ...] = tuple(dict.fromkeys(token for token in ends if token is not None))
         if not self.stop_tokens:
             raise ChatTemplateError(
@@ -182,30 +228,113 @@ class ChatFormat:
         Returns:
             Token ids, shape (R,).
         """
-        tokens = self._cached_reply(observation)
-        if self._end_of_turn is not None and last_tokens and last_tokens[-1] == self._end_of_turn:
-            return list(tokens[tokens.index(self._end_of_turn) + 1 :])
+        call = self._last_call(last_tokens)
+        tokens = self._cached_reply(observation, call)
+        end = self._end_of_turn if call is None else self._end_of_call
+        if end is not None and last_tokens and last_tokens[-1] in (end, self._own_end):
+            return list(tokens[tokens.index(end) + 1 :])
         return list(tokens)
 
-    def _whole_reply(self, observation: str) -> tuple[int, ...]:
-        """Return the tokens that follow a message without its end of turn."""
+    def _whole_reply(self, observation: str, call: str | None) -> tuple[int, ...]:
+        """Return the tokens that follow a message without its end of turn.
+
+        Args:
+            observation: The observation.
+            call: Name of the tool that the message calls. None: it calls none.
+        """
         if self._has_special_text(observation):
-            before, after = self._tail(_SECOND).split(_SECOND)
-            return (*self._encode_after_reply(before), *self._encode_plain(observation), *self._encode(after))
-        return tuple(self._encode_after_reply(self._tail(observation)))
+            before, after = self._tail(_SECOND, call).split(_SECOND)
+            whole = self._tail(observation, call)
+            shown = whole[len(before) : len(whole) - len(after)]
+            return (*self._encode_after_reply(before), *self._encode_plain(shown), *self._encode(after))
+        return tuple(self._encode_after_reply(self._tail(observation, call)))
+
+    def demonstration(self, action: str, thought: str) -> str:
+        """Return the text of the message that performs an action, after a thought if it has one.
+
+        Raises:
+            ToolCallError: No tool performs the action.
+        """
+        if not self._schemas:
+            return format_message(action, thought, self.action_format)
+        call = to_call(action, self._tools)
+        return self.call_text(call.name, call.arguments, thought)
+
+    def call_text(self, name: str, arguments: Mapping[str, Any], content: str = "") -> str:
+        """Return the text of a message that calls a tool, without its end.
+
+        If the prompt opened a thought, the text closes it first.
+        """
+        opening = self._opening(self._instruction, _FIRST)
+        whole = self._render([*opening, _call(name, arguments, content)], prompt=False)
+        common = _common(whole, self._prefix)
+        text = whole.removeprefix(common).rstrip()
+        if (end := self._special_at_end(text)) and self._id(end) == self._end_of_call:
+            text = text.removesuffix(end)
+        closes = "<think>" in self._prefix.removeprefix(common) and "</think>" not in text
+        return f"</think>\n\n{text}" if closes else text
+
+    def conversation(self, observation: str, exchanges: Sequence[tuple[str, str]]) -> list[int]:
+        """Return the token ids up to the start of the next message, all turns written anew.
+
+        Args:
+            observation: The first observation.
+            exchanges: Text of each message as returned by `text`, and the observation after it.
+        """
+        # A text with special tokens is inserted as ordinary characters afterwards.
+        plain: dict[str, str] = {}
+
+        def shown(text: str) -> str:
+            if not self._has_special_text(text):
+                return text
+            mark = f"QzText{len(plain)}zQ"
+            plain[mark] = text
+            return mark
+
+        messages = self._opening(self._instruction, shown(observation))
+        for written, answer in exchanges:
+            message = self._spoken(written)
+            called = [call["function"]["name"] for call in message.get("tool_calls", ())]
+            result = {"role": "tool", "name": called[-1], "tool_call_id": CALL_ID} if called else {"role": "user"}
+            messages += [message, {**result, "content": shown(answer)}]
+        tokens: list[int] = []
+        for piece in re.split(f"({'|'.join(plain)})" if plain else "$^", self._render(messages)):
+            tokens += self._encode_plain(plain[piece]) if piece in plain else self._encode(piece)
+        return tokens
+
+    def _spoken(self, text: str) -> Message:
+        """Return the text of a message in the parts that the chat template takes."""
+        if self._schemas:
+            with suppress(ValueError, KeyError, TypeError, AttributeError):
+                parsed: Message = self._tokenizer.parse_response(
+                    text + self._call_end_text, dict(self._response_template), prefix=self._prefix, tools=self._schemas
+                )
+                if parsed.get("tool_calls"):
+                    calls = [{**call, "id": CALL_ID} for call in parsed["tool_calls"]]
+                    return {"content": "", **parsed, "role": "assistant", "tool_calls": calls}
+        opened = self.thought_opened and "</think>" in text and "<think>" not in text
+        return {"role": "assistant", "content": f"<think>\n{text}" if opened else text}
 
     def message(self, text: str) -> list[int]:
-        """Return the tokens of a demonstrated message, end of turn included. Shape (M,).
+        """Return the tokens of a demonstrated message, its end included. Shape (M,).
 
         If the prompt opened a thought, the message closes it first, because a demonstration has
         none.
         """
         if self.thought_opened and "</think>" not in text:
             text = f"\n</think>\n\n{text}"
-        return [*self._encode(text), self.stop_tokens[0]]
+        tokens = self._encode(text)
+        return [*tokens, self.stop_tokens[0] if self._end_of_call is None or self._last_call(tokens) is None else self._end_of_call]
 
     def text(self, tokens: Sequence[int]) -> str:
-        """Decode the policy's tokens without special tokens, but keep the marks of a thought."""
+        """Decode the policy's tokens without special tokens, but keep the marks of a thought.
+
+        With tools all special tokens stay, except for a last one that ends the message.
+        """
+        if self._schemas:
+            if tokens and tokens[-1] in self.stop_tokens:
+                tokens = tokens[:-1]
+            return str(self._tokenizer.decode(list(tokens), skip_special_tokens=False, clean_up_tokenization_spaces=False))
         pieces: list[str] = []
         run: list[int] = []
         for token in tokens:
@@ -225,31 +354,33 @@ class ChatFormat:
         """Return the action in the policy's message.
 
         Raises:
-            MalformedActionError: The message is malformed. Only for "react".
+            MalformedActionError: The message is malformed.
         """
         return self.action_in(self.text(tokens))
 
     def action_in(self, text: str) -> str:
         """Return the action in the text of the policy's message. Raises as `action` does."""
+        if self._schemas:
+            return action_of_calls(self.calls(text), self._tools)
         return read_action(text, self.action_format, self.thought_opened)
 
-    def _check_template(self, template: str, variables: Mapping[str, Any]) -> None:
-        """Reject templates whose messages cannot be read, and unused variables.
+    def calls(self, text: str) -> list[Call]:
+        """Return the tool calls in the text of the policy's message.
 
         Raises:
-            ChatTemplateError: The template writes channels or does not use a variable.
+            MalformedActionError: A call cannot be read.
         """
-        if "<|channel|>" in template:
-            raise self._fault(
-                "writes messages in channels (harmony), where the first end token closes the analysis and not the message",
-                code="channels",
-            )
-        if unused := [name for name in variables if name not in template]:
-            raise ChatTemplateError(
-                f"policy.chat_template_kwargs: the chat template of {self._tokenizer.name_or_path!r} does not use "
-                f"the variable {unused[0]!r}. Correct the name or remove it.",
-                code="unused_variable",
-            )
+        return find_calls(self._tokenizer, self._response_template, text + self._call_end_text, self._prefix, self._schemas)
+
+    def _last_call(self, tokens: Sequence[int]) -> str | None:
+        """Return the name of the tool that a message calls last, None if it calls none."""
+        if not self._response_template:
+            return None
+        try:
+            calls = self.calls(self.text(tokens))
+        except MalformedActionError:
+            return None
+        return calls[-1].name if calls else None
 
     def _opening(self, instruction: str | None, observation: str) -> list[Message]:
         if self._opening_messages is not None:
@@ -260,19 +391,76 @@ class ChatFormat:
             return [{"role": "system", "content": instruction}, {"role": "user", "content": observation}]
         return [{"role": "user", "content": f"{instruction}\n\n{observation}"}]
 
-    def _render(self, messages: list[Message]) -> str:
-        text = self._tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True, **self._render_options)
+    def _render(self, messages: list[Message], prompt: bool = True, **options: Any) -> str:
+        options = {**self._render_options, **options}
+        text = self._tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=prompt, **options)
         assert isinstance(text, str)
-        return text
+        if not prompt or not self._closing:
+            return text
+        opening = re.search(r"<think>\s*$", text)
+        return (text[: opening.start()] if opening else text) + self._closing
 
-    def _tail(self, observation: str) -> str:
-        """Return the template's text after the policy's message when `observation` answers it."""
-        messages = [
-            *self._opening(self._instruction, _FIRST),
-            {"role": "assistant", "content": _REPLY},
-            {"role": "user", "content": observation},
-        ]
-        return self._render(messages).partition(_REPLY)[2]
+    def _tail(self, observation: str, call: str | None = None) -> str:
+        """Return the template's text after the policy's message when `observation` answers it.
+
+        Args:
+            observation: The observation.
+            call: Name of the tool that the message calls. The observation is then its result.
+        """
+        messages = [*self._opening(self._instruction, _FIRST), *_exchange(_REPLY, observation, call)]
+        text = self._render(messages, **self._tools_of(call)).partition(_REPLY)[2]
+        return text if call is None else text[self._call_start :]
+
+    def _derive_calls(self) -> None:
+        """Derive how messages with and without a call end, and how calls are read.
+
+        Raises:
+            ChatTemplateError: The template does not support tools, or no response template reads
+                its calls.
+        """
+        opening = self._opening(self._instruction, _FIRST)
+        self._prefix = self._render(opening)
+        if _TOOL not in self._render(opening, tools=[Tool(_TOOL, _TOOL).schema]):
+            raise self._fault("does not write the tools into the prompt", code="no_tools")
+        try:
+            tail = self._checked_tail(_TOOL)
+        except TypeError as error:
+            raise self._fault(f"cannot write a tool call ({error})", code="no_tools") from error
+        closing = self._alone(_call(_TOOL, {_ARGUMENT: _REPLY}))
+        end = self._special_at_end(closing)
+        closing = closing.removesuffix(end).rstrip()
+        following = tail[len(closing) :].lstrip() if tail.startswith(closing) else ""
+        end = end or next((special for special in self._special_texts if following.startswith(special)), "")
+        if not end or not following.startswith(end):
+            raise self._fault("does not end a tool call with a special token", code="call_end")
+        self._call_start = tail.index(end, len(closing))
+        self._end_of_call, self._call_end_text = self._id(end), end
+        # Harmony writes another end of a message when the conversation goes on.
+        if own_end := self._special_at_end(self._alone({"role": "assistant", "content": _REPLY})):
+            self._own_end = self._id(own_end)
+        template = find_response_template(self._tokenizer, lambda *call: self.call_text(*call) + end, self._prefix)
+        if template is None:
+            raise self._fault("writes tool calls in a form that no response template of transformers or TRL reads", code="unknown_calls")
+        self._response_template = template
+
+    def _tools_of(self, call: str | None) -> dict[str, Any]:
+        """Return the options that render turns with calls of a tool, or without calls.
+
+        Some templates move the tools to the last message of the user, so texts are rendered without
+        tools.
+        """
+        return {} if call else {"tools": None}
+
+    def _alone(self, message: Message) -> str:
+        """Return the template's text after `_REPLY` in a message that ends the conversation."""
+        return self._render([*self._opening(self._instruction, _FIRST), message], prompt=False).partition(_REPLY)[2].rstrip()
+
+    def _id(self, special: str) -> int:
+        return int(self._tokenizer.convert_tokens_to_ids(special))
+
+    def _special_at_end(self, text: str) -> str:
+        """Return the special token that a text ends with, or an empty text."""
+        return max((special for special in self._special_texts if text.endswith(special)), key=len, default="")
 
     def _derive(self) -> str:
         """Set the place of the instruction and return the tail of a turn.
@@ -288,8 +476,11 @@ class ChatFormat:
                 self.system_role = False
         return self._checked_tail()
 
-    def _checked_tail(self) -> str:
+    def _checked_tail(self, call: str | None = None) -> str:
         """Return the tail of a turn after checking that it is the same in every turn.
+
+        Args:
+            call: Name of a tool that every message calls. None: they call none.
 
         Raises:
             ChatTemplateError: The tail changes as the conversation grows. The message names the
@@ -299,22 +490,29 @@ class ChatFormat:
         opening = self._opening(None if self._instruction is None else _INSTRUCTION, _FIRST)
         conversation = [
             *opening,
-            {"role": "assistant", "content": _REPLY},
-            {"role": "user", "content": _SECOND},
-            {"role": "assistant", "content": _LATER_REPLY},
-            {"role": "user", "content": _THIRD},
+            *_exchange(_REPLY, _SECOND, call),
+            *_exchange(_LATER_REPLY, _THIRD, call),
         ]
         lengths = (len(opening), len(opening) + 2, len(opening) + 4)
         try:
-            one, two, three = (self._split(self._render(conversation[:n]), marks[: 2 * turn + 1]) for turn, n in enumerate(lengths))
+            texts = (self._render(conversation[:n], **self._tools_of(call)) for n in lengths)
+            one, two, three = (self._split(text, marks[: 2 * turn + 1]) for turn, text in enumerate(texts))
         except TemplateError as error:
             raise self._fault(f"rejects alternating user and assistant messages ({error})", code="rejected_roles") from error
-        if not one[0] == two[0] == three[0]:
-            raise self._fault("changes the beginning of the conversation when later messages follow", code="changed_opening")
+        first, later = _header(one[-1], two[1]), _header(two[-1], three[3])
+        if first and not self._schemas:
+            raise self._fault("writes messages in channels, where an end token need not end the message", code="channels")
         if self._instruction is not None and one[0].count(_INSTRUCTION) != 1:
             raise self._fault("does not write the instruction exactly once before the first observation", code="instruction")
-        if not one[-1] == two[-1] == three[-1]:
+        if self.rewrites:
+            return f"{two[2]}{_SECOND}{two[3]}"
+        if not one[0] == two[0] == three[0]:
+            raise self._fault("changes the beginning of the conversation when later messages follow", code="changed_opening")
+        # The result of a call may end differently from the first observation.
+        if not (two if call else one)[-1] == two[-1] == three[-1]:
             raise self._fault("starts the policy's later turns differently from its first turn", code="changed_turn_start")
+        if first != later:
+            raise self._fault("writes the policy's later messages differently from its first message", code="changed_turn_start")
         if not two[2] == three[2] == three[4]:
             raise self._fault("changes the text between two turns when later messages follow", code="changed_turn_gap")
         return f"{two[2]}{_SECOND}{two[3]}"
@@ -373,3 +571,27 @@ class ChatFormat:
             if token in special:
                 return token if not self.text(tail[:position]).strip() else None
         return None
+
+
+def _call(name: str, arguments: Mapping[str, Any], content: str = "") -> Message:
+    """Return a message of the assistant that calls a tool."""
+    call = {"type": "function", "id": CALL_ID, "function": {"name": name, "arguments": dict(arguments)}}
+    return {"role": "assistant", "content": content, "tool_calls": [call]}
+
+
+def _exchange(reply: str, observation: str, call: str | None) -> list[Message]:
+    """Return a message of the assistant and its answer: a call and its result, or two texts."""
+    if call is None:
+        return [{"role": "assistant", "content": reply}, {"role": "user", "content": observation}]
+    result = {"role": "tool", "name": call, "tool_call_id": CALL_ID, "content": observation}
+    return [_call(call, {_ARGUMENT: reply}), result]
+
+
+def _common(one: str, other: str) -> str:
+    """Return the longest text that both texts begin with."""
+    return "".join(a for a, _ in takewhile(lambda pair: pair[0] == pair[1], zip(one, other, strict=False)))
+
+
+def _header(prompt: str, written: str) -> str:
+    """Return what a template writes before a message and after its prompt, except for a thought."""
+    return re.sub(r"</?think>|\s", "", written.removeprefix(_common(prompt, written)))

@@ -19,7 +19,7 @@ def check(request: Mapping[str, Any]) -> dict[str, Any]:
 
     Args:
         request: "tokenizer" (name or folder), "action_format", "instruction" (bool),
-            "conversation_start", "chat_template_kwargs".
+            "conversation_start", "chat_template_kwargs", "thinking".
 
     Returns:
         "tokens": the number of token ids that the tokenizer can produce. Or "error": the problem.
@@ -38,6 +38,7 @@ def check(request: Mapping[str, Any]) -> dict[str, Any]:
             "instruction" if request["instruction"] else None,
             conversation_start=TypeAdapter(ConversationStart).validate_python(request["conversation_start"]),
             chat_template_kwargs=request["chat_template_kwargs"],
+            thinking=request["thinking"],
         )
     except ChatTemplateError as problem:
         return {"error": str(problem).removeprefix("policy.model: ")}

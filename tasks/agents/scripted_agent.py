@@ -15,7 +15,8 @@ from typing import Literal, TypeVar
 
 from environments.environment import Environment, OracleError, World, WorldError
 from environments.errors import WrongWorldError
-from tasks.agents.action_format import ActionFormat, format_message
+from environments.tools import ToolCallError
+from tasks.agents.action_format import ActionFormat
 from tasks.agents.agent import Budgets, Message, NoActionError
 from tasks.agents.chat_format import ChatFormat
 from tasks.agents.nearest_neighbour_replay import NearestNeighbourReplay
@@ -55,7 +56,7 @@ class ScriptedAgent:
         if self.name == "random" and "valid_actions" not in environment.offers:
             environment.close()
             raise WrongWorldError(f"the world {self.world.name} has no valid_actions, so the random policy cannot play it")
-        retokenisation = Retokenisation(self.chat_format, self.action_format, observation)
+        retokenisation = Retokenisation(self.chat_format, self.action_format, observation, self.world.tools)
         conversation = ScriptedConversation(self, task, seed, environment, retokenisation)
         try:
             await conversation.start(observation)
@@ -72,7 +73,6 @@ class ScriptedConversation:
         """Wrap `environment`, the local copy of the episode's environment."""
         self.prompt = retokenisation.prompt
         self._blocking = agent.world.blocking
-        self._action_format = agent.action_format
         self._task = task
         self._environment = environment
         actions = {"oracle": environment.oracle_action, "random": self._random_action, "nearest-neighbour": self._replay_action}
@@ -95,7 +95,10 @@ class ScriptedConversation:
         except OracleError as error:
             raise NoActionError(f"the scripted policy has no action in task {self._task} at turn {turn}: {error}") from error
         self._action = action
-        return self._retokenisation.message(format_message(action, thought, self._action_format))
+        try:
+            return self._retokenisation.demonstration(action, thought)
+        except ToolCallError as unfit:
+            raise NoActionError(f"the scripted policy's action in task {self._task} at turn {turn} is no tool call: {unfit}") from unfit
 
     def recall(self, message: Message) -> None:
         """Record an earlier message, as in `Conversation.recall`."""

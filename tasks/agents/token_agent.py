@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from tasks.agents.action_format import MalformedActionError
 from tasks.agents.agent import Budgets, Message, TokenBudgetError
 from tasks.agents.chat_format import ChatFormat
+from tasks.agents.history import History
 from tasks.agents.observation_cut import cut_to_fit
 from tasks.agents.sampling_seeds import stable_seed
 from tasks.inference.engine import Engine, Sampling
@@ -50,30 +51,31 @@ class TokenAgent:
         prompt = self.chat_format.prompt(observation)
         if len(prompt) >= length:
             shorter = cut_to_fit(observation, length - budgets.turn_tokens, lambda text: len(self.chat_format.prompt(text)))
-            prompt = prompt if shorter is None else self.chat_format.prompt(shorter)
-        return TokenConversation(self, seed, prompt, budgets)
+            observation = observation if shorter is None else shorter
+        return TokenConversation(self, seed, observation, budgets)
 
 
 class TokenConversation:
     """One episode of a `TokenAgent`.
 
-    Its context only grows, so the engine's prefix cache serves every later turn.
+    Its context only grows, so the engine's prefix cache serves every later turn, unless the chat
+    format rewrites earlier turns or compacts the context.
     """
 
-    def __init__(self, agent: TokenAgent, seed: int, prompt: list[int], budgets: Budgets) -> None:
-        """Start with `prompt`, the token ids before the first message."""
-        self.prompt = prompt
+    def __init__(self, agent: TokenAgent, seed: int, observation: str, budgets: Budgets) -> None:
+        """Start with the first observation."""
         self._agent = agent
         self._seed = seed
         self._budgets = budgets
-        self._context = list(prompt)
+        self._history = History(agent.chat_format, observation)
+        self.prompt = self._history.tokens
         self._last: list[int] = []
 
     async def act(self, turn: int) -> Message:
         """Sample a message with its own seed, as in `Conversation.act`."""
         engine, chat_format, budgets = self._agent.engine, self._agent.chat_format, self._budgets
         length, limit = _limit(engine, budgets)
-        room = length - len(self._context)
+        room = length - len(self._history.tokens)
         if room < 1:
             raise TokenBudgetError(limit)
         sampling = Sampling(
@@ -82,7 +84,7 @@ class TokenConversation:
             stop_tokens=chat_format.stop_tokens,
             seed=stable_seed(self._seed, turn),
         )
-        generation = await engine.generate(self._context, sampling, self)
+        generation = await engine.generate(self._history.tokens, sampling, self)
         self._last = generation.tokens
         cut = ""
         if generation.tokens[-1] not in chat_format.stop_tokens:
@@ -92,7 +94,8 @@ class TokenConversation:
             action, problem = chat_format.action_in(text), ""
         except MalformedActionError as malformed:
             action, problem = None, str(malformed)
-        return Message(text, action, problem, generation.tokens, generation.log_probabilities, generation.policy_version, cut)
+        context = list(self._history.tokens) if self._history.begins_row else []
+        return Message(text, action, problem, generation.tokens, generation.log_probabilities, generation.policy_version, cut, context)
 
     def recall(self, message: Message) -> None:
         """Record an earlier message, as in `Conversation.recall`.
@@ -103,16 +106,9 @@ class TokenConversation:
 
     async def observe(self, observation: str) -> list[int]:
         """Append the last message and the observation, as in `Conversation.observe`."""
-        chat_format = self._agent.chat_format
-        reply = chat_format.reply(observation, self._last)
-        self._context += self._last
         length, limit = _limit(self._agent.engine, self._budgets)
-        if len(self._context) + len(reply) >= length:
-            room = length - len(self._context) - self._budgets.turn_tokens
-            shorter = cut_to_fit(observation, room, lambda text: len(chat_format.reply(text, self._last)))
-            reply = reply if shorter is None else chat_format.reply(shorter, self._last)
-        self._context += reply
-        if len(self._context) >= length:
+        reply = self._history.add(self._last, observation, length, self._budgets.turn_tokens)
+        if len(self._history.tokens) >= length:
             raise TokenBudgetError(limit)
         return reply
 

@@ -53,7 +53,7 @@ class ConcurrencyLimit:
     def observe(self, trajectory: Trajectory) -> None:
         """Update the running mean with the length of a finished trajectory."""
         if trajectory.prompt and trajectory.outcome is not Outcome.FAILED:
-            self._tokens = DECAY * self._tokens + len(trajectory.prompt) + len(trajectory.completion)
+            self._tokens = DECAY * self._tokens + max(len(row.prompt) + len(row.completion) for row in trajectory.rows)
             self._weight = DECAY * self._weight + 1
             self._wake()
 

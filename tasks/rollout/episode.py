@@ -246,6 +246,7 @@ async def perform(message: Message, client: EpisodeClient, session: Any) -> tupl
         message=message.text,
         policy_version=message.policy_version,
         cut=message.cut,
+        context=message.context,
     )
     if message.action is None:
         turn.malformed, turn.observation = True, message.problem

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 
@@ -49,6 +49,8 @@ class Turn:
             provides none.
         began: Time of the request to the engine, in seconds since 1970. 0 if it was not recorded.
             `generate_seconds` starts then, and `environment_seconds` follows it.
+        context: Token ids before the message if the chat template wrote earlier turns anew. Empty:
+            those of the earlier turns. See `Trajectory.rows`.
     """
 
     tokens: list[int]
@@ -66,6 +68,7 @@ class Turn:
     cut: str = ""
     state_key: str = ""
     began: float = 0.0
+    context: list[int] = field(default_factory=list)
 
 
 @dataclass(slots=True)
@@ -117,6 +120,19 @@ class Trajectory:
     def succeeded(self) -> bool:
         """Whether the world ended the episode with a success."""
         return self.outcome is Outcome.SUCCESS
+
+    @property
+    def rows(self) -> list[Trajectory]:
+        """The episode as sequences of tokens, each with the context that its messages were sampled in.
+
+        A row begins at each turn with a context of its own, which is then its prompt. The
+        completions of the rows in order are the completion of the episode.
+        """
+        starts = [0, *(i for i, turn in enumerate(self.turns) if i and turn.context)]
+        if len(starts) == 1:
+            return [self]
+        parts = [self.turns[begin:end] for begin, end in zip(starts, [*starts[1:], None], strict=True)]
+        return [replace(self, turns=part, prompt=part[0].context if i else self.prompt) for i, part in enumerate(parts)]
 
     @property
     def completion(self) -> list[int]:

@@ -58,6 +58,7 @@ def schema() -> pa.Schema:
         ("cut", pa.string()),
         ("state_key", pa.string()),
         ("began", pa.float64()),
+        ("context", pa.list_(pa.int32())),
     ]
     columns = [
         ("environment", pa.string()),

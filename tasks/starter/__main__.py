@@ -9,12 +9,11 @@ import sys
 from contextlib import ExitStack
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 from tqdm import tqdm
 
 from configs.experiment import Policy, StarterPolicy
-from tasks.agents.action_format import ActionFormat
 from tasks.provision.ipc import die_with_parent
 from tasks.starter.oracle_cloning import clone_from_oracle
 from tasks.starter.starter_policy import build_starter_policy
@@ -29,9 +28,7 @@ def main() -> None:
     )
     parser.add_argument("--environment", default="textcraft", help="world whose oracle provides the demonstrations (default: %(default)s)")
     parser.add_argument("--folder", type=Path, required=True, help="folder of all starter policies")
-    parser.add_argument(
-        "--action-format", choices=get_args(ActionFormat), default="bare", help="format of its messages (default: %(default)s)"
-    )
+    parser.add_argument("--action-format", choices=("react", "bare"), default="bare", help="format of its messages (default: %(default)s)")
     parser.add_argument("--seed", type=int, default=0, help="seed of the weights and demonstrations (default: %(default)s)")
     parser.add_argument("--config", default="{}", help="the recipe's section policy.starter as JSON. Missing fields have their defaults.")
     parser.add_argument("--assist", type=Path, help=argparse.SUPPRESS)

@@ -12,7 +12,6 @@ from torch import distributed
 from torch.nn import functional
 from transformers import Qwen2ForCausalLM
 
-from tasks.agents.action_format import format_message
 from tasks.agents.chat_format import ChatFormat
 from tasks.starter.demonstrations import Demonstration
 from tasks.starter.muon import Muon
@@ -89,7 +88,7 @@ def to_example(demonstration: Demonstration, chat_format: ChatFormat) -> Example
     tokens = chat_format.prompt(demonstration.first_observation)
     learned = [False] * len(tokens)
     for position, exchange in enumerate(demonstration.exchanges, start=1):
-        message = chat_format.message(format_message(exchange.action, exchange.thought, chat_format.action_format))
+        message = chat_format.message(chat_format.demonstration(exchange.action, exchange.thought))
         following = chat_format.reply(exchange.observation, message) if position < len(demonstration.exchanges) else []
         tokens = [*tokens, *message, *following]
         learned += [exchange.by_oracle] * len(message) + [False] * len(following)

@@ -63,6 +63,7 @@ class CloningTrainer(BaseTrainer, SFTTrainer):
         for first in range(algorithm.mini_batches):
             share = trajectories[first :: algorithm.mini_batches]
             tokens = self.count_everywhere(sum(sum(t.policy_mask) for t in share))
+            share = [row for t in share for row in t.rows]
             micro_batches = list[Tensors]()
             for part in self.parts([length_of(t) for t in share]):
                 tensors = _sequences([share[i] for i in part], self.processing_class.pad_token_id)

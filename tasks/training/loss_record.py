@@ -17,7 +17,7 @@ from tasks.rollout.trajectory import Trajectory
 from tasks.training.micro_batches import Tensors
 
 IDENTITY = "group_and_member"
-"""Key of the trajectory ids (group and member) in a micro-batch. Shape (B, 2)."""
+"""Key of a row's group, member and first place in its trajectory in a micro-batch. Shape (B, 3)."""
 
 
 class LossRecord:
@@ -29,7 +29,7 @@ class LossRecord:
     def __init__(self) -> None:
         self._places: dict[tuple[int, int], torch.Tensor] = {}
         self._rows: dict[tuple[int, int], torch.Tensor] = {}
-        self._recorded: set[tuple[int, int]] = set()
+        self._recorded: set[tuple[int, int, int]] = set()
 
     def begin(self, samples: Iterable[tuple[Trajectory, torch.Tensor]]) -> None:
         """Start a new step with its trajectories and their advantages of shape (T,).
@@ -49,7 +49,7 @@ class LossRecord:
 
         Later epochs over the same trajectories are ignored.
         """
-        keys = [(group, member) for group, member in inputs[IDENTITY].tolist()]
+        keys = [(group, member, begin) for group, member, begin in inputs[IDENTITY].tolist()]
         if not keys or keys[0] in self._recorded:
             return
         self._recorded.update(keys)
@@ -57,8 +57,9 @@ class LossRecord:
         entropies = torch.full_like(log_probabilities, float("nan")) if entropies is None else entropies
         columns = [inputs["advantages"], mask, log_probabilities, entropies]
         noted = torch.stack([column.detach().float() for column in columns], dim=1).cpu()
-        for key, row in zip(keys, noted, strict=True):
-            self._rows[key] = row[:, : len(self._places[key])]
+        lengths = inputs["completion_mask"].sum(dim=1).tolist()
+        for (group, member, begin), length, row in zip(keys, lengths, noted, strict=True):
+            self._rows[group, member][:, begin : begin + length] = row[:, :length]
 
     def write(self, path: Path) -> None:
         """Write the rows of all ranks on rank 0, or no file if there are none.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from pydantic import Field
 
@@ -31,6 +31,8 @@ class TrainerJob(ConfigModel):
     """The score from which an episode is a success."""
     instruction: str | None
     """Instruction to the agent before its first observation."""
+    tools: list[dict[str, Any]]
+    """The world's tools, as `environments.tools.Tool`."""
     train_tasks: list[int]
     """Task indices to train on."""
     from_step: int | None = None

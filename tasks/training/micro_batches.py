@@ -72,8 +72,8 @@ def pad_trajectories(trajectories: Sequence[Trajectory], pad_token: int) -> Tens
     Prompts are padded on the left, completions on the right.
 
     Args:
-        trajectories: B trajectories with at most P prompt tokens and T completion tokens; may be
-            empty.
+        trajectories: B trajectories of one row, with at most P prompt tokens and T completion
+            tokens; may be empty.
         pad_token: Token id of the padding.
 
     Returns:
@@ -81,6 +81,7 @@ def pad_trajectories(trajectories: Sequence[Trajectory], pad_token: int) -> Tens
         the policy's tokens) and sampling_per_token_logps (as sampled, 0 elsewhere) of shape (B, T).
         An empty batch becomes one masked row.
     """
+    assert all(len(t.rows) == 1 for t in trajectories)
     prompts = [t.prompt for t in trajectories] or [[pad_token]]
     completions = [t.completion for t in trajectories] or [[pad_token]]
     masks = [t.policy_mask for t in trajectories] or [[0]]

@@ -213,6 +213,15 @@ class PolicyGradientTrainer(BaseTrainer, GRPOTrainer):
             One row per trajectory, with one column per completion token (T) and `extra` more
             columns.
         """
+        scores = iter(self._scores(score, [row for t in trajectories for row in t.rows], extra))
+        joined = []
+        for t in trajectories:
+            *earlier, last = [(next(scores), len(row.completion)) for row in t.rows]
+            joined.append(torch.cat([*(scored[:length] for scored, length in earlier), last[0]]))
+        return joined
+
+    def _scores(self, score: Callable[[Tensors], torch.Tensor], trajectories: Sequence[Trajectory], extra: int) -> list[torch.Tensor]:
+        """Do the same for trajectories with one row each."""
         rows: list[torch.Tensor] = [torch.zeros(0)] * len(trajectories)
         for part in self.parts([length_of(t) for t in trajectories], self.algorithm.mini_batches):
             # Run even on an empty micro-batch: under FSDP every rank must do the same number of
@@ -232,6 +241,7 @@ class PolicyGradientTrainer(BaseTrainer, GRPOTrainer):
             # A trajectory with advantage 0 adds nothing to the gradient. Its tokens still count in
             # the mean.
             samples = [sample for sample in samples if sample.advantages.any()]
+        samples = [row for sample in samples for row in sample.rows(mean_of_trajectory=algorithm.loss_aggregation == "trajectory")]
         micro_batches, parts = [], self.parts([length_of(sample.trajectory) for sample in samples])
         for part in parts:
             chosen = items_at(samples, part)

@@ -6,9 +6,11 @@ import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
+import msgspec
 from accelerate import PartialState
 from accelerate.utils import broadcast_object_list, gather_object
 
+from environments.tools import Tool
 from tasks.agents.action_format import reading_format
 from tasks.agents.chat_format import ChatFormat
 from tasks.agents.token_agent import TokenAgent
@@ -74,6 +76,9 @@ class RolloutWorker:
             job.instruction if policy.instruction else None,
             conversation_start=policy.conversation_start,
             chat_template_kwargs=policy.chat_template_kwargs,
+            thinking=policy.thinking,
+            compaction=policy.compaction,
+            tools=[msgspec.convert(tool, Tool) for tool in job.tools],
         )
         self._collector = Collector(
             experiment.environment.name,

@@ -24,11 +24,36 @@ class TrainSample:
         trajectory: A trajectory with T completion tokens.
         advantages: Shape (T,), 0 on the environment's tokens.
         values: Value targets of the critic; None without a critic.
+        begin: Place of the row's first completion token in its episode. 0 for a whole episode.
     """
 
     trajectory: Trajectory
     advantages: torch.Tensor
     values: ValueTargets | None
+    begin: int = 0
+
+    def rows(self, *, mean_of_trajectory: bool) -> list[TrainSample]:
+        """Return a sample for each row of the trajectory.
+
+        A token has the same weight in the loss as in one undivided row. With the mean over each
+        trajectory a row's mean gets the share of the trajectory's policy tokens that it contains.
+        The share multiplies the advantages, because the clipped loss is proportional to them.
+
+        Args:
+            mean_of_trajectory: Whether the loss is the mean over each trajectory's tokens.
+        """
+        rows, whole = self.trajectory.rows, sum(self.trajectory.policy_mask)
+        if len(rows) == 1:
+            return [self]
+        samples, begin = [], 0
+        for row in rows:
+            mask = row.policy_mask
+            end = begin + len(mask)
+            share = sum(mask) / max(1, whole) if mean_of_trajectory else 1.0
+            values = None if self.values is None else self.values.part(begin, end)
+            samples.append(TrainSample(row, self.advantages[begin:end] * share, values, begin))
+            begin = end
+        return samples
 
 
 def loss_tensors(samples: Sequence[TrainSample]) -> Tensors:
@@ -37,14 +62,14 @@ def loss_tensors(samples: Sequence[TrainSample]) -> Tensors:
     For no samples, the result is one masked row.
 
     Returns:
-        advantages of shape (B, T); group and member of each row; with a critic also old_values,
+        advantages of shape (B, T); group, member and begin of each row; with a critic also old_values,
         returns and value_mask of shape (B, T + 1).
     """
     tensors = {"advantages": padded([sample.advantages for sample in samples] or [torch.zeros(1)], 0.0, torch.float32)}
     targets = [sample.values for sample in samples if sample.values is not None]
     nothing = [torch.zeros(2)]
     return tensors | {
-        IDENTITY: torch.tensor([[s.trajectory.group, s.trajectory.member] for s in samples], dtype=torch.long),
+        IDENTITY: torch.tensor([[s.trajectory.group, s.trajectory.member, s.begin] for s in samples], dtype=torch.long),
         "old_values": padded([t.old for t in targets] or nothing, 0.0, torch.float32),
         "returns": padded([t.returns for t in targets] or nothing, 0.0, torch.float32),
         "value_mask": padded([t.mask for t in targets] or nothing, 0.0, torch.float32),
@@ -80,5 +105,5 @@ def items_at(items: Sequence[Any], places: Sequence[int]) -> list[Any]:
 
 
 def length_of(trajectory: Trajectory) -> int:
-    """Return the number of tokens of a trajectory, including the prompt."""
-    return len(trajectory.prompt) + len(trajectory.completion)
+    """Return the number of tokens of a trajectory, including the prompts of its rows."""
+    return sum(len(row.prompt) + len(row.completion) for row in trajectory.rows)

@@ -26,6 +26,16 @@ class ValueTargets:
     returns: torch.Tensor
     mask: torch.Tensor
 
+    def part(self, begin: int, end: int) -> ValueTargets:
+        """Return the targets of completion tokens `begin` to `end` as a row of its own.
+
+        Its final state has a target only at the end of the trajectory. Otherwise that state begins
+        the next row.
+        """
+        if end == len(self.old) - 1:
+            return ValueTargets(self.old[begin:], self.returns[begin:], self.mask[begin:])
+        return ValueTargets(*(torch.cat([each[begin:end], each.new_zeros(1)]) for each in (self.old, self.returns, self.mask)))
+
 
 def value_targets(
     trajectories: Sequence[Trajectory], values: Sequence[torch.Tensor], advantages: torch.Tensor, after_turns: bool

@@ -38,6 +38,7 @@ class Words:
     """A dialogue in which an observation of n letters is n tokens."""
 
     stop_tokens = (STOP,)
+    rewrites = compacts = False
 
     def prompt(self, observation: str) -> list[int]:
         return [1] * len(observation)

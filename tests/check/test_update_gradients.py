@@ -42,6 +42,13 @@ CASES: dict[str, dict[str, Any]] = {
     "vespo": {"loss": "vespo", "importance_correction": "behaviour"},
     "luspo": {**GSPO, "loss": "luspo", "importance_correction": "sequence_truncated", "importance_cap": 1.1},
 }
+ROWS: dict[str, dict[str, Any]] = {
+    "mean over tokens": {"entropy_coefficient": 0.5},
+    "mean over trajectories": {"loss_aggregation": "trajectory", "dual_clip": 1.25, "clip_high": 0.1},
+    "constant length": {"loss_aggregation": "constant", "kl_coefficient": 0.5, "kl_in": "loss"},
+    "ppo": CASES["ppo"],
+}
+"""Cases with episodes of several rows."""
 
 
 class Recorder:
@@ -65,19 +72,30 @@ class Recorder:
 
 @pytest.mark.parametrize("case", CASES)
 def test_updates_have_the_gradients_of_the_formulas(case: str, policy: str, tmp_path: Path) -> None:
-    experiment = small_experiment(**{"mini_batches": 2, "micro_batches": 3, "epochs": 2, **CASES[case]})
-    trainer = trainer_of(experiment, policy, tmp_path)
+    check_gradients(CASES[case], recorded_trajectories(policy, 0), policy, tmp_path)
+
+
+@pytest.mark.parametrize("case", ROWS)
+def test_an_episode_of_several_rows_has_the_weight_of_one(case: str, policy: str, tmp_path: Path) -> None:
+    batch = recorded_trajectories(policy, 0, rows=True)
+    assert {len(t.rows) for t in batch} >= {1, 2, 3}
+    check_gradients(ROWS[case], batch, policy, tmp_path)
+
+
+def check_gradients(fields: dict[str, Any], batch: list[Trajectory], policy: str, folder: Path) -> None:
+    experiment = small_experiment(**{"mini_batches": 2, "micro_batches": 3, "epochs": 2, **fields})
+    trainer = trainer_of(experiment, policy, folder)
     # In float32 the two differ by 1e-5 from rounding alone, which would hide small mistakes.
     for model in (trainer.model, trainer.ref_model, trainer.critic and trainer.critic.model):
         if model is not None:
             model.double()
     recorder = Recorder(trainer)
-    train(trainer, RecordedBatches(policy), 1)
+    train(trainer, RecordedBatches(policy, batch=batch), 1)
     assert len(recorder.updates) == 4
     models = {"policy": AutoModelForCausalLM.from_pretrained(policy, dtype=torch.float64).eval()}
     if trainer.critic:
         models["critic"] = deepcopy(trainer.critic.model).double()
-    expected = reference_updates(recorded_trajectories(policy, 0), experiment.algorithm, models, recorder)
+    expected = reference_updates(batch, experiment.algorithm, models, recorder)
     for update, gradients in zip(recorder.updates, expected, strict=True):
         for which, reference in gradients.items():
             ours = torch.cat([update[which][1][name].flatten() for name in reference])
@@ -91,6 +109,8 @@ def test_updates_have_the_gradients_of_the_formulas(case: str, policy: str, tmp_
 
 def distributions(model: Any, t: Trajectory) -> torch.Tensor:
     """Log-probabilities of all tokens at the policy's places. Shape (policy tokens, vocabulary)."""
+    if len(t.rows) > 1:
+        return torch.cat([distributions(model, row) for row in t.rows])
     logps = torch.log_softmax(model(input_ids=torch.tensor([t.prompt + t.completion])).logits[0], dim=-1)
     return logps[len(t.prompt) - 1 : -1][torch.tensor(t.policy_mask).bool()]
 
@@ -101,6 +121,9 @@ def log_probabilities(model: Any, t: Trajectory) -> torch.Tensor:
 
 
 def values_of(critic: Any, t: Trajectory) -> torch.Tensor:
+    if len(t.rows) > 1:
+        *earlier, last = [values_of(critic, row) for row in t.rows]
+        return torch.cat([*(values[:-1] for values in earlier), last])
     ids = torch.tensor([t.prompt + t.completion])
     return critic(ids, torch.ones_like(ids))[0, len(t.prompt) - 1 :]
 

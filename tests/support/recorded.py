@@ -31,8 +31,11 @@ def small_experiment(lora: dict[str, int] | None = None, **algorithm: Any) -> Ex
     return load_recipe("textcraft", {**overrides, "policy.lora": lora, "rollout.tasks_per_step": GROUPS, "rollout.group_size": MEMBERS})
 
 
-def recorded_trajectories(policy: str, seed: int, noise: float = 0.2, step: int = 0) -> list[Trajectory]:
-    """GROUPS x MEMBERS trajectories whose sampled log-probabilities are the policy's own plus noise, so that ratios are clipped."""
+def recorded_trajectories(policy: str, seed: int, noise: float = 0.2, step: int = 0, rows: bool = False) -> list[Trajectory]:
+    """GROUPS x MEMBERS trajectories whose sampled log-probabilities are the policy's own plus noise, so that ratios are clipped.
+
+    With `rows` about half of the later turns have a context of their own.
+    """
     random = Random(f"{seed} {step}")
     model = AutoModelForCausalLM.from_pretrained(policy, dtype=torch.float32).eval()
     size = model.config.vocab_size
@@ -47,6 +50,8 @@ def recorded_trajectories(policy: str, seed: int, noise: float = 0.2, step: int 
                 answer = [random.randrange(size) for _ in range(random.randint(1, 6))] if place + 1 < number else []
                 reward = random.choice([0.0, 0.25]) if place + 1 < number else float(random.random() < 0.5)
                 t.turns.append(Turn(tokens, [], "look", random.choice("abc"), answer, reward, policy_version=OLDER))
+                if rows and place and random.random() < 0.5:
+                    t.turns[-2].observation_tokens, t.turns[-1].context = [], [random.randrange(size) for _ in range(random.randint(2, 8))]
             t.outcome = random.choice([Outcome.SUCCESS, Outcome.FINISHED, Outcome.TRUNCATED])
             made.append(with_probabilities(t, model, random, noise))
     return made
@@ -55,11 +60,12 @@ def recorded_trajectories(policy: str, seed: int, noise: float = 0.2, step: int 
 @torch.no_grad()
 def with_probabilities(trajectory: Trajectory, model: Any, random: Random, noise: float) -> Trajectory:
     """Fills in the log-probabilities of the policy's tokens."""
-    tokens, begin = torch.tensor([trajectory.prompt + trajectory.completion]), len(trajectory.prompt)
-    logps = torch.log_softmax(model(input_ids=tokens).logits[0, :-1], dim=-1).gather(1, tokens[0, 1:].unsqueeze(1)).squeeze(1)
-    for turn, end in zip(trajectory.turns, trajectory.turn_ends, strict=True):
-        place = begin - 1 + end + 1 - len(turn.tokens)
-        turn.log_probabilities = [float(logps[place + i]) + random.gauss(0, noise) for i in range(len(turn.tokens))]
+    for row in trajectory.rows:
+        tokens, begin = torch.tensor([row.prompt + row.completion]), len(row.prompt)
+        logps = torch.log_softmax(model(input_ids=tokens).logits[0, :-1], dim=-1).gather(1, tokens[0, 1:].unsqueeze(1)).squeeze(1)
+        for turn, end in zip(row.turns, row.turn_ends, strict=True):
+            place = begin - 1 + end + 1 - len(turn.tokens)
+            turn.log_probabilities = [float(logps[place + i]) + random.gauss(0, noise) for i in range(len(turn.tokens))]
     return trajectory
 
 

@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from configs.infrastructure import InfraSettings
 from configs.recipe import load_recipe
 from environments.registry import load_world
@@ -35,6 +37,7 @@ def small_job(policy: str, folder: Path, environment_url: str, fields: dict[str,
         folder=folder,
         environment_urls=[environment_url],
         instruction=None,
+        tools=msgspec.to_builtins(load_world("textcraft").tools),
         train_tasks=list(load_world("textcraft").tasks("wood-train"))[:6],
         engine_memory_fraction=0.3,
         engine_cpu_cache_gb=1,

@@ -1,0 +1,81 @@
+"""A tiny model learns by tool calls: from the expert's demonstrations, then by RL, with the same tokens everywhere."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import pytest
+from transformers import AutoTokenizer
+
+from configs.collection import Collection, Source
+from configs.experiment import Rollout
+from configs.infrastructure import InfraSettings
+from environments.protocol import WorldInfo
+from environments.registry import load_world
+from tasks.agents.agent_factory import open_agent
+from tasks.agents.chat_format import ChatFormat
+from tasks.rollout.collect_to_disk import collect_to_disk
+from tasks.rollout.resumable_writer import ResumableTrajectoryWriter
+from tasks.rollout.trajectory import Outcome
+from tasks.rollout.trajectory_parquet import read_trajectories
+from tasks.starter.starting_model import build_model
+from tasks.training.task_order import evaluation_plans
+from tests.support.playing import starting
+from tests.support.shipped_templates import template_of, tokenizer_with
+from tests.support.small_training import STEPS, train
+from tests.support.tiny_policy import TINY
+
+FIELDS = {
+    "policy.action_format": "tools",
+    "rollout.engine": "transformers",
+    "rollout.tasks_per_step": 2,
+    "rollout.trajectory_tokens": 8192,
+    "rollout.turn_tokens": 24,
+}
+
+
+def tool_policy(folder: Path) -> str:
+    """Saves a tiny random policy with the chat template of Qwen2.5."""
+    tokenizer = tokenizer_with(template_of("qwen2_5"))
+    tokenizer.pad_token = tokenizer.eos_token
+    build_model(TINY, tokenizer, 0).save_pretrained(folder)  # type: ignore[arg-type]
+    tokenizer.save_pretrained(folder)
+    return str(folder)
+
+
+@pytest.mark.slow
+def test_a_model_is_trained_by_tool_calls(tmp_path: Path, state_dir: Path) -> None:
+    world, policy = load_world("textcraft"), tool_policy(tmp_path / "policy")
+    rollout = Rollout(trajectory_tokens=8192, turn_tokens=512)
+    source = Source(kind="oracle", action_format="tools", tokenizer=policy, instruction=False)
+    collection = Collection(environment="textcraft", source=source, tasks="wood-train", horizon=20, rollout=rollout)  # type: ignore[arg-type]
+    with (
+        starting("textcraft", state_dir) as start,
+        open_agent(collection, WorldInfo("textcraft", world.version, "", {}, tools=[*world.tools])) as agent,
+    ):
+        writer = ResumableTrajectoryWriter(tmp_path / "demonstrations", {}, 1)
+        collect_to_disk(collection, evaluation_plans(list(world.tasks("wood-train"))[:8], 1, 0), agent, [start().url], writer)
+
+    form = ChatFormat(AutoTokenizer.from_pretrained(policy), "tools", None, tools=world.tools)
+    demonstrated = [t for part in (tmp_path / "demonstrations").glob("part-*.parquet") for t in read_trajectories(part)]
+    assert {t.outcome for t in demonstrated} == {Outcome.SUCCESS}
+    assert all(form.action(turn.tokens) == turn.action for t in demonstrated for turn in t.turns)
+
+    cloning = {"algorithm.name": "sft", "algorithm.trajectories": str(tmp_path / "demonstrations")}
+    (tmp_path / "cloned").mkdir()
+    cloned = train(policy, tmp_path / "cloned", state_dir, InfraSettings(), {**FIELDS, **cloning})
+    assert cloned[-1].metrics["update/loss"] < cloned[0].metrics["update/loss"]
+
+    checkpoint = str(tmp_path / "cloned" / "checkpoints" / f"step-{STEPS:06d}")
+    (tmp_path / "trained").mkdir()
+    trained = train(checkpoint, tmp_path / "trained", state_dir, InfraSettings(), FIELDS)
+    assert [event.step for event in trained] == list(range(1, STEPS + 1))
+    for step in range(1, STEPS + 1):
+        for trajectory in read_trajectories(tmp_path / "trained" / "rollouts" / f"step-{step:06d}.parquet"):
+            tokens = trajectory.prompt
+            assert tokens == form.prompt(trajectory.first_observation)
+            for turn in trajectory.turns:
+                assert turn.malformed or form.action(turn.tokens) == turn.action
+                assert turn.observation_tokens in ([], form.reply(turn.observation, turn.tokens))
+                assert all(math.isfinite(x) for x in turn.log_probabilities)
