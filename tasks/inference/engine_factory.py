@@ -15,7 +15,8 @@ def start_engine(
     experiment: Experiment,
     policy: str,
     *,
-    distributed: bool,
+    rank: int = 0,
+    ranks: int = 1,
     gpu_memory_fraction: float,
     sleep_mode: bool = False,
     cpu_cache_gb: int,
@@ -28,7 +29,8 @@ def start_engine(
     Args:
         experiment: The recipe.
         policy: Hugging Face name or folder.
-        distributed: Whether this is one of several processes that each start their own engine.
+        rank: Number of this process, from 0.
+        ranks: Number of processes that each start their own engine, or share the servers.
         gpu_memory_fraction: Fraction of the GPU's memory for vLLM.
         sleep_mode: Whether vLLM in this process can free its memory temporarily.
         cpu_cache_gb: KV cache of vLLM on a CPU, in GiB.
@@ -53,13 +55,20 @@ def start_engine(
             from tasks.inference.weight_transfer import WeightTransfer
 
             transfer = WeightTransfer(LOAD_S)
-        return VllmPoolEngine(urls, request_seconds=experiment.rollout.request_seconds, weights_folder=weights_folder, transfer=transfer)
+        return VllmPoolEngine(
+            urls,
+            request_seconds=experiment.rollout.request_seconds,
+            weights_folder=weights_folder,
+            transfer=transfer,
+            rank=rank,
+            ranks=ranks,
+        )
     return local_engine(
         experiment.rollout,
         experiment.policy.dtype,
         policy,
         lora=experiment.policy.lora,
-        distributed=distributed,
+        distributed=ranks > 1,
         gpu_memory_fraction=gpu_memory_fraction,
         sleep_mode=sleep_mode,
         cpu_cache_gb=cpu_cache_gb,

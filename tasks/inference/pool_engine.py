@@ -57,6 +57,8 @@ class VllmPoolEngine:
         request_seconds: float = 60.0,
         weights_folder: Path | None = None,
         transfer: WeightTransfer | None = None,
+        rank: int = 0,
+        ranks: int = 1,
     ) -> None:
         """Query every server for its model.
 
@@ -68,6 +70,8 @@ class VllmPoolEngine:
                 folder works, preferably in memory (/dev/shm, the default if it exists). On many
                 machines it must be shared.
             transfer: Sends new weights to the servers instead of the folder.
+            rank: Number of this process, from 0.
+            ranks: Number of processes that use the servers at the same time, with one engine each.
 
         Raises:
             EngineError: A server does not answer or is not a usable vLLM server, or the servers
@@ -75,7 +79,8 @@ class VllmPoolEngine:
         """
         if not urls:
             raise EngineError("no URL of a vLLM server was given")
-        self.pool = ServerPool(urls, request_seconds)
+        self.pool = ServerPool(urls, request_seconds, rank)
+        self._ranks = ranks
         # swept by the next engine if this process is killed
         self._folder = OwnedFolder("weights-", weights_folder or memory_folder())
         self._loads = 0
@@ -88,8 +93,12 @@ class VllmPoolEngine:
 
     @property
     def kv_cache_tokens(self) -> int | None:
-        """Capacity of all running servers' KV caches in tokens, None if one does not report it."""
-        return self.pool.kv_cache_tokens
+        """This process's share of the KV caches of all running servers, in tokens.
+
+        None if a server does not report its capacity.
+        """
+        capacity = self.pool.kv_cache_tokens
+        return None if capacity is None else capacity // self._ranks
 
     @property
     def progress(self) -> int | None:

@@ -121,9 +121,14 @@ class ServerPool:
         loaded: Weights loaded last. None while the servers have their initial weights.
     """
 
-    def __init__(self, urls: Sequence[str], request_seconds: float) -> None:
-        """Create one replica per URL. The arguments are those of `VllmPoolEngine`."""
+    def __init__(self, urls: Sequence[str], request_seconds: float, rank: int = 0) -> None:
+        """Create one replica per URL. The arguments are those of `VllmPoolEngine`.
+
+        The order begins with another server in each process, and `route` follows it.
+        """
         self.request_seconds = request_seconds
+        first = rank % len(urls)
+        urls = [*urls[first:], *urls[:first]]
         self.replicas = [Replica(VllmClient(present_url(url), request_seconds), url) for url in urls]
         self.loaded: Loaded | None = None
         self._routes: weakref.WeakKeyDictionary[Any, Replica] = weakref.WeakKeyDictionary()
@@ -170,7 +175,8 @@ class ServerPool:
         """Return the server of a session, or None if all servers are down.
 
         A session keeps its server. A new session, or one whose server is down, gets the running
-        server with the fewest sessions and requests.
+        server with the fewest sessions of this process. A request without a session gets the one
+        with the fewest requests of those.
         """
         self._start_health_checks()
         replica = self._routes.get(session) if session is not None else None
@@ -179,7 +185,8 @@ class ServerPool:
         up = [each for each in self.replicas if not each.down]
         if not up:
             return None
-        best = min(up, key=lambda each: (len(each.sessions), each.requests))
+        # in a tie the first one, so that the processes together fill all servers evenly
+        best = min(up, key=lambda each: (len(each.sessions), each.requests if session is None else 0))
         if session is not None:
             if replica is not None:
                 replica.sessions.discard(session)

@@ -58,7 +58,8 @@ class RolloutWorker:
         self.engine = start_engine(
             experiment,
             job.policy,
-            distributed=self.processes.num_processes > 1,
+            rank=self.processes.process_index,
+            ranks=self.processes.num_processes,
             gpu_memory_fraction=job.engine_memory_fraction,
             sleep_mode=job.engine_sleep,
             cpu_cache_gb=job.engine_cpu_cache_gb,

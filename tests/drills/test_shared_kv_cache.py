@@ -1,0 +1,77 @@
+"""Four trainer processes share the KV caches of two vLLM servers without overfilling them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+import requests
+from prometheus_client.parser import text_string_to_metric_families
+
+from configs.infrastructure import InfraSettings
+from tasks.inference.launch_command import command
+from tasks.inference.token_guard import authorization, share_token
+from tasks.inference.vllm_cpu import BLOCK_TOKENS
+from tasks.provision.local import LocalServer
+from tasks.rollout.trajectory_parquet import read_trajectories
+from tests.support.counting_servers import ROOT
+from tests.support.small_training import STEPS, train
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+
+TOKENS, BLOCKS = 512, 48
+"""Tokens of a trajectory at most, and blocks of 32 tokens in each server's cache: three such trajectories."""
+
+
+@pytest.fixture(scope="module")
+def servers(policy: str, state_dir: Path) -> Iterator[list[LocalServer]]:
+    words = command(policy, context_length=TOKENS, max_num_seqs=64, dtype="float32", gpu_memory_fraction=0.3, cpu_cache_gb=1)
+    share_token()
+    with ExitStack() as stack:
+        started = []
+        for number in range(2):
+            server = LocalServer(
+                f"vllm-small-{number}",
+                [*words, "--num-gpu-blocks-override", str(BLOCKS)],
+                state_dir=state_dir,
+                environment={"PYTHONPATH": str(ROOT)},
+                start_deadline_s=280,
+            )
+            stack.callback(server.end)
+            server.start()
+            started.append(server)
+        yield started
+
+
+def counters(server: LocalServer) -> dict[str, float]:
+    page = requests.get(f"{server.url}/metrics", headers=authorization(), timeout=60).text
+    return {sample.name: sample.value for family in text_string_to_metric_families(page) for sample in family.samples}
+
+
+def evictable(folder: Path) -> int:
+    """Tokens of earlier turns that the episodes continued, in whole blocks: the cache's hits if it evicts none of them.
+
+    The engine does not compute the last token that it samples.
+    """
+    found = 0
+    for file in (folder / "rollouts").glob("*.parquet"):
+        for trajectory in read_trajectories(file):
+            length = len(trajectory.prompt)
+            for turn in trajectory.turns[:-1]:
+                found += (length + len(turn.tokens) - 1) // BLOCK_TOKENS * BLOCK_TOKENS
+                length += len(turn.tokens) + len(turn.observation_tokens)
+    return found
+
+
+def test_four_ranks_do_not_overfill_the_caches_of_two_servers(
+    servers: list[LocalServer], policy: str, tmp_path: Path, state_dir: Path
+) -> None:
+    fields = {"rollout.tasks_per_step": 8, "rollout.trajectory_tokens": TOKENS, "rollout.max_concurrent_episodes": 32}
+    done = train(policy, tmp_path, state_dir, InfraSettings(trainer_processes=4), fields, [server.url for server in servers])
+    assert len(done) == STEPS
+    assert {event.metrics["rollout/failed"] for event in done} == {0}
+    counted = [counters(server) for server in servers]
+    assert [each["vllm:num_preemptions_total"] for each in counted] == [0, 0]
+    assert sum(each["vllm:prefix_cache_hits_total"] for each in counted) >= evictable(tmp_path) > 0
