@@ -65,8 +65,8 @@ class FairShares:
             client: (address, space, name).
 
         Returns:
-            The client that it counts as, and the session to end for it, if any. None: no session is
-            available now.
+            The client that it counts as, and the session to end for it at once, if any. None: no
+            session is available now.
         """
         client = self._known(client)
         freed = None
@@ -74,7 +74,6 @@ class FairShares:
             if (freed := self._reclaimable(client)) is None:
                 self._waiting[client] = self._clock()
                 return None
-            self._remove(freed)
         elif self._others_wait(client):
             return None
         self._waiting.pop(client, None)
@@ -98,8 +97,17 @@ class FairShares:
             used[session] = None
 
     def ended(self, session: Session) -> None:
-        """Free the session's place. A second call does nothing."""
-        self._remove(session)
+        """Free the session's place."""
+        for sessions in (self._unused, self._used):
+            if (mine := sessions.get(session.client)) is not None:
+                mine.pop(session, None)
+                if not mine:
+                    del sessions[session.client]
+        self.count -= 1
+        for counts, key in ((self._by_client, session.client), (self._by_address, _address(session.client))):
+            counts[key] -= 1
+            if not counts[key]:
+                del counts[key]
 
     def _known(self, client: str) -> str:
         address, _, name = client.partition(" ")
@@ -107,24 +115,6 @@ class FairShares:
             return client
         names = sum(other.startswith(f"{address} ") for other in self._by_client) if len(self._by_client) >= MOST_NAMES else 0
         return client if names < MOST_NAMES else f"{address} "
-
-    def _remove(self, session: Session) -> None:
-        if session.place_free:
-            return
-        session.place_free = True
-        for sessions in (self._unused, self._used):
-            if (mine := sessions.get(session.client)) is not None:
-                mine.pop(session, None)
-                if not mine:
-                    del sessions[session.client]
-        self._drop(session.client)
-
-    def _drop(self, client: str) -> None:
-        self.count -= 1
-        for counts, key in ((self._by_client, client), (self._by_address, _address(client))):
-            counts[key] -= 1
-            if not counts[key]:
-                del counts[key]
 
     def _richest(self, client: str) -> str:
         """Return the client with the most sessions at the address with the most sessions.

@@ -44,7 +44,6 @@ class Session:
         id, number: Its random names in our dialect and in AgentGym's.
         key: The client's key of the create request, if any.
         client: The client that it counts for. See `FairShares`.
-        place_free: Whether it no longer counts for the client.
         environment: The environment of the session.
         lease_s: Seconds that it outlives its last request.
         touched: Time of the last request in seconds.
@@ -56,7 +55,7 @@ class Session:
     """
 
     __slots__ = (
-        "action", "client", "environment", "expires", "id", "key", "last", "lease_s", "lock", "number", "place_free", "touched", "turn",
+        "action", "client", "environment", "expires", "id", "key", "last", "lease_s", "lock", "number", "touched", "turn",
     )  # fmt: skip
 
     environment: Environment
@@ -66,7 +65,6 @@ class Session:
         self.number = secrets.randbelow(NUMBERS)
         self.key = key
         self.client = client
-        self.place_free = False
         self.lease_s = lease_s
         self.touched = self.expires = math.inf
         self.turn = 0
