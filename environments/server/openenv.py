@@ -25,6 +25,7 @@ from environments.server.answers import answer, body_of, decode, encode
 from environments.server.dispatcher import Dispatcher
 from environments.server.errors import RequestError
 from environments.server.guard import client_of
+from environments.tools import ANY_ACTION, ToolCallError, action_of
 
 Endpoint = Callable[[Request], Awaitable[Response]]
 PATHS = {"/reset": "post", "/step": "post", "/state": "get", "/metadata": "get", "/schema": "get", "/mcp": "post"}
@@ -70,6 +71,20 @@ class ActionData(msgspec.Struct, forbid_unknown_fields=True):
     metadata: dict[str, Any] = {}
 
 
+class CallData(msgspec.Struct):
+    """An action that calls a tool."""
+
+    tool_name: str
+    arguments: dict[str, Any] = {}
+
+
+class CallParameters(msgspec.Struct):
+    """Parameters of the JSON-RPC method tools/call."""
+
+    name: str
+    arguments: dict[str, Any] = {}
+
+
 class StepBody(msgspec.Struct):
     """Body of POST /step."""
 
@@ -95,18 +110,29 @@ class Tasks(msgspec.Struct):
 class Episode:
     """The session of one client."""
 
-    def __init__(self, dispatcher: Dispatcher, client: str) -> None:
+    def __init__(self, dispatcher: Dispatcher, client: str, session: str = "") -> None:
+        """
+        Args:
+            dispatcher: Performs the operations.
+            client: The client. See `client_of`.
+            session: Id of an open session. Empty: `open` opens one.
+        """
+        self.session = session
         self._dispatcher, self._client = dispatcher, client
         self._world = dispatcher.sessions.world
-        self._session = ""
         self._episode_id: str | None = None
-        self._steps = 0
-        self.lease_s = 0.0
 
     @property
     def state(self) -> dict[str, Any]:
         """The protocol's state: the name of the episode and the number of steps."""
-        return {"episode_id": self._episode_id, "step_count": self._steps}
+        session = self._dispatcher.sessions.get(self.session)
+        return {"episode_id": self._episode_id, "step_count": session.turn if session else 0}
+
+    @property
+    def lease_s(self) -> float:
+        """Seconds that the session outlives its last message."""
+        session = self._dispatcher.sessions.get(self.session)
+        return session.lease_s if session else 0.0
 
     async def open(self) -> None:
         """Open the session.
@@ -114,8 +140,7 @@ class Episode:
         Raises:
             RequestError: 503 all sessions are in use, 500 the world failed.
         """
-        reply = await self._perform("create", None, None, None, False, self._client)
-        self._session, self.lease_s = reply.session or "", reply.lease_s or 0.0
+        self.session = (await self._perform("create", None, None, None, False, self._client)).session or ""
 
     async def reset(self, data: Mapping[str, Any]) -> dict[str, Any]:
         """Begin an episode and return its observation."""
@@ -123,20 +148,58 @@ class Episode:
         tasks = _tasks(self._world, asked.split)
         seed = random.randrange(len(tasks)) if asked.seed is None else asked.seed
         index = seed % len(tasks) if asked.index is None else _place(asked.index, len(tasks))
-        begun = await self._perform("reset", self._session, tasks[index])
-        self._episode_id, self._steps = asked.episode_id or f"{self._session[:8]}-{tasks[index]}", 0
-        return _observed(begun, {"split": asked.split, "index": index})
+        begun = await self._perform("reset", self.session, tasks[index])
+        self._episode_id = asked.episode_id or f"{self.session[:8]}-{tasks[index]}"
+        return _observed(begun, {"text": begun.observation})
 
     async def step(self, data: Mapping[str, Any]) -> dict[str, Any]:
-        """Perform an action and return its observation."""
-        stepped = await self._perform("step", self._session, None, _converted(data, ActionData).action)
-        self._steps += 1
-        return _observed(stepped, {"refused": True} if stepped.refused else {})
+        """Perform an action, which may be a tool call, and return its observation."""
+        match data.get("type"):
+            case "list_tools":
+                return {"observation": {"tools": _tools_of(self._world, "input_schema")}, "reward": None, "done": False}
+            case "call_tool":
+                call = _converted(data, CallData)
+                called = await self._call(call.tool_name, call.arguments)
+                return _observed(called, {"tool_name": call.tool_name, "result": called.observation, "error": None})
+        stepped = await self._perform("step", self.session, None, _converted(data, ActionData).action)
+        return _observed(stepped, {"text": stepped.observation})
+
+    async def json_rpc(self, request: Mapping[str, Any]) -> dict[str, Any]:
+        """Answer a request about tools, or one that opens or closes the session."""
+        answered: dict[str, Any] = {"jsonrpc": "2.0", "id": request.get("id")}
+        try:
+            match request.get("method"):
+                case "tools/list":
+                    result: dict[str, Any] = {"tools": _tools_of(self._world, "inputSchema")}
+                case "tools/call":
+                    call = _converted(request.get("params"), CallParameters)
+                    called = await self._call(call.name, call.arguments)
+                    text = {"type": "text", "text": called.observation}
+                    outcome = {"reward": called.reward, "done": called.done}
+                    result = {"content": [text], "isError": called.refused, "structuredContent": outcome, "data": called.observation}
+                case "openenv/session/create":
+                    await self.open()
+                    result = {"session_id": self.session}
+                case "openenv/session/close":
+                    await self.close()
+                    result = {"session_id": self.session, "closed": True}
+                case _:
+                    return {**answered, "error": {"code": -32601, "message": "the methods are tools/list and tools/call"}}
+        except RequestError as refusal:
+            return {**answered, "error": {"code": -32602 if refusal.status == 422 else -32000, "message": refusal.error.message}}
+        return {**answered, "result": result}
 
     async def close(self) -> None:
         """End the session, if it is open."""
-        if self._dispatcher.sessions.get(self._session) is not None:
-            await self._dispatcher.perform("close", [(self._session,)], self._client, _stays)
+        if self._dispatcher.sessions.get(self.session) is not None:
+            await self._dispatcher.perform("close", [(self.session,)], self._client, _stays)
+
+    async def _call(self, name: str, arguments: Mapping[str, Any]) -> Reply:
+        """Perform a tool call. A call that fits no tool is refused, as the world refuses an action."""
+        try:
+            return await self._perform("step", self.session, None, action_of(self._world.tools, name, arguments))
+        except ToolCallError as wrong:
+            return Reply(status=200, observation=str(wrong), reward=0.0, done=False, refused=True)
 
     async def _perform(self, operation: str, *call: Any) -> Reply:
         [reply] = await self._dispatcher.perform(operation, [call], self._client, _stays)
@@ -176,7 +239,13 @@ def _handlers(dispatcher: Dispatcher) -> dict[str, Endpoint]:
         raise RequestError(409, "episode_over", "no episode has begun: over HTTP there are no sessions, so play over /ws")
 
     async def call_tool(request: Request) -> Response:
-        return answer(encode(_json_rpc(await body_of(request))))
+        try:
+            asked = decode(_object, await body_of(request))
+        except RequestError as refusal:
+            return answer(encode({"jsonrpc": "2.0", "id": None, "error": {"code": -32700, "message": refusal.error.message}}))
+        params = asked.get("params")
+        session = params.get("session_id") if isinstance(params, dict) else None
+        return answer(encode(await Episode(dispatcher, client_of(request), str(session or "")).json_rpc(asked)))
 
     def page(content: Any) -> Endpoint:
         encoded = encode(content)
@@ -235,9 +304,10 @@ def _task_routes(world: World) -> list[Route]:
 async def _play(dispatcher: Dispatcher, socket: WebSocket) -> None:
     """Serve a socket until its client leaves, closes the session or lets the lease run out."""
     await socket.accept()
-    episode = Episode(dispatcher, client_of(socket))
+    attached = socket.query_params.get("session_id", "")
+    episode = Episode(dispatcher, client_of(socket), attached)
     try:
-        await episode.open()
+        await (dispatcher.sessions.find(attached) if attached else episode.open())
         while (message := await asyncio.wait_for(socket.receive(), episode.lease_s))["type"] == "websocket.receive":
             reply = await _replied(episode, message.get("text") or message.get("bytes") or "")
             if reply is None:
@@ -249,7 +319,8 @@ async def _play(dispatcher: Dispatcher, socket: WebSocket) -> None:
     except (TimeoutError, WebSocketDisconnect):
         pass
     finally:
-        await episode.close()
+        if not attached:
+            await episode.close()
         with contextlib.suppress(WebSocketDisconnect, RuntimeError):  # the client may have closed it
             await socket.close()
 
@@ -270,7 +341,7 @@ async def _replied(episode: Episode, text: str | bytes) -> dict[str, Any] | None
             case "state":
                 return {"type": "state", "data": episode.state}
             case "mcp":
-                return {"type": "mcp", "data": _json_rpc(encode(message.data))}
+                return {"type": "mcp", "data": await episode.json_rpc(message.data)}
             case "close":
                 return None
             case unknown:
@@ -291,16 +362,10 @@ def _error(refusal: RequestError) -> dict[str, Any]:
     return {"type": "error", "data": data}
 
 
-def _json_rpc(body: bytes) -> dict[str, Any]:
-    """Return the answer to a JSON-RPC request for the tools. These worlds have none."""
-    try:
-        request = decode(_object, body)
-    except RequestError as refusal:
-        return {"jsonrpc": "2.0", "id": None, "error": {"code": -32700, "message": refusal.error.message}}
-    answered: dict[str, Any] = {"jsonrpc": "2.0", "id": request.get("id")}
-    if request.get("method") == "tools/list":
-        return {**answered, "result": {"tools": []}}
-    return {**answered, "error": {"code": -32601, "message": "the world has no tools; perform actions by step"}}
+def _tools_of(world: World, schema: str) -> list[dict[str, Any]]:
+    """Return the world's tools. A world that declares none has no tools, only the field `action`."""
+    functions = [tool.schema["function"] for tool in world.tools if tool is not ANY_ACTION]
+    return [{"name": each["name"], "description": each["description"], schema: each["parameters"]} for each in functions]
 
 
 def _either(session_field: str, theirs: Endpoint, ours: Endpoint) -> Endpoint:
@@ -320,9 +385,9 @@ def _either(session_field: str, theirs: Endpoint, ours: Endpoint) -> Endpoint:
     return endpoint
 
 
-def _observed(reply: Reply, metadata: dict[str, Any]) -> dict[str, Any]:
-    observation = {"text": reply.observation, "metadata": metadata}
-    return {"observation": observation, "reward": reply.reward, "done": bool(reply.done), "metadata": metadata}
+def _observed(reply: Reply, observation: dict[str, Any]) -> dict[str, Any]:
+    metadata = {"refused": True} if reply.refused else {}
+    return {"observation": {**observation, "metadata": metadata}, "reward": reply.reward, "done": bool(reply.done), "metadata": metadata}
 
 
 def _tasks(world: World, split: str) -> Any:
@@ -338,7 +403,7 @@ def _place(index: int | None, length: int) -> int:
     return index
 
 
-def _converted(data: Mapping[str, Any], kind: type[Any]) -> Any:
+def _converted(data: object, kind: type[Any]) -> Any:
     try:
         return msgspec.convert(data, kind)
     except msgspec.ValidationError as wrong:

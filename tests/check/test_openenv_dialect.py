@@ -19,12 +19,13 @@ from websockets.sync.client import ClientConnection, connect
 from environments.__main__ import main
 from environments.registry import load_world
 from tests.support.counting_servers import Serve
+from tests.support.playing import starting
 from tests.support.server_requests import PATIENCE_S, eventually, open_sessions
 
 
 @contextmanager
-def opened(url: str, **headers: str) -> Iterator[ClientConnection]:
-    with connect(f"ws{url.removeprefix('http')}/ws", additional_headers=headers, open_timeout=PATIENCE_S) as socket:
+def opened(url: str, query: str = "", **headers: str) -> Iterator[ClientConnection]:
+    with connect(f"ws{url.removeprefix('http')}/ws{query}", additional_headers=headers, open_timeout=PATIENCE_S) as socket:
         yield socket
 
 
@@ -163,6 +164,54 @@ def test_the_world_openenv_plays_a_world_of_this_server(counting_server: str, mo
         assert (step.observation, step.reward, step.done) == ("Count: 80", 1.0, True)
     finally:
         episode.close()
+
+
+def test_tools_of_a_world_are_listed_and_called(textcraft: str) -> None:
+    tools = {tool["name"]: tool["inputSchema"] for tool in rpc(textcraft, "tools/list")["result"]["tools"]}
+    assert set(tools) == {tool.name for tool in load_world("textcraft").tools}
+    with opened(textcraft) as socket:
+        ask(socket, "reset", split="test", index=0)
+        listed = ask(socket, "step", type="list_tools")["data"]["observation"]["tools"]
+        assert {tool["name"]: tool["input_schema"] for tool in listed} == tools
+        called = ask(socket, "step", type="call_tool", tool_name="inventory", arguments={})["data"]
+        assert (called["observation"]["tool_name"], called["metadata"], called["done"]) == ("inventory", {}, False)
+        by_text = ask(socket, "step", action="inventory")["data"]["observation"]["text"]
+        assert called["observation"]["result"] == by_text
+        refused = ask(socket, "step", type="call_tool", tool_name="none", arguments={})["data"]
+        assert (refused["metadata"], refused["reward"]) == ({"refused": True}, 0.0)
+        asked = {"jsonrpc": "2.0", "id": 7, "method": "tools/call", "params": {"name": "inventory"}}
+        answered = ask(socket, "mcp", **asked)["data"]
+        assert (answered["id"], answered["result"]["data"], answered["result"]["isError"]) == (7, by_text, False)
+        assert ask(socket, "state")["data"]["step_count"] == 3
+    assert rpc(textcraft, "none")["error"]["code"] == -32601
+    assert rpc(textcraft, "tools/call")["error"]["code"] == -32602
+
+
+def test_a_session_of_the_tools_is_shared_by_requests_and_a_socket(textcraft: str) -> None:
+    session = rpc(textcraft, "openenv/session/create")["result"]["session_id"]
+    early = rpc(textcraft, "tools/call", session_id=session, name="inventory")
+    assert early["error"]["code"] == -32000
+    with opened(textcraft, f"?session_id={session}") as socket:
+        ask(socket, "reset", split="test", index=0)
+        called = rpc(textcraft, "tools/call", session_id=session, name="inventory")
+        assert called["result"]["structuredContent"] == {"reward": 0.0, "done": False}
+        assert ask(socket, "state")["data"]["step_count"] == 1
+    assert rpc(textcraft, "tools/call", session_id=session, name="inventory")["result"]["isError"] is False
+    assert rpc(textcraft, "openenv/session/close", session_id=session)["result"]["closed"] is True
+    assert rpc(textcraft, "tools/call", session_id=session, name="inventory")["error"]["code"] == -32000
+    with opened(textcraft, "?session_id=none") as socket:
+        assert json.loads(socket.recv(PATIENCE_S))["data"]["code"] == "SESSION_ERROR"
+
+
+def rpc(url: str, method: str, **params: str) -> Any:
+    asked = {"jsonrpc": "2.0", "id": 1, "method": method, "params": params}
+    return requests.post(f"{url}/mcp", json=asked, timeout=PATIENCE_S).json()
+
+
+@pytest.fixture(scope="module")
+def textcraft(state_dir: Path) -> Iterator[str]:
+    with starting("textcraft", state_dir) as start:
+        yield start().url
 
 
 def test_a_package_is_written_once_and_names_its_world(tmp_path: Path) -> None:
