@@ -215,7 +215,9 @@ def test_descriptions_of_world_tasks_and_health(counting_server: str) -> None:
     def get(path: str) -> Any:
         return requests.get(counting_server + path, timeout=PATIENCE_S).json()
 
-    assert get("/v1/world") == {
+    world = get("/v1/world")
+    assert [tool["name"] for tool in world.pop("tools")] == ["act"]
+    assert world == {
         "name": "counting",
         "version": "1",
         "instruction": "Reach the goal by `add N`.",
