@@ -4,6 +4,9 @@ The root span is the whole episode (agent), e.g. "textcraft 12: truncated after 
 Its children are "reset" (tool) and two spans per turn: "turn 3: craft 4 oak planks using 1 oak log"
 (chat model) and "answer 3: Crafted 4 oak planks" (tool).
 
+The assessments of a trace are "success", "score" and "refused_turns". An episode that failed for
+infrastructure has none. A session holds the episodes of one task in a run.
+
 The spans of many episodes are sent in one request, which takes 20 ms for an episode of 10 turns.
 MLflow's tracer sends each span separately and takes 150 ms.
 """
@@ -21,7 +24,7 @@ from tasks.rollout.trajectory import Outcome, Trajectory, Turn
 from tasks.tracking.store import Store
 
 if TYPE_CHECKING:
-    from mlflow.entities import Span
+    from mlflow.entities import Assessment, Span
 
 _NAME_LENGTH = 60  # maximum length of a span's name, in characters
 # A policy may write NUL characters. PostgreSQL rejects such texts and everything after them.
@@ -71,6 +74,7 @@ def log_traces(store: Store, run_id: str, trajectories: Sequence[Trajectory], ta
         time: Time at which they were recorded, in ms. The episodes end at this time.
     """
     from mlflow.entities.trace_state import TraceState
+    from mlflow.tracing.constant import TraceMetadataKey
     from mlflow.tracing.client import TracingClient
 
     tracing, ended = TracingClient(store.uri), time * 1_000_000
@@ -80,13 +84,34 @@ def log_traces(store: Store, run_id: str, trajectories: Sequence[Trajectory], ta
         stored = {trace.info.trace_id for trace in tracing.batch_get_traces(ids)}
         new = [(number, each) for number, each in part.items() if _trace_id(number) not in stored]
         tracing.log_spans(store.experiment_id, [span for number, each in new for span in _spans(number, each, tags, ended)])
-        undecided = {_trace_id(number) for number, each in new if each.outcome in (Outcome.FINISHED, Outcome.TRUNCATED)}
-        for trace in tracing.batch_get_traces(sorted(undecided)) if undecided else []:
-            # MLflow counts every root span without an error as a success. The state of the trace
-            # itself takes precedence.
-            trace.info.state = TraceState.STATE_UNSPECIFIED
-            tracing.start_trace(trace.info)
+        episodes = {_trace_id(number): each for number, each in new}
+        for trace in tracing.batch_get_traces(sorted(episodes)) if episodes else []:
+            info, each = trace.info, episodes[trace.info.trace_id]
+            if each.outcome in (Outcome.FINISHED, Outcome.TRUNCATED):
+                # MLflow counts every root span without an error as a success. The state of the
+                # trace itself takes precedence.
+                info.state = TraceState.STATE_UNSPECIFIED
+            info.trace_metadata[TraceMetadataKey.TRACE_SESSION] = f"{run_id} {each.environment} {each.task}"
+            info.assessments = _assessments(info.trace_id, each)
+            tracing.start_trace(info)
         store.client.link_traces_to_run(ids, run_id)
+
+
+def _assessments(trace_id: str, trajectory: Trajectory) -> list[Assessment]:
+    """Return what MLflow's evaluation pages show of an episode. Their ids do not change."""
+    from mlflow.entities import AssessmentSource, Feedback
+
+    t = trajectory
+    if t.outcome is Outcome.FAILED:
+        return []
+    source = AssessmentSource("CODE", t.environment)
+    refused = sum(bool(turn.refused) for turn in t.turns) / max(1, len(t.turns))
+    found: list[Assessment] = []
+    for name, value in (("success", t.outcome is Outcome.SUCCESS), ("score", t.reward), ("refused_turns", refused)):
+        feedback = Feedback(name, value, source=source, trace_id=trace_id)
+        feedback.assessment_id = f"a-{hashlib.sha256(f'{trace_id} {name}'.encode()).hexdigest()[:32]}"
+        found.append(feedback)
+    return found
 
 
 def _trace_number(run_id: str, trajectory: Trajectory) -> int:

@@ -87,10 +87,14 @@ def test_trajectories_are_traces_of_their_run(tracker: Tracker, client: MlflowCl
     assert info.token_usage == {"input_tokens": 2 + 7, "output_tokens": 4, "total_tokens": 13}
     (cut,) = client.search_traces(locations=[tracker.experiment_id], run_id=run, filter_string="tags.outcome = 'truncated'")
     assert cut.info.tags["mlflow.traceName"] == "textcraft 4: truncated after 2 turns, horizon"
+    assessed = {each.name: each.feedback.value for each in info.assessments}
+    assert assessed == {"success": True, "score": 1.0, "refused_turns": 0.0}
+    assert info.trace_metadata["mlflow.trace.session"] == f"{run} textcraft 3"
     assert info.state == "OK"
     assert cut.info.state not in ("OK", "ERROR")
     broken = client.search_traces(locations=[tracker.experiment_id], run_id=run, filter_string="tags.outcome = 'failed'")
     assert [(trace.info.state, trace.data.spans[0].status.description) for trace in broken] == [("ERROR", "RefusedError: gone")]
+    assert [trace.info.assessments for trace in broken] == [[]]
 
 
 def test_checkpoint_is_registered_once_without_copying_weights(

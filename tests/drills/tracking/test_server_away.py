@@ -112,6 +112,7 @@ def test_server_accepts_the_same_records_as_a_file(served: Server, tmp_path: Pat
         ("3", "success", 6),
         ("4", "truncated", 6),
     ]
+    assert {len(trace.info.assessments) for trace in traces} == {3}
     assert [each.tags["folder"] for each in client.search_model_versions("name = 'quickstart'")] == [str(tmp_path / "step-10")]
     assert [each.path for each in client.list_artifacts(run)] == ["learning_curve.png"]
     assert client.get_run(phase).info.status == "FINISHED"
