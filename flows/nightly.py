@@ -31,6 +31,7 @@ from configs.recipe import RecipeError, load_recipe
 from flows.checks import check_experiment
 from flows.collect import collect
 from flows.command import set_engine_variables
+from flows.events import announce, announce_collapse
 from flows.flow_page import flow_log, link_to_mlflow, show_picture, show_viewer_link
 from flows.killed_flow_runs import note_flow_run
 from flows.model_check import fit_experiment
@@ -124,6 +125,7 @@ def nightly(
             show_viewer_link(RunFolder(infrastructure.runs, challenger).path, infrastructure.runs.absolute(), log)
             page.show(0, "training the challenger")
             scaling_inter(recipe, overrides=seeded)
+            announce_collapse(experiment.name, RunFolder(infrastructure.runs, challenger))
             page.show(1, "comparing the challenger with the champion")
             judged = judge(folder, begun, challenger, infrastructure)
         except Exception as problem:
@@ -275,6 +277,9 @@ def record(folder: Path, night: Night, experiment: Experiment, infrastructure: I
     with open_tracker(infrastructure, experiment.name, run.path) as tracker:
         link_to_mlflow(tracker, RUN, infrastructure.runs.absolute(), flow_log())
         tracker.point_aliases(RUN, entry, [CHALLENGER, CHAMPION] if night.promoted else [CHALLENGER])
+        if night.promoted:
+            success = night.challenger_success.value
+            announce("agentgym.challenger.promoted", experiment.name, checkpoint=night.challenger, success=success)
         gain = night.difference
         figures = {
             "challenger_success": night.challenger_success.value,

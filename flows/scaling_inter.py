@@ -29,6 +29,7 @@ from configs.infrastructure import infra_settings
 from configs.recipe import RecipeError, load_recipe
 from configs.run_name import run_name
 from flows.checks import check_experiment
+from flows.events import announce_collapse
 from flows.gpu_memory import check_memory
 from flows.killed_flow_runs import note_flow_run
 from flows.model_check import fit_experiment
@@ -114,6 +115,8 @@ def scaling_inter(recipe: Recipe = "quickstart", changes: RecipeForm = NOTHING_C
             retry_after_lost_nodes(run, lambda: learn(run))
         except TrainingCollapsedError as fall:
             run.folder.note_collapse(fall)
+            if not is_subflow():  # a subflow has no deployment that an automation could pause
+                announce_collapse(experiment.name, run.folder)
         if (noted := run.folder.collapse()) is not None:
             end_collapsed(run, noted)
         report(run)

@@ -74,8 +74,8 @@ def log_traces(store: Store, run_id: str, trajectories: Sequence[Trajectory], ta
         time: Time at which they were recorded, in ms. The episodes end at this time.
     """
     from mlflow.entities.trace_state import TraceState
-    from mlflow.tracing.constant import TraceMetadataKey
     from mlflow.tracing.client import TracingClient
+    from mlflow.tracing.constant import TraceMetadataKey
 
     tracing, ended = TracingClient(store.uri), time * 1_000_000
     for begin in range(0, len(trajectories), _AT_ONCE):

@@ -1,4 +1,4 @@
-"""The automation "zombie runs" marks only runs without heartbeats as crashed."""
+"""The automations: only runs without heartbeats are marked crashed, and a collapsed run pauses its schedule."""
 
 from __future__ import annotations
 
@@ -43,6 +43,15 @@ def busy(folder: str):
     called(folder)
 """
 """A flow run in which no other thread of the process comes to its turn, as when native code loads or compiles an engine."""
+COLLAPSING = """
+from prefect import flow
+from flows.events import announce
+
+
+@flow
+def collapsing():
+    announce("agentgym.run.collapsed", "quickstart", last_good_step=3)
+"""
 SILENT_S = 10
 LOGIN = "agentgym:secret"
 
@@ -133,3 +142,32 @@ def test_a_run_without_heartbeats_is_marked_crashed_and_a_busy_run_is_not(server
         for process in (alive, dying):
             with suppress(ProcessLookupError):
                 process.kill()
+
+
+@pytest.mark.slow
+def test_a_collapsed_run_pauses_the_schedule_of_its_deployment(server: LocalServer, tmp_path: Path) -> None:
+    api = PrefectApi(f"{server.url}/api", LOGIN)
+    pausing = next(each for each in yaml.safe_load(AUTOMATIONS.read_text())["automations"] if each["name"].startswith("pause"))
+    api.ask("automations/", pausing)
+    (tmp_path / "collapsing.py").write_text(COLLAPSING)
+    flow = api.ask("flows/", {"name": "collapsing"})["id"]
+
+    def deployed(name: str) -> str:
+        body = {"name": name, "flow_id": flow, "path": str(tmp_path), "entrypoint": "collapsing.py:collapsing"}
+        return str(api.ask("deployments/", body)["id"])
+
+    def paused() -> dict[str, bool]:
+        return {each["name"]: each["paused"] for each in api.ask("deployments/filter", {}) if each["flow_id"] == flow}
+
+    nightly = deployed("nightly")
+    deployed("other")
+    run = api.ask(f"deployments/{nightly}/create_flow_run", {"state": {"type": "PENDING"}})
+    environment = {
+        "PREFECT__FLOW_RUN_ID": run["id"],
+        "PREFECT_API_URL": f"{server.url}/api",
+        "PREFECT_API_AUTH_STRING": LOGIN,
+        "PYTHONPATH": str(ROOT),
+    }
+    subprocess.run([sys.executable, "-m", "prefect.engine"], cwd=tmp_path, env=os.environ | environment, check=True)
+    wait_until(lambda: paused()["nightly"])
+    assert paused() == {"nightly": True, "other": False}
