@@ -97,10 +97,10 @@ def find_chromium() -> str | None:
 
 
 @functools.cache
-def _say_if_slow(executable: str) -> None:
-    """Log once per process that the full browser is in use."""
+def _warn_if_slow(executable: str) -> None:
+    """Warn once per process that the full browser is in use."""
     if "headless" not in Path(executable).name:
-        log.warning("%s needs twice the processor time of chromium-headless-shell; to install that: %s", executable, INSTALL)
+        log.warning("%s takes twice the CPU time of chromium-headless-shell; to install that, run: %s", executable, INSTALL)
 
 
 def settle(gone: asyncio.Future[None]) -> None:
@@ -121,7 +121,7 @@ async def unless(gone: asyncio.Future[None], work: Coroutine[Any, Any, T]) -> T:
     try:
         await asyncio.wait((task, gone), return_when=asyncio.FIRST_COMPLETED)
         if not task.done():
-            raise BrowserLostError("the browser ended while a window was opened")
+            raise BrowserLostError("the browser ended while it opened a window")
         return task.result()
     finally:
         task.cancel()
@@ -177,7 +177,7 @@ class Browsers:
             return future.result(deadline_s + LAUNCH_S)
         except (TimeoutError, concurrent.futures.TimeoutError) as late:
             future.cancel()
-            raise PageHungError(f"the page did not come to rest within {deadline_s:g} s and was cut off") from late
+            raise PageHungError(f"the page did not become idle within {deadline_s:g} s and was stopped") from late
         except Error as fault:
             raise BrowserLostError(f"the browser failed: {fault.message.splitlines()[0][:300]}") from fault
 
@@ -279,11 +279,13 @@ class Browsers:
         try:
             driver = await async_playwright().start()
         except Exception as fault:  # Playwright has no dedicated exception for this
-            raise BrowserLostError(f"Playwright's driver did not start ({str(fault)[:200]}); what it needs: {INSTALL}") from fault
+            raise BrowserLostError(
+                f"Playwright's driver did not start ({str(fault)[:200]}); to install its dependencies, run: {INSTALL}"
+            ) from fault
         executable = find_chromium() or shutil.which(driver.chromium.executable_path)
         if executable is None:
             await driver.stop()
-            raise ChromiumMissingError(f"no browser is installed; run: {INSTALL}")
+            raise ChromiumMissingError(f"Chromium is not installed; run: {INSTALL}")
         try:
             browser = await driver.chromium.launch(
                 executable_path=executable, args=list(FLAGS), timeout=LAUNCH_S * 1000, handle_sigint=False, handle_sigterm=False
@@ -292,7 +294,7 @@ class Browsers:
             await driver.stop()
             raise BrowserLostError(f"{executable} did not start: {fault.message[:500]}") from fault
         log.info("browser started", extra={"executable": executable, "version": browser.version})
-        _say_if_slow(executable)
+        _warn_if_slow(executable)
         running = _Running(driver, browser, asyncio.get_running_loop().create_future())
         browser.on("disconnected", lambda _: settle(running.gone))
         self._running.add(running)

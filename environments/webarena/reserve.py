@@ -56,7 +56,7 @@ class Reserve:
             try:
                 opened = await ready
             except (BrowserError, Error) as fault:
-                log.info("the window in reserve could not be opened", extra={"fault": str(fault)[:200]})
+                log.info("could not open the spare window", extra={"fault": str(fault)[:200]})
             else:
                 browser = opened.context.browser
                 if browser is not None and browser.is_connected() and not opened.tab.page.is_closed():
@@ -68,7 +68,7 @@ class Reserve:
         """Start opening the next spare window, unless there is one already."""
         if self._ready is None:
             self._ready = asyncio.create_task(self._open())
-            self._ready.add_done_callback(_look_at_fault)
+            self._ready.add_done_callback(_retrieve_fault)
 
     async def _open(self) -> Opened:
         context, close = await self._browsers.open_context(**CONTEXT)
@@ -81,7 +81,7 @@ class Reserve:
             raise
 
 
-def _look_at_fault(done: asyncio.Task[Opened]) -> None:
+def _retrieve_fault(done: asyncio.Task[Opened]) -> None:
     """Retrieve the exception, so that asyncio does not log it if the window is never taken."""
     if not done.cancelled():
         done.exception()

@@ -45,7 +45,7 @@ def _read(path: Path, task: TaskFile) -> dict[str, Any]:
             raise ValueError('it has no list "cookies"')
     except (OSError, ValueError) as fault:
         message = f"task {task.index} needs the login cookies in {path} (Playwright's storage state): {fault}"
-        raise LoginMissingError(f"{message}; write them there, or set WEBARENA_LOGINS to the folder that holds .auth") from fault
+        raise LoginMissingError(f"{message}; write them there, or set WEBARENA_LOGINS to the parent of .auth") from fault
     return state
 
 

@@ -65,13 +65,13 @@ class Queries:
         try:
             expression = ast.parse(call.strip(), mode="eval").body
             if not isinstance(expression, ast.Call) or not isinstance(expression.func, ast.Name):
-                raise ValueError("no call")
+                raise ValueError("not a call")
             given = [node for node in expression.args if not (isinstance(node, ast.Name) and node.id in ("__page__", "page"))]
             arguments = [str(ast.literal_eval(node)) for node in given]
             query = self._known[expression.func.id]
             signature(query).bind(*arguments)
         except (SyntaxError, ValueError, TypeError, KeyError) as wrong:
-            raise TaskFileError(f"'{call[:200]}' is not a call of one of {', '.join(self._known)} with texts") from wrong
+            raise TaskFileError(f"'{call[:200]}' is not a call of {', '.join(self._known)} with constants") from wrong
         return await query(*arguments)
 
     async def _latest_order_url(self) -> str:

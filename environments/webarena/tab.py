@@ -10,7 +10,7 @@ from playwright.async_api import CDPSession, Error, Page, Request
 from environments.webarena import page_scripts
 from environments.webarena.browser import BrowserLostError
 
-DOUBT_S = 2.0
+POLL_S = 2.0
 """Seconds without an event after which the page is polled."""
 
 
@@ -74,7 +74,7 @@ class Tab:
                 return
             self._changed.clear()
             try:
-                await asyncio.wait_for(self._changed.wait(), DOUBT_S)
+                await asyncio.wait_for(self._changed.wait(), POLL_S)
             except TimeoutError:
                 # Recover from a lost event, which would otherwise block the agent for ever.
                 if state == "complete" and not self._requests:
@@ -87,7 +87,7 @@ class Tab:
         """
         ask = {"expression": page_scripts.AFTER_TASKS, "awaitPromise": True}
         try:
-            answer = await asyncio.wait_for(self.devtools.send("Runtime.evaluate", ask), DOUBT_S)
+            answer = await asyncio.wait_for(self.devtools.send("Runtime.evaluate", ask), POLL_S)
         except TimeoutError:
             return None
         except Error:

@@ -97,12 +97,13 @@ def read_tasks(path: Path, addresses: Addresses) -> list[TaskFile]:
         TaskFileError: A file is missing, is not JSON or violates the format.
     """
     if not path.is_dir() and not path.is_file():
-        raise TaskFileError(f"WEBARENA_TASKS: {path} does not exist: name a folder of WebArena's task files or a file with a list of them")
+        fix = "set it to a folder of WebArena's task files or a file with a list of them"
+        raise TaskFileError(f"WEBARENA_TASKS: {path} does not exist; {fix}")
     files = sorted(file for file in path.glob("*.json") if file.stem.isdecimal()) if path.is_dir() else [path]
     if not files:
-        raise TaskFileError(f"{path} holds no task file: they are called 0.json, 1.json and so on")
+        raise TaskFileError(f"{path} has no task files; they are named 0.json, 1.json and so on")
     tasks: list[TaskFile] = []
-    elsewhere: set[str] = set()
+    unset: set[str] = set()
     for file in files:
         try:
             content = json.loads(file.read_text("utf-8"))
@@ -113,12 +114,12 @@ def read_tasks(path: Path, addresses: Addresses) -> list[TaskFile]:
         for entry in content if isinstance(content, list) else [content]:
             sites = entry.get("sites") if isinstance(entry, dict) else None
             if isinstance(sites, list) and any(name in NAMES and name not in addresses.urls for name in sites):
-                elsewhere |= {name for name in sites if name not in addresses.urls}
+                unset |= {name for name in sites if name not in addresses.urls}
                 continue
             tasks.append(parse_task(entry, addresses, str(file)))
     if not tasks:
-        wanted = ", ".join(sorted(name.upper() for name in elsewhere))
-        raise TaskFileError(f"{path} holds no task on the sites that have a URL; set {wanted}" if wanted else f"{path} holds no task")
+        wanted = ", ".join(sorted(name.upper() for name in unset))
+        raise TaskFileError(f"{path} has no tasks on sites with a URL; set {wanted}" if wanted else f"{path} has no tasks")
     tasks.sort(key=lambda task: task.index)
     for before, task in pairwise(tasks):
         if before.index == task.index:
@@ -199,7 +200,7 @@ class _Reader:
 
     def __init__(self, entry: Any, source: str) -> None:
         if not isinstance(entry, dict):
-            raise TaskFileError(f"{source}: a JSON object is needed, not {type(entry).__name__}")
+            raise TaskFileError(f"{source}: expected a JSON object, not {type(entry).__name__}")
         self._entry = entry
         self.source = source
 

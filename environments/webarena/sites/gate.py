@@ -111,5 +111,5 @@ class Gate:
         try:
             await self._apps[host](scope, receive, send)
         except Exception as fault:
-            log.exception("a bug in a site", extra={"host": host, "path": scope["path"]})
+            log.exception("a site raised an exception", extra={"host": host, "path": scope["path"]})
             episode.fault = fault
