@@ -141,7 +141,7 @@ def test_the_guide_lists_every_attribute_with_its_default() -> None:
     assert {name for name, default in environment.items() if default == "required"} == Environment.__abstractmethods__
 
 
-def test_a_name_spelt_wrong_in_a_recipe_is_refused_with_the_nearest() -> None:
+def test_a_misspelt_world_in_a_recipe_is_refused_with_the_nearest() -> None:
     with pytest.raises(RecipeError, match=r"environment\.name: .*'textcarft'.*'textcraft'"):
         check_experiment(load_recipe("textcraft", {"environment.name": "textcarft"}), InfraSettings())
     with pytest.raises(RecipeError, match="'textcarft'"):

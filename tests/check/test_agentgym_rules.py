@@ -71,7 +71,7 @@ def test_the_recorded_episodes_hold_every_ending_and_every_level() -> None:
     assert sum(episode["done"] for episode in RECORDED) >= 10
 
 
-def test_babyais_random_episodes_are_won_more_often_by_our_rules() -> None:
+def test_random_babyai_episodes_succeed_more_often_under_our_rules() -> None:
     def won(rules: Rules, index: int) -> bool:
         session, rng = BabyAI(rules).create(), random.Random(index)
         seen = session.reset(index)
@@ -87,7 +87,7 @@ def test_babyais_random_episodes_are_won_more_often_by_our_rules() -> None:
     assert [sum(won(rules, index) for index in range(160)) for rules in ("ours", "agentgym")] == [51, 34]
 
 
-def test_babyais_goals_hide_their_order_under_agentgyms_rules_and_the_instruction_does_not_promise_it() -> None:
+def test_under_agentgym_rules_goals_and_instruction_do_not_state_the_order() -> None:
     index = next(index for index in babyai_list("test") if ", then " in BabyAI().create().reset(index).partition("\n")[0])
     ours, theirs = (BabyAI(rules).create().reset(index).partition("\n")[0] for rules in ("ours", "agentgym"))
     assert theirs == ours.replace("then", "and").replace("after you", "and") != ours
@@ -95,7 +95,7 @@ def test_babyais_goals_hide_their_order_under_agentgyms_rules_and_the_instructio
     assert "order" not in BabyAI("agentgym").instruction
 
 
-def test_a_babyai_mission_done_on_the_way_is_lost_under_agentgyms_rules() -> None:
+def test_under_agentgym_rules_a_mission_done_within_an_action_earns_nothing() -> None:
     """Opening the door is the mission; the action then walks on through it."""
     session = BabyAI("agentgym").create()
     session.reset(40 + LEVELS.index("OpenRedDoor"))
@@ -124,7 +124,7 @@ def test_the_recorded_crafting_holds_accepted_and_refused_actions() -> None:
 
 
 @pytest.mark.parametrize("wanted", ["gold nugget", "honey bottle", "iron nugget"])
-def test_goals_that_only_agentgym_has_are_played_under_its_rules_alone(wanted: str) -> None:
+def test_agentgym_only_goals_exist_only_under_its_rules(wanted: str) -> None:
     index, session, steps = task_of(wanted), TextCraft("agentgym").create(), list[Step]()
     assert session.reset(index).endswith(f"Goal: craft {wanted}.")
     while len(steps) < 10 and not (steps and steps[-1].done):
@@ -135,7 +135,7 @@ def test_goals_that_only_agentgym_has_are_played_under_its_rules_alone(wanted: s
         TextCraft().create().reset(index)
 
 
-def test_agentgyms_index_counts_through_every_goal_of_either_side_once() -> None:
+def test_the_agentgym_index_addresses_every_goal_once() -> None:
     ours, theirs = TextCraft().agentgym_tasks, TextCraft("agentgym").agentgym_tasks
     assert (len(ours), len(theirs)) == (551, 554)
     session = TextCraft("agentgym").create()
@@ -189,7 +189,7 @@ def test_punctuation_around_an_action_makes_no_difference(rules: Rules, marked: 
 
 
 @pytest.mark.parametrize("action", ["**turn l-eft**", "turn: left", "turn, left"])
-def test_babyai_drops_what_agentgyms_client_drops_and_nothing_else(action: str) -> None:
+def test_babyai_drops_the_same_characters_as_agentgyms_client(action: str) -> None:
     ours, theirs = (BabyAI(rules).create() for rules in ("ours", "agentgym"))
     for session in (ours, theirs):
         session.reset(0)
@@ -210,7 +210,7 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "library"
 
 
-def test_searchqa_takes_any_number_of_answers_and_the_last_of_a_message_under_agentgyms_rules(library: Path) -> None:
+def test_under_agentgym_rules_the_last_answer_of_a_message_counts_and_guessing_is_allowed(library: Path) -> None:
     world = SearchQA(Settings(library), rules="agentgym")
     session = world.create()
     assert session.reset(0) == "Question: what is the capital of peru"
@@ -243,7 +243,7 @@ def test_rules_that_a_world_does_not_support_are_refused() -> None:
         load_world("webarena", "agentgym")
 
 
-def test_a_list_spelt_wrong_is_refused_with_the_nearest() -> None:
+def test_a_misspelt_list_is_refused_with_the_nearest() -> None:
     with pytest.raises(UnknownTaskListError) as unknown:
         named({"train": (1,), "validation": (2,)}, "validaton", "chess")
     assert (unknown.value.world, unknown.value.name, unknown.value.nearest) == ("chess", "validaton", "validation")

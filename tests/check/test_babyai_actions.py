@@ -22,7 +22,7 @@ def words(*things: tuple[int, int, WorldObj], carrying: WorldObj | None = None) 
     return list(available_actions(look(scene(*things, carrying=carrying)), UP))
 
 
-def test_an_empty_room_leaves_moving() -> None:
+def test_in_an_empty_room_only_moves_are_available() -> None:
     assert words() == ["turn left", "turn right", "move forward", CHECK]
 
 
@@ -33,7 +33,7 @@ def test_things_can_be_picked_up_and_gone_to_near_ones_first() -> None:
     ]  # fmt: skip
 
 
-def test_what_is_carried_can_be_dropped_where_nothing_lies_and_nothing_else_picked_up() -> None:
+def test_a_carried_object_can_be_dropped_and_no_second_one_picked_up() -> None:
     held = Key("red")
     assert words((2, 0, Ball("blue")), carrying=held) == ["turn left", "turn right", "move forward", "drop", "go to blue ball 1", CHECK]
     for thing in (Ball("blue"), Box("blue"), Key("blue"), WALL):
@@ -74,12 +74,12 @@ def test_doors_are_offered_by_their_state_and_the_key_in_hand(door: Door, carryi
         (WALL, None, False),
     ],
 )
-def test_what_can_be_opened_or_closed_right_in_front_can_be_toggled(thing: WorldObj, carrying: WorldObj | None, offered: bool) -> None:
+def test_doors_and_boxes_in_front_can_be_toggled(thing: WorldObj, carrying: WorldObj | None, offered: bool) -> None:
     assert ("toggle" in words((1, 0, thing), carrying=carrying)) == offered
     assert "toggle" not in words((2, 0, thing), carrying=carrying)
 
 
-def test_what_lies_behind_others_is_not_offered_and_keeps_its_number() -> None:
+def test_unreachable_objects_are_not_offered_and_keep_their_number() -> None:
     offered = words(*ENCLOSED, (5, 1, Ball("red")))
     assert "pickup red ball 2" in offered
     assert "go to red ball 2" in offered
@@ -122,7 +122,7 @@ def test_what_lies_behind_others_is_not_offered_and_keeps_its_number() -> None:
         ("go through red locked door 1", [(1, 0, Door("red", is_locked=True))], None, UNKNOWN),
     ],
 )  # fmt: skip
-def test_an_action_that_cannot_be_done_is_answered_with_why(
+def test_an_impossible_action_is_refused_with_the_reason(
     action: str, things: list[tuple[int, int, WorldObj]], carrying: WorldObj | None, said: str
 ) -> None:
     view = look(scene(*things, carrying=carrying))
@@ -143,7 +143,7 @@ def test_an_action_that_cannot_be_done_is_answered_with_why(
         ("drop", [], Key("red"), [DROP]),
     ],
 )
-def test_actions_come_down_to_minigrids(
+def test_text_actions_become_minigrid_actions(
     action: str, things: list[tuple[int, int, WorldObj]], carrying: WorldObj | None, steps: list[int]
 ) -> None:
     view = look(scene(*things, carrying=carrying))
@@ -152,7 +152,7 @@ def test_actions_come_down_to_minigrids(
 
 @settings(max_examples=150)
 @given(st.integers(0, 39), st.integers(0, 300), st.lists(st.integers(0, 10**6), max_size=8))
-def test_a_route_without_unseen_obstacles_ends_where_its_words_say(level: int, seed: int, choices: list[int]) -> None:
+def test_a_route_without_unseen_obstacles_reaches_its_goal(level: int, seed: int, choices: list[int]) -> None:
     made = make_level(level, seed)
     view = look(made)
     for choice in choices:
@@ -172,7 +172,7 @@ def test_a_route_without_unseen_obstacles_ends_where_its_words_say(level: int, s
             assert low_level(available_actions(view, int(made.agent_dir))["turn right"], view, 0) == [RIGHT]
 
 
-def test_performing_stops_at_what_changes_nothing() -> None:
+def test_an_action_stops_at_a_step_without_effect() -> None:
     made = scene((2, 0, Ball("red")))
     view, won = perform(made, look(made), [FORWARD, FORWARD, LEFT, LEFT])
     assert won is None

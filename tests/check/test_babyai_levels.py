@@ -43,18 +43,18 @@ def test_there_are_forty_levels_and_all_but_the_substitutes_are_registered_under
 
 
 @pytest.mark.parametrize("level", ALL, ids=LEVELS)
-def test_layouts_and_missions_are_those_of_gymnasium(level: int) -> None:
+def test_layouts_and_missions_equal_gymnasiums(level: int) -> None:
     for seed in (0, 1, 2, 77, 10**6 - 1):
         assert facts(make_level(level, seed)) == facts(made_by_minigrid(level, seed))
 
 
-def test_a_substitute_is_the_level_that_its_name_says() -> None:
+def test_a_substitute_has_the_room_size_of_its_name() -> None:
     made = make_level(LEVELS.index("GoToObjS6"), 3)
     assert type(made).__name__ == "QuickGoToObj"
     assert (made.width, made.height) == (6, 6)
 
 
-def test_a_level_does_not_depend_on_those_made_and_played_before() -> None:
+def test_levels_do_not_depend_on_earlier_levels() -> None:
     boss = LEVELS.index("BossLevel")
     alone = facts(make_level(boss, 11))
     for seed in range(5):
@@ -79,7 +79,7 @@ def test_a_discarded_level_is_freed_without_garbage_collection(name: str) -> Non
         gc.enable()
 
 
-def test_stepping_is_minigrids_but_for_the_reward_and_the_image() -> None:
+def test_steps_equal_minigrids_except_for_reward_and_image() -> None:
     rng = np.random.default_rng(0)
     for level in ALL:
         ours, theirs = make_level(level, 4), made_by_minigrid(level, 4)
@@ -93,7 +93,7 @@ def test_stepping_is_minigrids_but_for_the_reward_and_the_image() -> None:
                 break
 
 
-def test_a_copy_is_played_without_a_trace_in_the_original() -> None:
+def test_playing_a_copy_does_not_change_the_original() -> None:
     made = make_level(LEVELS.index("MoveTwoAcrossS8N9"), 2)
     before = facts(made)
     copied = copy_level(LEVELS.index("MoveTwoAcrossS8N9"), made)
@@ -105,7 +105,7 @@ def test_a_copy_is_played_without_a_trace_in_the_original() -> None:
     assert copied.instrs.env is copied
 
 
-def test_opening_the_first_of_two_doors_does_not_fail_a_strict_order() -> None:
+def test_opening_the_first_door_does_not_fail_a_strict_mission() -> None:
     level = LEVELS.index("OpenDoorsOrderN4Debug")
     made = next(one for one in (make_level(level, seed) for seed in range(20)) if ", then " in one.mission)
     colours = made.mission.split()[2::5]

@@ -85,7 +85,7 @@ def test_the_expert_solves_the_whole_evaluation_list_64_sessions_at_a_time(url: 
     assert asyncio.run(run()) == [(first, trace) for first, _, trace in expected]
 
 
-def test_both_dialects_answer_alike_whatever_the_hash_seed(start: Start) -> None:
+def test_both_dialects_answer_alike_with_any_hash_seed(start: Start) -> None:
     server = start(PYTHONHASHSEED="1")
     tasks = range(0, 64 * 13, 13)
     expected = [play(index, random_actions=10) for index in tasks]
@@ -121,7 +121,7 @@ def test_observations_are_those_of_agentgyms_wrapper(url: str) -> None:
     assert {episode["index"] % 40 for episode in episodes} == set(range(40))
 
 
-def test_a_client_of_agentgyms_plays_unchanged(url: str) -> None:
+def test_agentgym_clients_play_unchanged(url: str) -> None:
     assert requests.get(url, timeout=60).json() == "This is environment BabyAI."
     clients = [TheirClient(url) for _ in range(4)]
     for client, level in zip(clients, ("GoToObjS6", "OpenRedDoor", "KeyInBox", "SynthSeq"), strict=True):
@@ -152,7 +152,7 @@ def test_a_client_of_agentgyms_plays_unchanged(url: str) -> None:
 
 
 @pytest.mark.parametrize("order", [" after you ", ", then "])
-def test_a_client_of_agentgyms_sees_the_order_that_our_rules_enforce(url: str, order: str) -> None:
+def test_agentgym_clients_see_the_order_that_our_rules_enforce(url: str, order: str) -> None:
     client = TheirClient(url)
     index = next(index for index in BabyAI().tasks("test") if order in BabyAI().create().reset(index))
     ours = BabyAI().create().reset(index)
@@ -174,7 +174,7 @@ def test_a_session_is_drawn(url: str) -> None:
 
 
 @pytest.mark.parametrize("index", [-1, 40_000_000])
-def test_agentgyms_dialect_refuses_tasks_that_there_are_not(url: str, index: int) -> None:
+def test_the_agentgym_dialect_refuses_unknown_tasks(url: str, index: int) -> None:
     client = TheirClient(url)
     with pytest.raises(RefusedError) as refused:
         client.reset(index)
@@ -182,7 +182,7 @@ def test_agentgyms_dialect_refuses_tasks_that_there_are_not(url: str, index: int
     client.close()
 
 
-def test_any_bytes_as_action_get_an_observation(url: str) -> None:
+def test_any_bytes_get_an_observation(url: str) -> None:
     client, rng = TheirClient(url), random.Random(0)
     client.reset(35)
     for _ in range(200):

@@ -57,7 +57,7 @@ def test_the_view_is_what_minigrid_shows(level: int, seed: int, steps: list[int]
         assert view.carrying == (made.carrying and f"{made.carrying.color} {made.carrying.type}")
 
 
-def test_things_are_told_from_near_to_far_and_numbered_by_name() -> None:
+def test_things_are_listed_from_near_to_far_and_numbered_by_name() -> None:
     made = scene(
         (2, 0, Ball("red")), (1, -1, Key("blue")), (5, 2, Ball("red")), (3, 3, Box("grey")), (0, 2, Ball("green")),
         carrying=Key("yellow"),
@@ -73,13 +73,13 @@ def test_things_are_told_from_near_to_far_and_numbered_by_name() -> None:
     )
 
 
-def test_an_empty_view_says_so() -> None:
+def test_an_empty_view_is_described() -> None:
     assert look(scene()).describe() == (
         "You cannot see any objects within sight.The room has walls around you. You are not carrying anything."
     )
 
 
-def test_doors_are_told_with_their_state_and_hide_what_is_behind_unless_open() -> None:
+def test_doors_are_described_with_their_state_and_hide_objects_unless_open() -> None:
     behind = (3, 0, Ball("red"))
     wall = [(2, side, WALL) for side in (-3, -2, -1, 1, 2, 3)]
     for door, told, shown in (
@@ -109,7 +109,7 @@ def test_the_nearest_wall_or_box_straight_ahead_is_a_barrier(
     assert (f"You are facing a {barrier[0]} {barrier[1]} steps away. " in view.describe()) if barrier else ("facing" not in view.describe())
 
 
-def test_the_same_scene_reads_the_same_whatever_the_compass_says() -> None:
+def test_a_rotated_scene_has_the_same_description() -> None:
     def turned(direction: int) -> View:
         made = scene(at=(10, 10), direction=direction)
         dx, dy = ((1, 0), (0, 1), (-1, 0), (0, -1))[direction]
@@ -120,7 +120,7 @@ def test_the_same_scene_reads_the_same_whatever_the_compass_says() -> None:
     assert turned(0) == turned(1) == turned(2) == turned(3)
 
 
-def test_views_that_the_agent_cannot_tell_apart_are_equal() -> None:
+def test_indistinguishable_views_are_equal() -> None:
     assert look(scene(at=(9, 9))) == look(scene(at=(9, 10)))
     assert look(scene((1, 0, Ball("red")))) != look(scene((1, 0, Ball("blue"))))
     assert look(scene(carrying=Key("red"))) != look(scene())

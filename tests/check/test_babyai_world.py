@@ -91,7 +91,7 @@ def test_reward_is_one_even_past_the_levels_own_limit_of_steps() -> None:
     assert session.discounted_reward == 0.0  # by minigrid's own measure it came too late
 
 
-def test_a_mission_done_on_the_way_ends_the_episode_there() -> None:
+def test_a_mission_done_within_an_action_ends_the_episode() -> None:
     """Opening the door is the mission; walking through it, as the action would, comes after."""
     session = begin("OpenRedDoor", 1)
     session.step("go to red closed door 1")
@@ -100,7 +100,7 @@ def test_a_mission_done_on_the_way_ends_the_episode_there() -> None:
     assert "There is a red open door 1 right in front of you 1 steps away." in step.observation
 
 
-def test_a_failed_mission_ends_without_a_reward_and_says_so() -> None:
+def test_a_failed_mission_ends_without_a_reward() -> None:
     session = begin("PickupDistDebug", 0)
     assert session.played is not None
     wanted = {(thing.type, thing.color) for thing in session.played.instrs.desc.obj_set}
@@ -140,7 +140,7 @@ def test_an_opened_door_can_be_closed_again() -> None:
     assert " closed door 1 right in front of you 1 steps away." in session.step("toggle").observation
 
 
-def test_the_goal_tells_the_order_of_its_parts() -> None:
+def test_the_goal_states_the_order_of_its_parts() -> None:
     firsts = [BabyAI().create().reset(index).partition("\n")[0] for index in task_list("test")[:400]]
     assert any(", then " in first for first in firsts)
     assert any(" after you " in first for first in firsts)
@@ -158,7 +158,7 @@ def test_pick_up_may_be_two_words() -> None:
     assert one.step(action.replace("pickup", "pick up")) == other.step(action)
 
 
-def test_what_changes_nothing_is_answered_and_costs_nothing() -> None:
+def test_actions_without_effect_are_answered() -> None:
     session = begin("GoToObjMazeS7", 1)
     listed = session.step("dance").observation.removeprefix(UNKNOWN)
     assert listed.startswith(LISTED)
@@ -197,7 +197,7 @@ def test_a_task_that_does_not_exist_is_refused_and_leaves_the_episode_alone() ->
     assert session.step("turn left") == twin.step("turn left")
 
 
-def test_reset_forgets_the_episode_before() -> None:
+def test_reset_discards_the_previous_episode() -> None:
     session = begin("GoToRedBall", 3)
     session.step("turn left")
     assert session.reset(22) == BabyAI().create().reset(22)
@@ -225,7 +225,7 @@ def test_any_text_is_answered_briefly_in_ascii(action: str) -> None:
 
 @settings(max_examples=15)
 @given(st.lists(st.tuples(st.integers(0, 400), st.lists(st.integers(0, 30), max_size=8)), min_size=1, max_size=64))
-def test_interleaved_sessions_play_as_each_would_alone(episodes: list[tuple[int, list[int]]]) -> None:
+def test_interleaved_sessions_play_as_if_alone(episodes: list[tuple[int, list[int]]]) -> None:
     def advance(session: BabyAIEnvironment, before: str, choice: int | None) -> list[str]:
         if choice is None or session.done:
             return []

@@ -47,7 +47,7 @@ def test_list_names_the_worlds() -> None:
         (["play", "textcraft", "--task", "100000000"], "100000000"),
     ],
 )
-def test_wrong_arguments_are_refused_with_what_would_be_right(arguments: list[str], said: str) -> None:
+def test_wrong_arguments_are_refused_with_a_hint(arguments: list[str], said: str) -> None:
     refused = run(*arguments)
     assert refused.returncode == 2
     assert said in refused.stderr

@@ -64,7 +64,7 @@ def test_the_first_tasks_of_a_mixed_list_are_mixed_as_all_of_it_is() -> None:
 
 
 @pytest.mark.parametrize("world", members(BOTH))
-def test_a_task_is_played_in_a_mixture_as_in_its_own_world(world: str) -> None:
+def test_a_mixture_plays_tasks_as_their_worlds_do(world: str) -> None:
     mixture, alone = load_world(BOTH), load_world(world)
     session, own = mixture.create(), alone.create()
     for index in [each for each in mixture.tasks("validation") if mixture.tag(each) == world][:5]:
@@ -88,7 +88,7 @@ def test_scripted_policies_play_a_mixture(tmp_path: Path) -> None:
     assert found["oracle"].success.value == 1
 
 
-def test_a_world_of_somebody_elses_is_mixed_under_the_name_that_the_recipe_has() -> None:
+def test_a_world_of_another_package_is_mixed_under_its_recipe_name() -> None:
     """By which its servers are known, too."""
     name = "textcraft+environments.searchqa.world:SearchQA"
     check_name(name)
@@ -97,7 +97,7 @@ def test_a_world_of_somebody_elses_is_mixed_under_the_name_that_the_recipe_has()
     assert mixture.tag(1) == "environments.searchqa.world:SearchQA"
 
 
-def test_a_session_goes_from_one_world_to_another() -> None:
+def test_a_session_plays_one_world_after_another() -> None:
     session = load_world(BOTH).create()
     with pytest.raises(EpisodeOverError):
         session.step("inventory")
@@ -113,7 +113,7 @@ def test_a_session_goes_from_one_world_to_another() -> None:
 
 
 @pytest.mark.parametrize("wrong", ["train+train+train", "0*train+train", "train+", "2x*train+train", "train +train"])
-def test_a_list_that_does_not_name_one_of_each_world_is_refused_with_how_to_write_it(wrong: str) -> None:
+def test_a_mixed_list_without_one_list_per_world_is_refused_with_an_example(wrong: str) -> None:
     with pytest.raises(KeyError, match=r"textcraft, searchqa.*train\+train"):
         weighted_lists(BOTH, wrong)
 
@@ -127,7 +127,7 @@ def test_a_wrong_list_or_world_is_named_before_anything_is_built() -> None:
     check_task_list(BOTH, "train")
 
 
-def test_what_one_of_the_worlds_needs_the_mixture_needs() -> None:
+def test_a_mixture_inherits_the_limits_of_its_worlds() -> None:
     worlds = [Listed("a", 3, awaited=True, max_sessions=9), Listed("b", 3, max_sessions=4, oracle_recovers=False)]
     mixture = Mixture("+".join(world.name for world in worlds), worlds)
     assert (mixture.blocking, mixture.max_sessions, mixture.oracle_recovers) == (True, 4, False)

@@ -71,7 +71,7 @@ def test_an_episode_from_the_first_observation_to_the_full_score(world: SciWorld
     session.close()
 
 
-def test_a_failed_task_ends_with_what_it_had_earned_and_nothing_is_taken_away(world: SciWorld) -> None:
+def test_a_failed_task_keeps_its_score(world: SciWorld) -> None:
     session = world.create()
     session.reset(index_of("chemistry-mix-paint-secondary-color", 35))
     earned = session.step("look around").reward
@@ -82,7 +82,7 @@ def test_a_failed_task_ends_with_what_it_had_earned_and_nothing_is_taken_away(wo
     session.close()
 
 
-def test_a_failed_task_is_worth_minus_one_under_agentgyms_rules_whatever_it_had_earned(world: SciWorld) -> None:
+def test_under_agentgym_rules_a_failed_task_scores_minus_one(world: SciWorld) -> None:
     session = SciWorldEnvironment(world._pool, {}, "agentgym")
     session.reset(index_of("chemistry-mix-paint-secondary-color", 35))
     earned = session.step("look around").reward
@@ -117,7 +117,7 @@ def test_progress_is_paid_once(world: SciWorld) -> None:
     session.close()
 
 
-def test_what_is_drawn_in_one_session_is_the_same_whatever_others_do_and_whoever_looks_on(world: SciWorld) -> None:
+def test_random_draws_of_a_session_do_not_depend_on_other_sessions(world: SciWorld) -> None:
     actions = ("objects", "look around", "objects", "wait1", "objects")
     session, other = world.create(), world.create()
     session.reset(index_of("inclined-plane-friction-named-surfaces", 141))
@@ -204,7 +204,7 @@ def _fuzzed(world: SciWorld, sessions: list[SciWorldEnvironment] = []) -> SciWor
     return sessions[0]
 
 
-def test_64_interleaved_sessions_play_as_each_would_alone(world: SciWorld) -> None:
+def test_64_interleaved_sessions_play_as_if_alone(world: SciWorld) -> None:
     """Half of them in another process, too: the same episode is the same in both."""
     indices = random.Random(1).sample(range(len(all_tasks())), 32) * 2
     other = SciWorld(processes=1)

@@ -54,7 +54,7 @@ def test_a_reply_without_a_valid_action_is_refused(reply: str, error: type[Inval
 
 @given(st.text() | st.lists(st.sampled_from(["<search>", "</search>", "<answer>", "</answer>", "x", " ", "\ud800"])).map("".join))
 @example("<search>\ud800</search>")
-def test_any_text_is_an_action_or_refused_and_what_is_meant_can_be_written(reply: str) -> None:
+def test_any_text_is_an_action_or_refused_and_the_result_is_encodable(reply: str) -> None:
     try:
         meant = parse_action(reply)
     except InvalidActionError as refused:

@@ -45,7 +45,7 @@ def test_a_file_with_more_questions_than_its_set_is_refused(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("argument", ["nq=x.jsonl", "nq-test", "nq-test=missing.jsonl", "squad-test=x"])
-def test_an_argument_that_names_no_set_or_file_is_refused(argument: str) -> None:
+def test_an_argument_without_a_known_set_or_file_is_refused(argument: str) -> None:
     with pytest.raises(SearchDataError, match=f"--questions {argument}"):
         files_of_sets([argument])
 

@@ -15,7 +15,7 @@ from environments.searchqa.facts import cache
 from environments.searchqa.facts.cache import facts_corpus, facts_folder
 
 
-def test_of_many_that_ask_at_once_one_builds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_concurrent_processes_build_the_corpus_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     built: list[Path] = []
 
     def build(folder: Path) -> None:
@@ -30,7 +30,7 @@ def test_of_many_that_ask_at_once_one_builds(tmp_path: Path, monkeypatch: pytest
     assert len(built) == 1
 
 
-def test_another_version_of_a_package_is_another_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_another_package_version_has_another_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     before = facts_folder(tmp_path)
     assert facts_folder(tmp_path) == before
     monkeypatch.setattr(cache, "version", lambda package: "0.0.1")
@@ -77,7 +77,7 @@ def test_a_folder_appears_only_when_it_is_complete(tmp_path: Path) -> None:
     assert (tmp_path / "made" / "part").read_text() == "y"
 
 
-def test_a_build_says_nothing_on_the_callers_output(
+def test_a_build_prints_nothing_to_the_callers_stdout(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(cache.sys, "executable", "/bin/echo")

@@ -52,9 +52,7 @@ def test_there_are_thousands_of_lessons_and_held_out_lists_ask_as_often_for_one_
 
 
 @pytest.mark.parametrize("relation", RELATIONS)
-def test_a_held_out_relation_is_asked_of_islands_in_training_but_of_neighbours_only_in_lists_of_its_own(
-    world: SearchQA, relation: str
-) -> None:
+def test_questions_for_a_neighbours_held_out_relation_are_only_in_its_lists(world: SearchQA, relation: str) -> None:
     def groups(name: str) -> set[str]:
         return {corpus_of(world).question(index).group for index in world.tasks(name)}
 
@@ -81,7 +79,7 @@ def test_half_of_the_passages_name_the_answer_before_the_island(asked: dict[str,
 
 
 @pytest.mark.parametrize("name", [f"islands-{side}" for side in SIDES])
-def test_the_oracle_searches_once_a_hop_says_what_it_found_and_is_right(world: SearchQA, name: str) -> None:
+def test_the_oracle_searches_once_per_hop_states_its_finding_and_is_right(world: SearchQA, name: str) -> None:
     session = world.create()
     tasks = world.tasks(name)
     for index in Random(0).sample(tasks, min(200, len(tasks))):
@@ -124,7 +122,7 @@ def test_only_the_script_that_compares_words_solves_the_questions(world: SearchQ
     assert max(result.success.value for policy, result in found.items() if policy not in (READER, "oracle")) < 0.3
 
 
-def test_islands_are_searched_for_their_own_questions_alone(world: SearchQA) -> None:
+def test_only_island_questions_search_the_islands(world: SearchQA) -> None:
     session = world.create()
     session.reset(world.tasks("islands-test")[0])
     assert session.step("<search>Germany</search>").observation == "<information>No passage was found.</information>"
@@ -134,6 +132,6 @@ def test_islands_are_searched_for_their_own_questions_alone(world: SearchQA) -> 
     assert name not in session.step(f"<search>{name}</search>").observation
 
 
-def test_the_search_engine_tells_all_names_apart() -> None:
+def test_the_search_engine_distinguishes_all_names() -> None:
     words = [word for name in (*HOME_NAMES, *NEIGHBOUR_NAMES, *VALUES) for word in _analyzer().analyze(name)]
     assert len(set(words)) == len(HOME_NAMES) + len(NEIGHBOUR_NAMES) + len(VALUES)

@@ -237,7 +237,7 @@ def test_the_evaluation_list_takes_400_questions_from_all_test_sets_alike(tmp_pa
     assert {51588 + n for n in range(57)} != {index for index in chosen if index >= 51588}  # not simply the first ones
 
 
-def test_the_version_tells_contents_apart_and_is_the_same_for_the_same_content(tmp_path: Path) -> None:
+def test_the_version_identifies_the_content(tmp_path: Path) -> None:
     questions = {"nq-test": write_lines(tmp_path / "nq.jsonl", QUESTIONS)}
     other = {"nq-test": write_lines(tmp_path / "other.jsonl", QUESTIONS[:1])}
     corpus, shorter = write_corpus(tmp_path / "corpus.jsonl"), write_corpus(tmp_path / "shorter.jsonl", CORPUS[:3])

@@ -53,7 +53,7 @@ def test_an_empty_answer_is_never_right(empty: str, gold: str) -> None:
     assert not exact_match(empty, [gold])
 
 
-def test_any_gold_will_do_and_part_of_one_will_not() -> None:
+def test_any_gold_answer_matches_but_no_part_of_one() -> None:
     golds = ["United States", "USA", "United States of America"]
     assert exact_match("the usa", golds)
     assert not exact_match("United", golds)

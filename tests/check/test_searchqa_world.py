@@ -55,7 +55,7 @@ def test_a_wrong_answer_ends_the_episode_without_reward(corpus: Path, answer: st
         session.step("<answer>Lima</answer>")
 
 
-def test_guessing_may_be_allowed_as_agentgym_allows_it(corpus: Path) -> None:
+def test_guessing_can_be_allowed(corpus: Path) -> None:
     session = begin(corpus, wrong_ends=False)
     assert session.step("<answer>Quito</answer>") == Step("The answer is wrong. Search more or give another answer.", 0.0, False)
     assert session.step("<answer>Lima</answer>") == Step("The answer is right.", 1.0, True)
@@ -73,12 +73,12 @@ def test_guessing_may_be_allowed_as_agentgym_allows_it(corpus: Path) -> None:
         (["<answer>Quito</answer> perhaps"], 0.0),
     ],
 )
-def test_part_of_the_reward_may_be_for_form(corpus: Path, actions: list[str], reward: float) -> None:
+def test_format_reward_is_part_of_the_reward(corpus: Path, actions: list[str], reward: float) -> None:
     session = begin(corpus, format_reward=0.2)
     assert sum(session.step(action).reward for action in actions) == pytest.approx(reward)
 
 
-def test_form_earns_nothing_while_guessing_goes_on(corpus: Path) -> None:
+def test_without_an_end_of_guessing_form_earns_nothing(corpus: Path) -> None:
     session = begin(corpus, wrong_ends=False, format_reward=0.2)
     rewards = [session.step(f"<answer>{answer}</answer>").reward for answer in ("a b", "c d", "e f", "Lima")]
     assert rewards == [0.0, 0.0, 0.0, 1.0]
@@ -102,19 +102,19 @@ def test_the_rules_are_part_of_the_version(corpus: Path) -> None:
 
 
 @pytest.mark.parametrize("query", ["xyzzy", "the of", "!?", "\ud800", "名前", 'AND OR NOT ( ) " + - : ~ * [ ]'])
-def test_a_search_that_finds_nothing_says_so(corpus: Path, query: str) -> None:
+def test_a_search_without_results_is_reported(corpus: Path, query: str) -> None:
     step = begin(corpus).step(f"<search>{query}</search>")
     assert step == Step("<information>No passage was found.</information>", 0.0, False)
 
 
-def test_accents_case_and_endings_of_words_make_no_difference(corpus: Path) -> None:
+def test_search_ignores_accents_case_and_word_endings(corpus: Path) -> None:
     session = begin(corpus)
     said = {session.step(f"<search>{query}</search>").observation for query in ("São Paulo", "sao PAULO", "largest cities in sao paulo's")}
     assert all('Doc 1(Title: "São Paulo")' in observation for observation in said)
 
 
 @pytest.mark.parametrize("search", ["<search>Peru", "<Search>Peru</Search>", "</search>", "<search></search><answer>Lima</answer>"])
-def test_a_search_in_a_wrong_form_is_refused_and_costs_a_turn(corpus: Path, search: str) -> None:
+def test_a_malformed_search_is_refused_and_costs_a_turn(corpus: Path, search: str) -> None:
     session = begin(corpus)
     step = session.step(search)
     assert (step.reward, step.done, step.refused) == (0.0, False, True)
@@ -125,7 +125,7 @@ WRONG_FORMS = ["Lima", "I think it is Lima.", "Answer: Lima", "<answer>Lima", "<
 
 
 @pytest.mark.parametrize("answer", [*WRONG_FORMS, f"<answer>{'Lima ' * 101}</answer>"])
-def test_an_answer_in_a_wrong_form_is_a_wrong_answer(corpus: Path, answer: str) -> None:
+def test_a_malformed_answer_is_wrong(corpus: Path, answer: str) -> None:
     session = begin(corpus)
     step = session.step(answer)
     assert (step.reward, step.done, step.refused) == (0.0, True, False)
@@ -135,7 +135,7 @@ def test_an_answer_in_a_wrong_form_is_a_wrong_answer(corpus: Path, answer: str) 
 
 @pytest.mark.parametrize("rules", ["guessing", "agentgym"])
 @pytest.mark.parametrize("answer", WRONG_FORMS)
-def test_where_guessing_goes_on_an_answer_in_a_wrong_form_is_refused(corpus: Path, answer: str, rules: str) -> None:
+def test_with_guessing_a_malformed_answer_is_refused(corpus: Path, answer: str, rules: str) -> None:
     world = SearchQA(Settings(corpus), rules="agentgym") if rules == "agentgym" else SearchQA(Settings(corpus, wrong_ends=False))
     session = world.create()
     session.reset(0)
@@ -163,7 +163,7 @@ def test_any_text_gets_an_observation_and_the_rewards_stay_within_0_and_1(corpus
     assert sum(rewards) in (0.0, 1.0)
 
 
-def test_reset_forgets_the_episode_before(corpus: Path) -> None:
+def test_reset_discards_the_previous_episode(corpus: Path) -> None:
     session = begin(corpus, format_reward=0.5)
     session.step("<search>nonsense")
     session.step("<search>capital of Peru</search>")
@@ -172,7 +172,7 @@ def test_reset_forgets_the_episode_before(corpus: Path) -> None:
     assert session.step("<answer>Lima</answer>").reward == 1.0
 
 
-def test_sessions_do_not_touch_each_other(corpus: Path) -> None:
+def test_sessions_are_independent(corpus: Path) -> None:
     world = SearchQA(Settings(data=corpus))
     one, other = world.create(), world.create()
     one.reset(0)

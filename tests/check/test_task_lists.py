@@ -29,7 +29,7 @@ def test_the_lists_of_a_world_are_not_known_where_a_variable_replaces_its_tasks(
     assert task_lists_of("webarena") is None
 
 
-def test_naming_the_lists_of_all_worlds_loads_none_of_them() -> None:
+def test_task_lists_are_named_without_loading_worlds() -> None:
     program = (
         "import sys; from environments.registry import WORLDS, task_lists_of; [task_lists_of(name) for name in WORLDS]; "
         "print(*(set(sys.modules) & {*(entry.partition(':')[0] for entry in WORLDS.values()), 'numpy', 'minigrid', 'playwright'}))"

@@ -29,7 +29,7 @@ def tree(index: int) -> Tree:
     return found
 
 
-def test_the_oracle_takes_the_turns_that_are_said_and_each_command_once() -> None:
+def test_the_oracle_takes_the_declared_turns_and_each_command_once() -> None:
     for index in [*some("test"), *some("validation"), *some("train")[:200]]:
         begun = task(index)
         actions = plan(begun.goal, {}, begun.book)
@@ -38,13 +38,13 @@ def test_the_oracle_takes_the_turns_that_are_said_and_each_command_once() -> Non
 
 
 @pytest.mark.parametrize(("name", "turns"), [("test", DEEP_TURNS), ("validation", DEEP_TURNS), ("train", TURNS), ("lessons", TURNS)])
-def test_a_list_has_each_number_of_turns_as_often(name: str, turns: range) -> None:
+def test_lists_contain_every_number_of_turns_equally_often(name: str, turns: range) -> None:
     often = Counter(map(turns_of, LISTS[name]))
     assert set(often) == set(turns)
     assert max(often.values()) == min(often.values())
 
 
-def test_no_plan_to_learn_from_is_or_contains_one_that_is_held_out() -> None:
+def test_no_training_plan_contains_a_held_out_plan() -> None:
     shown = {part for name in ("lessons", "train") for index in some(name) for part in parts(tree(index))}
     assert {side_of(part) for part in shown if any(inner for _, inner in part[1])} == {"train"}
     for name in ("validation", "test"):
@@ -53,7 +53,7 @@ def test_no_plan_to_learn_from_is_or_contains_one_that_is_held_out() -> None:
         assert shown.isdisjoint(held_out)
 
 
-def test_what_is_listed_beside_the_chain_is_of_no_use_and_takes_what_the_chain_takes() -> None:
+def test_distractors_of_a_chain_are_useless_and_share_an_ingredient() -> None:
     for index in some("test"):
         goal, listed = chain(index)
         book = book_of(listed)
@@ -65,7 +65,7 @@ def test_what_is_listed_beside_the_chain_is_of_no_use_and_takes_what_the_chain_t
         assert len({recipe.output for recipe in listed}) == len(listed)
 
 
-def test_a_chain_is_played_to_its_end_by_the_commands_as_they_are_read() -> None:
+def test_a_chain_is_solved_by_its_listed_commands() -> None:
     world = TextCraft()
     session = world.create()
     index = task_list("chains-test")[5]

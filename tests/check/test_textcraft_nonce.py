@@ -31,7 +31,7 @@ def all_parts(tree: Tree) -> set[Tree]:
     return {tree}.union(*(all_parts(part) for _, part in tree[1])) if tree else set()
 
 
-def test_no_plan_skeleton_is_on_two_sides_nor_a_held_out_one_part_of_a_training_one() -> None:
+def test_splits_share_no_plan_and_no_held_out_plan_is_part_of_a_training_plan() -> None:
     for one, other in combinations(SPLITS, 2):
         assert not templates_of(one) & templates_of(other)
     learned = set()
@@ -50,7 +50,7 @@ def test_training_shows_far_more_plan_skeletons_than_the_game_has() -> None:
     assert len(skeletons) > 1000
 
 
-def test_what_a_task_does_not_list_does_not_exist_in_it() -> None:
+def test_unlisted_items_do_not_exist_in_a_nonce_task() -> None:
     session = TextCraft().create()
     session.reset(task_list("nonce-test")[0])
     assert session.step("get 1 oak logs").observation == "Could not find oak logs: there is no such item."
@@ -63,13 +63,13 @@ def test_there_are_enough_templates_to_learn_from_and_held_out_ones_of_every_len
         assert {len(plan_to(goal(index))) for index in task_list(f"nonce-{split}")} == {2, 3, 4}
 
 
-def test_each_template_has_as_many_tasks() -> None:
+def test_every_template_has_equally_many_tasks() -> None:
     for split in SPLITS:
         counts = [template_of(goal(index)).goals[0] for index in task_list(f"nonce-{split}")]
         assert len({counts.count(name) for name in set(counts)}) == 1
 
 
-def test_fresh_tasks_are_of_training_templates_and_were_never_shown() -> None:
+def test_fresh_tasks_have_training_templates_and_unused_draws() -> None:
     shown = {task(index).observation for index in LEARNED}
     for split in ("validation", "test"):
         fresh = task_list(f"nonce-fresh-{split}")
@@ -83,12 +83,12 @@ def test_training_tasks_never_list_the_command_of_a_held_out_goal_distractors_in
         assert {nonce_splits().get(recipe.output, "train") for recipe in task(index).recipes} == {"train"}
 
 
-def test_a_task_shows_made_up_words_alone() -> None:
+def test_a_nonce_task_shows_only_made_up_words() -> None:
     for index in task_list("nonce-test"):
         assert set(re.findall(r"[a-z]+", task(index).observation.lower())) <= OURS | set(WORDS)
 
 
-def test_made_up_words_are_words_of_nothing_else() -> None:
+def test_made_up_words_occur_nowhere_else() -> None:
     names = {word for name in recipe_book().depth for word in name.split()}
     assert names.isdisjoint(WORDS)
     assert OURS.isdisjoint(WORDS)
@@ -102,7 +102,7 @@ def test_every_task_has_a_word_for_each_of_its_names() -> None:
         NonceNames(0, [f"item {n}" for n in range(49)])
 
 
-def test_another_draw_gives_other_words() -> None:
+def test_another_variant_has_other_words() -> None:
     assert NonceNames(1, ["stick"]).there != NonceNames(2, ["stick"]).there
 
 
@@ -125,7 +125,7 @@ def test_the_oracle_solves_every_task_in_up_to_four_turns(name: str) -> None:
         assert len(steps) <= 4
 
 
-def test_what_is_needed_is_listed_so_that_reading_is_enough() -> None:
+def test_all_needed_commands_are_listed() -> None:
     book = recipe_book()
     for wanted in nonce_goals():
         made = {recipe.output for recipe in needed_recipes(wanted)}

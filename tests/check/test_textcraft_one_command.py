@@ -48,7 +48,7 @@ def test_the_side_of_a_template_depends_on_neither_names_nor_order() -> None:
         assert split_of(turned) == split_of(recipe)
 
 
-def test_fresh_tasks_have_training_templates_and_were_never_shown() -> None:
+def test_fresh_tasks_have_training_templates_and_unused_counts() -> None:
     shown = {begun.observation for begun in learned()}
     for tasks in (listed("fresh-validation"), listed("fresh-test")):
         assert {split_of(recipe) for begun in tasks for recipe in begun.recipes} == {"train"}
@@ -69,7 +69,7 @@ def test_every_list_has_as_many_tasks_of_each_number_of_turns() -> None:
         assert Counter(len(plan(begun.goal, {}, begun.book)) for begun in listed(name)) == dict.fromkeys((2, 3, 4), N_HELD_OUT)
 
 
-def test_a_task_lists_more_commands_than_its_horizon_has_turns_and_a_lesson_any_number() -> None:
+def test_a_task_lists_more_commands_than_turns_and_a_lesson_any_number() -> None:
     horizon = 8
     for tasks in (listed("train"), listed("validation"), listed("test"), listed("fresh-test")):
         assert {len(begun.recipes) for begun in tasks} == {MAX_DISTRACTORS + 1}

@@ -153,7 +153,7 @@ def test_thoughts_worked_by_hand(goal: str, held: Mapping[str, int], thought: st
     assert (session.oracle_thought(), session.oracle_action()) == (thought, action)
 
 
-def test_a_thought_ends_in_its_action_and_calls_items_as_the_task_does() -> None:
+def test_a_thought_ends_in_its_action_and_uses_the_names_of_the_task() -> None:
     session = TextCraft().create()
     for index in TextCraft().tasks("nonce-test"):
         lines = session.reset(index).splitlines()
@@ -178,7 +178,7 @@ def test_planning_changes_nothing() -> None:
     assert session.inventory == {"oak logs": 1}
 
 
-def test_there_is_no_plan_for_what_nothing_crafts_and_none_without_an_episode() -> None:
+def test_the_oracle_refuses_items_without_a_recipe_and_calls_without_an_episode() -> None:
     with pytest.raises(OracleError, match="'oak log'"):
         plan("oak log", {})
     with pytest.raises(OracleError):

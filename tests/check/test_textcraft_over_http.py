@@ -37,7 +37,7 @@ def url(request: pytest.FixtureRequest, state_dir: Path) -> Iterator[str]:
         yield start(PYTHONHASHSEED=request.param).url
 
 
-def test_the_expert_plays_as_without_a_server_whatever_the_dialect_and_beside_others(url: str) -> None:
+def test_the_expert_plays_identically_over_both_dialects_and_concurrently(url: str) -> None:
     tasks = TextCraft().tasks("test")[:24]
 
     async def ours(client: EnvironmentClient, index: int) -> tuple[str, Trace]:

@@ -78,7 +78,7 @@ def test_recipes_that_undo_another_are_left_out() -> None:
     assert commands("quartz slab") == ["craft 6 quartz slab using 3 quartz block", "craft 6 quartz slab using 3 quartz pillar"]
 
 
-def test_only_recipes_that_undo_another_are_left_out() -> None:
+def test_only_unpacking_recipes_are_excluded() -> None:
     listed = {DATA.items[int(number)]["name"].replace("_", " ") for number in DATA.recipes}
     undone = "coal, diamond, dried kelp, emerald, gold nugget, honey bottle, iron nugget, lapis lazuli, redstone, slime ball, wheat"
     assert listed - set(BOOK.recipes) == set(undone.split(", "))

@@ -30,7 +30,7 @@ def test_whole_words_are_exchanged_and_our_own_sentences_stay() -> None:
     assert exchanged.apply("Crafted 4 minecraft:oak_slab, cloak") == f"Crafted 4 minecraft:{new}_slab, cloak"
 
 
-def test_variants_are_many_and_none_of_them_is_a_held_out_task() -> None:
+def test_there_are_many_variants_and_none_is_a_held_out_task() -> None:
     observations = {task(index).observation for index in RENAMED}
     assert len(observations) > len(RENAMED) / 2  # a goal of one short command has few variants that differ
     assert observations.isdisjoint(task(index).observation for index in task_list("wood-test"))
@@ -58,5 +58,5 @@ def test_an_action_of_any_bytes_is_answered_in_a_renamed_task() -> None:
         assert not session.step(action).done
 
 
-def test_a_plain_task_is_what_it_was() -> None:
+def test_tasks_without_renaming_are_unchanged() -> None:
     assert all(task(index).renaming is None for index in range(len(goals())))

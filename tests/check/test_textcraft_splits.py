@@ -90,7 +90,7 @@ def test_the_lists_of_a_family_are_its_part_of_the_whole_games() -> None:
         assert task_list(f"deep-{name}") == tuple(index for index in task_list(name) if 6 <= len(_plain_plan(goal(index))) <= 12)
 
 
-def test_there_is_enough_of_each_list_to_learn_from_and_to_measure_on() -> None:
+def test_every_list_has_enough_tasks() -> None:
     assert len(task_list("deep-test")) >= 90
     assert len(task_list("wood-test")) >= 30
     assert len({template_of(goal(index)).goals for index in task_list("wood-test")}) >= 7
@@ -101,7 +101,7 @@ def test_there_is_enough_of_each_list_to_learn_from_and_to_measure_on() -> None:
         assert len(task_list(f"{family}renamed-train")) >= 3000
 
 
-def test_fresh_goals_are_training_goals_under_names_that_training_never_shows() -> None:
+def test_fresh_goals_are_training_goals_under_unused_names() -> None:
     trained = {task(index).observation for index in LEARNED[::3]}
     shown = {action for index in LEARNED for action in actions(index)}
     for split in ("validation", "test"):

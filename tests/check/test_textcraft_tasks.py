@@ -54,7 +54,7 @@ print(sha256("\\n".join(said).encode()).hexdigest())
 """
 
 
-def test_an_index_means_the_same_for_as_long_as_the_version_stays() -> None:
+def test_tasks_change_only_with_the_version() -> None:
     renamed = task_list("renamed-train")[::97]
     nonce = [index for name in ("train", "test", "fresh-test") for index in task_list(f"nonce-{name}")[::97]]
     one_command = [index for name in ("lessons", "train", "test", "fresh-test") for index in task_list(f"one-command-{name}")[::97]]
@@ -63,7 +63,7 @@ def test_an_index_means_the_same_for_as_long_as_the_version_stays() -> None:
     assert sha256(meaning.encode()).hexdigest() == MEANING[VERSION]
 
 
-def test_a_chain_means_the_same_for_as_long_as_the_version_stays() -> None:
+def test_chains_change_only_with_the_version() -> None:
     chains = [task_list(f"chains-{name}") for name in ("lessons", "train", "validation", "test")]
     meaning = "\n".join(task(index).observation for some in chains for index in some[::97])
     assert [len(some) for some in chains] == [20_000, 10_000, 63, 112]
@@ -126,7 +126,7 @@ def test_distractors_share_an_ingredient_with_what_is_needed() -> None:
         assert ingredients & touched
 
 
-def test_the_place_of_a_line_does_not_give_away_what_is_needed() -> None:
+def test_the_position_of_a_line_does_not_reveal_needed_commands() -> None:
     first_is_needed = 0
     crowded = [index for index in ALL if len(task(index).observation.split("\n")) > 14]
     for index in crowded:
@@ -145,7 +145,7 @@ def test_needed_recipes_are_enough_and_close_under_ingredients() -> None:
                 assert name in book.raw or name in made or made.intersection(book.members[name])
 
 
-def test_the_wood_family_is_what_logs_alone_can_make() -> None:
+def test_the_wood_family_is_crafted_from_logs_alone() -> None:
     assert {"oak planks", "stick", "birch fence gate", "chest", "barrel", "warped stairs", "wooden axe", "oak wood"} <= wood_goals()
     assert not {"torch", "stone axe", "white bed", "bookshelf", "piston"} & wood_goals()
     assert len(wood_goals()) == 114

@@ -74,7 +74,7 @@ def test_steps_before_the_first_reset_after_the_end_and_after_close_are_refused(
         session.step("inventory")
 
 
-def test_reset_forgets_the_episode_before() -> None:
+def test_reset_discards_the_previous_episode() -> None:
     session = begin()
     play(session, "get 5 string")
     first = session.reset(7)
@@ -186,7 +186,7 @@ def test_members_of_a_kind_may_be_mixed_and_named_twice() -> None:
         ),
     ],
 )
-def test_an_action_that_cannot_be_done_is_answered_with_why_and_changes_nothing(action: str, said: str) -> None:
+def test_an_impossible_action_is_refused_with_the_reason_and_changes_nothing(action: str, said: str) -> None:
     session = begin()
     session.inventory.update({"oak planks": 1})
     step = session.step(action)
@@ -219,7 +219,7 @@ ACTIONS = ("inventory", "get 3 oak logs", "get 2 bamboo", "craft 4 oak planks us
 
 @settings(max_examples=50, deadline=None)
 @given(st.lists(st.tuples(st.integers(0, 550), st.lists(st.sampled_from(ACTIONS), max_size=12)), min_size=1, max_size=64))
-def test_interleaved_sessions_play_as_each_would_alone(episodes: list[tuple[int, list[str]]]) -> None:
+def test_interleaved_sessions_play_as_if_alone(episodes: list[tuple[int, list[str]]]) -> None:
     world = TextCraft()
 
     def advance(session: TextCraftEnvironment, action: str | None) -> list[str]:
@@ -243,7 +243,7 @@ def test_the_instruction_names_every_form_of_action() -> None:
         assert form in TextCraft.instruction
 
 
-def test_the_state_is_what_is_held_however_it_came() -> None:
+def test_the_state_key_is_the_inventory_in_any_order() -> None:
     one, other = begin(), begin()
     assert one.state_key() == other.state_key()
     play(one, "get 2 oak log", "get 1 stone")

@@ -26,7 +26,7 @@ def test_textcraft_never_refuses_a_valid_action(tasks: str) -> None:
                 break
 
 
-def test_what_textcraft_lists_is_on_the_first_message_and_grows_with_what_is_held() -> None:
+def test_valid_actions_follow_from_the_listed_commands_and_the_inventory() -> None:
     session = TextCraft().create()
     first = session.reset(next(index for index in task_list("wood-fresh-test")))
     before = session.valid_actions()
@@ -38,7 +38,7 @@ def test_what_textcraft_lists_is_on_the_first_message_and_grows_with_what_is_hel
     assert {action.split()[0] for action in session.valid_actions()} == {"get", "craft"}
 
 
-def test_a_kind_is_filled_with_a_member_of_which_enough_is_held() -> None:
+def test_a_kind_uses_a_member_of_which_enough_is_held() -> None:
     stick = next(recipe for recipe in recipe_book().recipes["stick"] if recipe.ingredients == (("planks", 2),))
     assert filled_command(stick, {"oak planks": 1, "birch planks": 2}, recipe_book()) == "craft 4 stick using 2 birch planks"
     assert filled_command(stick, {"oak planks": 1, "birch planks": 1}, recipe_book()) is None

@@ -105,7 +105,7 @@ def test_structure_without_a_name_and_text_that_repeats_a_name_are_left_out() ->
     ]  # fmt: skip
 
 
-def test_a_row_is_one_line_with_what_can_be_used_below_it() -> None:
+def test_a_row_is_one_line_with_its_controls_below() -> None:
     page = Page()
     row = page.add("row", "", page.add("table", "", page.root))
     name, price = page.add("cell", "Lamp", row), page.add("cell", "$3", row)
@@ -114,7 +114,7 @@ def test_a_row_is_one_line_with_what_can_be_used_below_it() -> None:
     assert lines(page.view()) == ["[1] RootWebArea 'Page'", "\t[2] row 'Lamp | $3'", "\t\t[3] link 'Lamp'"]
 
 
-def test_what_a_field_holds_is_shown_although_its_inside_has_no_layout() -> None:
+def test_the_content_of_a_field_is_shown() -> None:
     page = Page()
     field = page.add("textbox", "City", page.root, focused=True, required=False)
     page.add("StaticText", "City", field, box=None)

@@ -101,7 +101,7 @@ def test_the_published_forms(text: str, meant: object) -> None:
         ("type [7][red lamp][1]", Type(7, "red lamp", True)),
     ],
 )
-def test_what_follows_the_bracket_after_the_verb_is_left_alone(text: str, meant: object) -> None:
+def test_text_after_the_bracket_is_ignored(text: str, meant: object) -> None:
     assert parse_action(text) == meant
     assert parse_action(f"I see it.\n```{text}```") == meant
 
@@ -151,7 +151,7 @@ _PIECES = st.sampled_from(
 
 
 @given(st.one_of(st.text(), st.lists(_PIECES).map("".join), st.binary().map(lambda raw: raw.decode("utf-8", "replace"))))
-def test_any_text_is_an_action_or_is_refused_in_words_that_can_travel(text: str) -> None:
+def test_any_text_is_an_action_or_refused_with_an_encodable_message(text: str) -> None:
     meant, said = None, ""
     try:
         meant = parse_action(text)

@@ -67,7 +67,7 @@ def test_the_oracle_earns_the_whole_reward(session: WebArenaEnvironment, intent:
 
 @pytest.mark.parametrize("answer", ["", "N/A", "$1.00"])
 @pytest.mark.parametrize("intent", ["What does the", "Show me all", "Buy one", "Write a submission"])
-def test_stopping_without_having_done_it_earns_nothing(session: WebArenaEnvironment, intent: str, answer: str) -> None:
+def test_stopping_early_earns_nothing(session: WebArenaEnvironment, intent: str, answer: str) -> None:
     session.reset(task_about(intent))
     step = session.step(f"stop [{answer}]")
     assert (step.reward, step.done) == (0.0, True)
@@ -93,7 +93,7 @@ def test_reset_brings_back_the_known_state(session: WebArenaEnvironment) -> None
     assert "Your cart is empty" in play(session, "click [<link 'Cart'>]")
 
 
-def test_interleaved_sessions_are_as_each_would_be_alone(world: WebArena) -> None:
+def test_interleaved_sessions_play_as_if_alone(world: WebArena) -> None:
     index = task_about("Put ")
     alone, mixed = world.create(), [world.create(), world.create()]
     try:
@@ -133,7 +133,7 @@ def test_typing_replaces_what_a_field_held_and_enter_can_be_left_out(session: We
     assert "URL: http://shop.test/search?q=" in play(session, "type [<textbox 'Search products'>] [lamp]")
 
 
-def test_what_cannot_be_done_changes_nothing_and_says_why(session: WebArenaEnvironment) -> None:
+def test_an_impossible_action_changes_nothing_and_states_the_reason(session: WebArenaEnvironment) -> None:
     before = session.reset(task_about("Put "))
     for action, why in {
         "click [999]": "No element [999] is in view",
@@ -197,7 +197,7 @@ def test_each_session_has_a_clipboard_of_its_own(world: WebArena) -> None:
         other.close()
 
 
-def test_a_link_out_of_the_tasks_sites_ends_at_the_gate(session: WebArenaEnvironment) -> None:
+def test_a_link_to_another_host_is_refused_by_the_proxy(session: WebArenaEnvironment) -> None:
     session.reset(task_about("Put "))
     seen = play(session, "goto [home.test]", "click [<link 'Lindens, a forum'>]")
     assert "This address is not part of the task's sites" in seen
@@ -223,7 +223,7 @@ def test_any_action_gets_an_observation(session: WebArenaEnvironment, action: st
 # -- faults
 
 
-def test_when_the_browser_dies_its_sessions_say_so_and_new_ones_work(world: WebArena) -> None:
+def test_a_dead_browser_fails_its_sessions_and_new_ones_work(world: WebArena) -> None:
     sessions = [world.create(), world.create()]
     for one in sessions:
         one.reset(task_about("Put "))
@@ -241,7 +241,7 @@ def test_when_the_browser_dies_its_sessions_say_so_and_new_ones_work(world: WebA
     fresh.close()
 
 
-def test_a_site_that_fails_is_a_fault_and_no_observation(session: WebArenaEnvironment) -> None:
+def test_an_exception_of_a_site_is_a_fault_and_not_an_observation(session: WebArenaEnvironment) -> None:
     session.reset(task_about("Put "))
     assert session._episode is not None
     session._episode.db.execute("DROP TABLE wishes")

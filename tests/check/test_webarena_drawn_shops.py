@@ -24,7 +24,7 @@ def session() -> Iterator[WebArenaEnvironment]:
     world.close()
 
 
-def test_the_oracle_does_what_is_asked_and_another_answer_earns_nothing(session: WebArenaEnvironment) -> None:
+def test_the_oracle_solves_drawn_tasks_and_another_answer_earns_nothing(session: WebArenaEnvironment) -> None:
     assert len({drawn_task(index).template for index in HELD_OUT}) == 8
     for index in HELD_OUT:
         session.reset(index)

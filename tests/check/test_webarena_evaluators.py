@@ -124,13 +124,13 @@ def test_the_judge_compares_answers_where_words_may_differ(verdict: str, right: 
         assert part in request["messages"][0]["content"]
 
 
-def test_each_reference_is_asked_for_and_one_that_is_wrong_decides() -> None:
+def test_every_reference_must_match() -> None:
     matched, asked = judged(lambda text: "INCORRECT" if "second" in text else "CORRECT", "x", fuzzy_match=["first", "second", "third"])
     assert not matched
     assert len(asked) == 2
 
 
-def test_a_task_that_cannot_be_done_is_answered_by_saying_so_or_by_the_true_reason() -> None:
+def test_an_impossible_task_accepts_na_or_the_true_reason() -> None:
     assert matches("N/A", fuzzy_match="N/A")
     assert not matches("it is 7", fuzzy_match="N/A")
     assert judged(lambda text: "SAME" if "sold out" in text else "DIFFERENT", "none is left", fuzzy_match="N/A")[0]
@@ -148,6 +148,6 @@ def test_without_a_verdict_nothing_is_scored(reply: str | int, monkeypatch: pyte
         judged(lambda text: reply, "x", fuzzy_match=["y"])
 
 
-def test_a_hiccup_of_the_endpoint_is_asked_again() -> None:
+def test_a_failed_request_to_the_judge_is_retried() -> None:
     replies = iter([503, "CORRECT"])
     assert judged(lambda text: next(replies), "x", fuzzy_match=["y"])[0]

@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 
 from environments.environment import OracleError
-from environments.webarena.intents.intent import button, link, stop, write
+from environments.webarena.intents.intent import parse_move
 from environments.webarena.oracle import Oracle
 
 HOME = "OBSERVATION:\nTab 0 (current): x\n\n[1] RootWebArea 'x'\n\t[2] textbox 'Search' focused: True\n\t[3] link \"It's\"\nURL: http://a"
 FAR = HOME.replace("[3] link", "[4] link")
-PLAN = (write("Search", "a [b]", enter=True), link("It's"), stop("done"))
+PLAN = tuple(map(parse_move, ("enter Search = a [b]", "link It's", "stop done")))
 
 
 def follow(oracle: Oracle, observation: str) -> str:
@@ -20,7 +20,7 @@ def follow(oracle: Oracle, observation: str) -> str:
     return action
 
 
-def test_the_numbers_come_from_the_page_as_it_is() -> None:
+def test_the_oracle_uses_the_numbers_of_the_current_page() -> None:
     oracle = Oracle(PLAN, "http://a")
     assert follow(oracle, HOME) == "type [2] [a [b]] [1]"
     assert follow(oracle, FAR) == "click [4]"
@@ -28,7 +28,7 @@ def test_the_numbers_come_from_the_page_as_it_is() -> None:
 
 
 def test_it_scrolls_to_what_is_not_in_view_and_gives_up_at_the_end_of_the_page() -> None:
-    oracle = Oracle((button("Send"), stop()), "http://a")
+    oracle = Oracle((parse_move("button Send"), parse_move("stop")), "http://a")
     assert follow(oracle, HOME) == "scroll [down]"
     assert oracle.action("[9] button 'Send'") == "click [9]"
     with pytest.raises(OracleError, match="Send"):
@@ -36,7 +36,7 @@ def test_it_scrolls_to_what_is_not_in_view_and_gives_up_at_the_end_of_the_page()
 
 
 def test_names_must_match_as_a_whole() -> None:
-    oracle = Oracle((link("Cart"), stop()), "http://a")
+    oracle = Oracle((parse_move("link Cart"), parse_move("stop")), "http://a")
     assert oracle.action("[1] link 'Cart 2'\n[2] heading 'Cart'\n\t[3] link 'Cart' focused: True") == "click [3]"
 
 

@@ -12,14 +12,14 @@ from environments.webarena.page_parts import PageParts
 PAGE = "\n".join(f"[{number}] link 'number {number}'" for number in range(1, 101))
 
 
-def test_a_page_that_fits_is_shown_as_it_is() -> None:
+def test_a_short_page_is_shown_unchanged() -> None:
     parts = PageParts(len(PAGE))
     assert parts.shown(PAGE) == PAGE
     assert not parts.turn("down")
     assert not parts.turn("up")
 
 
-def test_what_is_left_out_is_counted_on_both_sides() -> None:
+def test_omitted_lines_are_counted_above_and_below() -> None:
     parts = PageParts(1_000)
     first = parts.shown(PAGE)
     held = first.count("link")
@@ -33,7 +33,7 @@ def test_what_is_left_out_is_counted_on_both_sides() -> None:
     assert parts.shown(PAGE) == first
 
 
-def test_a_page_that_has_become_shorter_is_shown_from_its_beginning() -> None:
+def test_a_page_that_became_shorter_is_shown_from_its_beginning() -> None:
     parts = PageParts(1_000)
     parts.shown(PAGE)
     parts.turn("down")

@@ -136,7 +136,7 @@ def begin(store: Store, browsers: Browsers, tmp_path: Path) -> Iterator[Begin]:
         session.close()
 
 
-def test_a_page_longer_than_the_setting_is_cut_with_a_word_and_scrolling_shows_all_of_it(begin: Begin) -> None:
+def test_a_long_page_is_split_and_scrolling_shows_every_part(begin: Begin) -> None:
     session, whole = begin(start_url="__SHOPPING__/long")
     assert "page cut" not in whole
     session, first = begin(start_url="__SHOPPING__/long", page_characters=1_500)
@@ -229,7 +229,7 @@ def test_a_click_on_a_download_changes_nothing(begin: Begin) -> None:
 
 
 @pytest.mark.parametrize(("path", "opens"), [("away", True), ("away-tls", True), ("download", False), ("hidden", True)])
-def test_a_goto_is_refused_if_and_only_if_the_tab_stays(begin: Begin, path: str, opens: bool) -> None:
+def test_goto_is_refused_if_and_only_if_the_tab_stays(begin: Begin, path: str, opens: bool) -> None:
     session, before = begin()
     step = session.step(f"goto [http://onestopmarket.com/{path}]")
     assert step.refused is not opens
@@ -238,7 +238,7 @@ def test_a_goto_is_refused_if_and_only_if_the_tab_stays(begin: Begin, path: str,
 
 
 @pytest.mark.parametrize("link", ["hang", "never"])
-def test_a_page_that_hangs_is_cut_off_by_the_deadline(begin: Begin, link: str) -> None:
+def test_a_hanging_page_is_stopped_at_the_deadline(begin: Begin, link: str) -> None:
     session, seen = begin(step_s=5)
     with pytest.raises(PageHungError):
         session.step("click [" + str(number(seen, f"link '{link}'")) + "]")
@@ -270,7 +270,7 @@ def test_a_site_that_is_down_is_a_fault(begin: Begin) -> None:
         ({"eval_types": ["string_match", "url_match"], "reference_answers": {"exact_match": "5"}, "reference_url": "__SHOPPING__"}, True),
     ],
 )
-def test_the_end_is_judged_as_the_task_file_says(begin: Begin, evaluation: dict[str, Any], right: bool) -> None:
+def test_episodes_are_judged_by_their_task_file(begin: Begin, evaluation: dict[str, Any], right: bool) -> None:
     session, _ = begin(evaluation)
     step = session.step("stop [5]")
     assert (step.reward, step.done) == (float(right), True)

@@ -128,7 +128,7 @@ def test_a_bad_setting_ends_in_one_message(
     assert named in line
 
 
-def test_a_server_with_a_bad_setting_says_it_once_and_ends(tmp_path: Path) -> None:
+def test_a_server_with_a_bad_setting_ends_with_one_message(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "environments", "serve", "webarena", "--port", "23999"]
     bare = {name: value for name, value in os.environ.items() if not name.startswith("WEBARENA_")}
     environment = bare | {"WEBARENA_TASKS": str(tmp_path / "none"), "SHOPPING": "here"}

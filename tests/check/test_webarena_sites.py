@@ -44,7 +44,7 @@ def links(page: httpx.Response) -> Iterable[str]:
 
 
 @pytest.mark.parametrize("host", HOSTS)
-def test_no_link_of_a_site_leads_nowhere(host: str) -> None:
+def test_every_link_of_a_site_works(host: str) -> None:
     async def crawl() -> int:
         episode = GATE.open(HOSTS)
         waiting, seen = [f"http://{host}{HOMES[host]}"], set()
@@ -77,7 +77,7 @@ def test_the_pages_are_the_same_in_every_episode_and_process() -> None:
     assert run(pages()) == run(pages())
 
 
-def test_what_one_episode_changes_no_other_sees() -> None:
+def test_changes_of_one_episode_are_invisible_to_others() -> None:
     async def play() -> None:
         mine, other = GATE.open(HOSTS), GATE.open(HOSTS)
         async with client(mine, "forum.test") as web, client(other, "forum.test") as neighbour:
@@ -167,7 +167,7 @@ def test_any_form_is_answered_with_a_page(form: tuple[str, str, tuple[str, ...]]
     assert run(post()).status_code in (200, 404)
 
 
-def test_texts_of_users_are_shown_and_not_run() -> None:
+def test_user_texts_are_escaped() -> None:
     async def play() -> str:
         episode = GATE.open(HOSTS)
         async with client(episode, "forum.test") as web:
@@ -181,7 +181,7 @@ def test_texts_of_users_are_shown_and_not_run() -> None:
     assert "{{ 7 * 7 }}" in text
 
 
-def test_a_bug_in_a_site_is_kept_as_the_episodes_fault() -> None:
+def test_an_exception_of_a_site_is_recorded_in_the_episode() -> None:
     async def play() -> Exception | None:
         episode = GATE.open(HOSTS)
         episode.db.execute("DROP TABLE products")
@@ -193,7 +193,7 @@ def test_a_bug_in_a_site_is_kept_as_the_episodes_fault() -> None:
     assert "products" in str(run(play()))
 
 
-def test_the_known_state_cannot_be_changed() -> None:
+def test_the_initial_state_is_read_only() -> None:
     with pytest.raises(sqlite3.OperationalError) as refused:
         database.known_state().execute("DELETE FROM products")
     assert refused.value.sqlite_errorcode == sqlite3.SQLITE_READONLY

@@ -64,7 +64,7 @@ def test_the_registry_finds_the_world() -> None:
         world.create().reset(99999)
 
 
-def test_a_server_opens_no_more_sessions_than_the_world_can_bear(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_server_opens_at_most_max_sessions(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(WebArena, "max_sessions", 1)
 
     client = TestClient(application(WebArena({}), Options())[0])
@@ -101,7 +101,7 @@ def test_the_lists_in_drawn_shops_share_no_shop_and_no_task_with_other_lists() -
     assert world.tasks("train") == task_lists(embedded_tasks().values())["train"]
 
 
-def test_the_errands_that_ask_nothing_are_a_quarter_of_those_for_training() -> None:
+def test_a_quarter_of_the_drawn_training_tasks_requires_no_answer() -> None:
     [(name, errands)] = ERRAND_LISTS.items()
     assert WebArena({}).tasks(name) == errands
     assert set(errands) < set(LISTS["drawn-shops-train"])
@@ -110,7 +110,7 @@ def test_the_errands_that_ask_nothing_are_a_quarter_of_those_for_training() -> N
     assert asked == {"Go to the page of _": 100, "Put _ on my wish list": 100}
 
 
-def test_no_two_shops_hold_the_same_and_each_is_drawn_alike_every_time() -> None:
+def test_shops_differ_and_each_is_reproducible() -> None:
     def rows(number: int) -> list[tuple[object, ...]]:
         return [tuple(row) for row in drawn_state(number).execute("SELECT name, price, colour, description FROM products")]
 
@@ -122,7 +122,7 @@ def test_no_two_shops_hold_the_same_and_each_is_drawn_alike_every_time() -> None
     assert [rows(number) for number in numbers] == shops
 
 
-def test_what_is_asked_in_a_drawn_shop_cannot_be_told_from_the_product_alone() -> None:
+def test_answers_in_drawn_shops_differ_between_shops() -> None:
     colours: dict[str, list[str]] = {}
     for index in LISTS["drawn-shops-train"][::8]:
         colours.setdefault(drawn_task(index).intent, []).append(str(drawn_task(index).answers))
@@ -138,7 +138,7 @@ def test_the_evaluation_list_is_50_tasks_of_the_test_split_from_all_its_template
     assert {tasks[index].template for index in chosen} == {tasks[index].template for index in lists["test"]}
 
 
-def test_no_two_tasks_ask_for_the_same() -> None:
+def test_intents_are_unique() -> None:
     intents = [task.intent for task in embedded_tasks().values()]
     assert len(set(intents)) == len(intents)
 

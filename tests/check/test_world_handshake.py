@@ -136,7 +136,7 @@ def test_a_server_of_another_world_is_refused_in_agentgyms_dialect_too(agentgym_
 
 
 @pytest.mark.parametrize("dialect", [{}, THEIRS])
-def test_tasks_that_there_are_not_are_refused_with_the_field_that_names_them(textcraft: str, dialect: dict[str, Any]) -> None:
+def test_unknown_tasks_are_refused_naming_the_field(textcraft: str, dialect: dict[str, Any]) -> None:
     world = World(name="textcraft", **dialect)
     assert asyncio.run(task_indices([textcraft], world, (3, "textcraft_7: stick", 5), "tasks")) == [
         3,
@@ -150,7 +150,7 @@ def test_tasks_that_there_are_not_are_refused_with_the_field_that_names_them(tex
             assert refusal.value.field == field
 
 
-def test_an_oracle_of_another_version_does_not_play(textcraft: str) -> None:
+def test_an_oracle_of_another_version_is_refused(textcraft: str) -> None:
     collection = Collection.model_validate({"environment": "textcraft", "source": {"kind": "oracle"}})
     told = asyncio.run(verify_servers([textcraft], collection.environment))
     told.version = "minecraft-1.0-1"
@@ -166,7 +166,7 @@ def test_an_oracle_of_another_version_does_not_play(textcraft: str) -> None:
 
 
 @pytest.mark.parametrize(("world", "version"), [("slow_counting", "1"), ("counting", "2")])
-def test_no_session_is_opened_on_a_server_that_was_replaced(serve: Serve, state_dir: Path, world: str, version: str) -> None:
+def test_no_session_opens_on_a_replaced_server(serve: Serve, state_dir: Path, world: str, version: str) -> None:
     first = serve("counting")
     second = LocalServer(
         "another",
@@ -251,7 +251,7 @@ def collected(url: str, name: str, tasks: tuple[int, ...], **world: Any) -> list
     return [(trajectory.outcome, trajectory.reward) for trajectory in played]
 
 
-def test_a_babyai_success_by_agentgyms_rules_is_worth_less_than_one_and_is_a_success(babyai_by_agentgyms_rules: str) -> None:
+def test_under_agentgym_rules_a_success_earns_less_than_one(babyai_by_agentgyms_rules: str) -> None:
     tasks = task_list("babyai-ours-90")[:6]
     played = collected(babyai_by_agentgyms_rules, "babyai", tasks, rules="agentgym")
     assert [outcome for outcome, _ in played].count(Outcome.SUCCESS) >= 4
@@ -260,7 +260,7 @@ def test_a_babyai_success_by_agentgyms_rules_is_worth_less_than_one_and_is_a_suc
     assert by_our_rules.tasks("babyai-ours-90")[:6] == tasks
 
 
-def test_clients_of_agentgyms_are_served_by_agentgyms_rules_where_the_server_is_told_so(babyai_by_agentgyms_rules: str) -> None:
+def test_agentgym_clients_are_served_by_the_rules_of_the_server(babyai_by_agentgyms_rules: str) -> None:
     client, session = TheirClient(babyai_by_agentgyms_rules), load_world("babyai", "agentgym").create()
     index = task_list("test")[0]
     assert client.reset(index)["observation"] == session.reset(index)

@@ -45,7 +45,7 @@ def test_the_oracle_solves_every_level(level: int) -> None:
 
 
 @pytest.mark.slow
-def test_the_oracle_solves_what_the_lists_hold() -> None:
+def test_the_oracle_solves_the_lists() -> None:
     """Every nineteenth task; all of them take some minutes."""
     for index in [index for split in ("train", "validation", "test") for index in task_list(split)][::19]:
         session = BabyAI().create()
@@ -55,7 +55,7 @@ def test_the_oracle_solves_what_the_lists_hold() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("level", ["GoToImpUnlock", "PickupDistDebug", "Unlock"])
-def test_what_is_left_out_cannot_be_solved(level: str) -> None:
+def test_excluded_tasks_cannot_be_solved(level: str) -> None:
     for seed in LEFT_OUT[level]:
         with pytest.raises(OracleError):
             begin(level, seed).oracle_action()
@@ -82,13 +82,13 @@ def test_the_oracle_recovers_after_detours() -> None:
                 solve(session)
 
 
-def test_a_goal_that_is_faced_from_the_beginning_is_turned_to_once_more() -> None:
+def test_a_goal_that_the_agent_already_faces_is_reached() -> None:
     session = begin("GoToObjDoor", 107)
     assert session.step("go to purple closed door 1").observation.startswith("No change in state.")
     assert len(solve(session)) <= 2
 
 
-def test_asking_changes_nothing() -> None:
+def test_asking_the_oracle_changes_nothing() -> None:
     asked, alone = begin("MoveTwoAcrossS8N9", 3), begin("MoveTwoAcrossS8N9", 3)
     actions = [asked.oracle_action() for _ in range(3)]
     assert len(set(actions)) == 1
@@ -96,7 +96,7 @@ def test_asking_changes_nothing() -> None:
     assert asked.step("turn left") == alone.step("turn left")
 
 
-def test_a_key_behind_its_own_lock_has_no_solution() -> None:
+def test_a_key_inside_its_locked_room_has_no_solution() -> None:
     session = begin("GoToImpUnlock", 6)
     assert 6 in LEFT_OUT["GoToImpUnlock"]
     with pytest.raises(OracleError):
@@ -104,12 +104,12 @@ def test_a_key_behind_its_own_lock_has_no_solution() -> None:
     assert not session.step("turn left").done
 
 
-def test_of_two_locked_doors_the_one_whose_key_is_in_sight_comes_first() -> None:
+def test_the_door_whose_key_was_seen_is_opened_first() -> None:
     """Where minigrid's bot plans in circles, for the key of the first door lies behind the second."""
     assert solve(begin("UnlockToUnlock", 4))
 
 
-def test_a_bot_that_plans_in_circles_is_stopped_in_any_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_bot_that_plans_forever_is_stopped_in_any_thread(monkeypatch: pytest.MonkeyPatch) -> None:
     class Circling(oracle._Bot):
         def replan(self, action_taken: int | None = None) -> int:
             while True:
@@ -131,7 +131,7 @@ def test_a_bot_that_plans_in_circles_is_stopped_in_any_thread(monkeypatch: pytes
     assert "_CirclingError" in raised[0]
 
 
-def test_a_bot_that_walks_in_circles_is_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_bot_that_walks_forever_is_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
     class Turning(oracle._Bot):
         def replan(self, action_taken: int | None = None) -> int:
             return 0

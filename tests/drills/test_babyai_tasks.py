@@ -62,7 +62,7 @@ print(sha256("\\n".join(said).encode()).hexdigest())
 """
 
 
-def test_an_index_means_the_same_for_as_long_as_the_version_stays() -> None:
+def test_tasks_change_only_with_the_version() -> None:
     session = BabyAI().create()
 
     def digest(some: tuple[int, ...]) -> str:
@@ -118,7 +118,7 @@ def test_the_door_lists_hold_their_levels_alone_and_share_no_task_with_any_other
     assert len(set().union(*disjoint)) == sum(map(len, disjoint))
 
 
-def test_no_layout_of_a_door_list_comes_twice_or_is_held_out_elsewhere() -> None:
+def test_door_layouts_are_unique_and_not_held_out_elsewhere() -> None:
     held_out = [index for split in ("validation", "test") for index in task_list(split) if LEVELS[index % 40] in DOORS]
     listed = [layout(index) for name in DOORS_SPLITS for index in task_list(name)] + [layout(index) for index in held_out]
     assert len(set(listed)) == len(listed)
@@ -150,7 +150,7 @@ def layout(index: int) -> tuple[object, ...]:
 
 
 @pytest.mark.parametrize("name", ["OpenRedDoor", "OpenRedBlueDoorsDebug", "GoToRedBallNoDists", "GoToObjS6"])
-def test_no_layout_comes_twice_even_in_levels_that_have_few(name: str) -> None:
+def test_layouts_are_unique_even_in_small_levels(name: str) -> None:
     level = LEVELS.index(name)
     listed = [layout(index) for split in SPLITS for index in task_list(split) if index % 40 == level]
     assert len(set(listed)) == len(listed)
@@ -159,7 +159,7 @@ def test_no_layout_comes_twice_even_in_levels_that_have_few(name: str) -> None:
 
 
 @pytest.mark.slow
-def test_no_layout_comes_twice_in_any_level() -> None:
+def test_layouts_are_unique_in_every_level() -> None:
     listed = [layout(index) for split in SPLITS for index in task_list(split)]
     assert len(set(listed)) == len(listed)
 

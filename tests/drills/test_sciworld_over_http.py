@@ -94,7 +94,7 @@ async def play(client: EnvironmentClient | AgentGymClient, index: int, actions: 
     return first, [(step.observation, step.reward, step.done) for step in steps]
 
 
-def test_64_sessions_at_once_play_as_each_alone(server: LocalServer, alone: list[Episode]) -> None:
+def test_64_concurrent_sessions_play_as_if_alone(server: LocalServer, alone: list[Episode]) -> None:
     async def run() -> list[Episode]:
         async with EnvironmentClient([server.url], deadline_s=PATIENCE_S) as client:
             return await asyncio.gather(*(play(client, index, wander(index)) for index in TASKS))
@@ -102,7 +102,7 @@ def test_64_sessions_at_once_play_as_each_alone(server: LocalServer, alone: list
     assert asyncio.run(run()) == alone
 
 
-def test_sessions_play_on_unchanged_when_every_simulator_is_killed(server: LocalServer, alone: list[Episode]) -> None:
+def test_sessions_continue_after_all_simulators_are_killed(server: LocalServer, alone: list[Episode]) -> None:
     """Once between two turns, and once with all sessions' steps under way."""
     count = 8
 
@@ -133,7 +133,7 @@ def test_sessions_play_on_unchanged_when_every_simulator_is_killed(server: Local
     assert asyncio.run(run()) == alone[:count]
 
 
-def test_another_server_with_another_hash_seed_plays_alike_one_session_at_a_time(start: Start, alone: list[Episode]) -> None:
+def test_a_server_with_another_hash_seed_plays_identically(start: Start, alone: list[Episode]) -> None:
     other = start(PYTHONHASHSEED="1")
 
     async def run() -> list[Episode]:
@@ -144,7 +144,7 @@ def test_another_server_with_another_hash_seed_plays_alike_one_session_at_a_time
     other.end()
 
 
-def test_a_client_of_agentgyms_plays_unchanged(server: LocalServer, world: SciWorld) -> None:
+def test_agentgym_clients_play_unchanged(server: LocalServer, world: SciWorld) -> None:
     assert requests.get(server.url, timeout=PATIENCE_S).json() == "This is environment ScienceWorld."
     for name in ("find-living-thing", "power-component"):
         index = next(index for index in world.tasks("agentgym-kinds-test") if task(index).name == name)
@@ -180,7 +180,7 @@ def test_a_client_of_agentgyms_plays_unchanged(server: LocalServer, world: SciWo
 
 
 @pytest.mark.parametrize("index", [-1, 7207])
-def test_agentgyms_dialect_refuses_tasks_that_there_are_not(server: LocalServer, index: int) -> None:
+def test_the_agentgym_dialect_refuses_unknown_tasks(server: LocalServer, index: int) -> None:
     client = TheirClient(server.url)
     with pytest.raises(RefusedError) as refused:
         client.reset(index)
@@ -188,7 +188,7 @@ def test_agentgyms_dialect_refuses_tasks_that_there_are_not(server: LocalServer,
     client.close()
 
 
-def test_any_bytes_as_action_get_an_observation(server: LocalServer) -> None:
+def test_any_bytes_get_an_observation(server: LocalServer) -> None:
     client, rng = TheirClient(server.url), random.Random(0)
     client.reset(30)
     texts = ["\x00", "a" * 100_000, "connect air to air " * 26, *WANDERING]
@@ -231,7 +231,7 @@ def solve_all(server: LocalServer, world: SciWorld, tasks: Sequence[int]) -> Non
 
 
 @pytest.mark.slow
-def test_a_thousand_clients_that_vanish_leave_neither_sessions_after_their_lease_nor_memory(server: LocalServer) -> None:
+def test_a_thousand_vanished_clients_leave_neither_sessions_nor_memory(server: LocalServer) -> None:
     """The episodes of a thousand would be some 300 MB."""
     memory = []
     for _ in range(16):

@@ -54,7 +54,7 @@ def alone(world: SciWorld) -> list[tuple[str, float, bool]]:
 
 
 @needs_java
-def test_a_simulator_that_is_killed_is_missed_by_no_session(world: SciWorld, alone: list[tuple[str, float, bool]]) -> None:
+def test_sessions_survive_a_killed_simulator(world: SciWorld, alone: list[tuple[str, float, bool]]) -> None:
     one, other = world.create(), world.create()
     seen = [(one.reset(FIND_PLANT), 0.0, False)]
     other.reset(7)
@@ -70,7 +70,7 @@ def test_a_simulator_that_is_killed_is_missed_by_no_session(world: SciWorld, alo
 
 
 @needs_java
-def test_a_worn_simulator_is_replaced_when_a_fresh_one_is_ready_and_ends_with_its_last_session() -> None:
+def test_a_simulator_is_replaced_after_its_episodes_and_ends_with_its_last_session() -> None:
     world = SciWorld(processes=1, episodes=3)
     one, other = world.create(), world.create()
     for session in (one, other, one):
@@ -94,7 +94,7 @@ def test_a_worn_simulator_is_replaced_when_a_fresh_one_is_ready_and_ends_with_it
 
 
 @needs_java
-def test_an_action_that_breaks_the_simulation_is_undone_and_answered(world: SciWorld, alone: list[tuple[str, float, bool]]) -> None:
+def test_an_action_that_crashes_the_simulator_is_undone_and_refused(world: SciWorld, alone: list[tuple[str, float, bool]]) -> None:
     session = world.create()
     seen = [(session.reset(FIND_PLANT), 0.0, False), *play(session, *WAY[:4])]
     session._number = -1  # the simulator refuses what it does not know, as it refuses what breaks it
@@ -104,7 +104,7 @@ def test_an_action_that_breaks_the_simulation_is_undone_and_answered(world: SciW
 
 
 @needs_java
-def test_a_simulator_that_gives_no_answer_in_time_is_ended(world: SciWorld) -> None:
+def test_a_simulator_that_misses_its_deadline_is_killed(world: SciWorld) -> None:
     session = world.create()
     session.reset(FIND_PLANT)
     hung = session._simulator
@@ -117,7 +117,7 @@ def test_a_simulator_that_gives_no_answer_in_time_is_ended(world: SciWorld) -> N
 
 
 @needs_java
-def test_an_event_loop_is_not_held_up_by_a_simulator_that_hangs_and_all_who_wait_for_it_are_told() -> None:
+def test_a_hanging_simulator_does_not_block_the_event_loop_and_fails_its_requests() -> None:
     simulator = Simulator()
 
     async def hang() -> tuple[list[object], int]:
@@ -145,7 +145,7 @@ def test_an_event_loop_is_not_held_up_by_a_simulator_that_hangs_and_all_who_wait
 
 
 @needs_java
-def test_a_request_that_fails_says_why_and_the_process_goes_on(world: SciWorld) -> None:
+def test_after_a_failed_request_the_process_continues(world: SciWorld) -> None:
     session = world.create()
     session.reset(FIND_PLANT)
     assert session._simulator is not None
@@ -182,7 +182,7 @@ def test_missing_or_unfit_java_is_named_with_the_command_that_installs_it(
     session.close()
 
 
-def test_a_version_of_the_package_that_the_indices_are_not_written_for_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_another_version_of_the_package_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("environments.sciworld.java.PACKAGE_VERSION", "9.9.9")
     monkeypatch.setattr("shutil.which", lambda _: "/bin/true")
     with pytest.raises(SimulatorError, match=r"pip install scienceworld==9\.9\.9"):

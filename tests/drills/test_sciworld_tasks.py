@@ -47,20 +47,20 @@ print(json.dumps({name: sha256(repr(some).encode()).hexdigest()[:16] for name, s
 """
 
 
-def test_the_registry_finds_the_world_without_starting_a_simulator() -> None:
+def test_the_registry_builds_the_world_without_a_simulator() -> None:
     world = load_world("sciworld")
     assert isinstance(world, SciWorld)
     assert world.tasks("sciworld-ours-200") == task_list("sciworld-ours-200")
 
 
 @pytest.mark.parametrize("seed", ["0", "4242"])
-def test_an_index_means_the_same_for_as_long_as_the_version_stays(seed: str) -> None:
+def test_tasks_change_only_with_the_version(seed: str) -> None:
     environment = {**os.environ, "PYTHONHASHSEED": seed}
     found = subprocess.run([sys.executable, "-c", DIGEST_SCRIPT], env=environment, capture_output=True, text=True, check=True)
     assert json.loads(found.stdout) == MEANING[VERSION]
 
 
-def test_agentgyms_indices_come_first_and_in_its_order() -> None:
+def test_agentgym_indices_come_first_in_agentgym_order() -> None:
     assert (N_AGENTGYM, len(all_tasks())) == (4639, 7207)
     assert (task(0), task(30), task(4638)) == (Task("1-1", "boil", 0), Task("1-2", "melt", 0), Task("8-2", "identify-life-stages-2", 9))
     assert not NOT_IN_AGENTGYM.intersection(each.number for each in all_tasks()[:N_AGENTGYM])
@@ -86,7 +86,7 @@ def test_the_splits_hold_every_task_once_and_every_kind() -> None:
     assert [round(len(split) / 7207, 2) for split in splits] == [0.5, 0.25, 0.25]
 
 
-def test_agentgyms_parts_of_the_splits_hold_its_indices_alone() -> None:
+def test_agentgym_lists_contain_only_agentgym_indices() -> None:
     for split in ("train", "validation", "test"):
         assert task_list(f"agentgym-kinds-{split}") == tuple(index for index in task_list(split) if index < N_AGENTGYM)
 
@@ -114,7 +114,7 @@ def test_the_lists_of_things_to_find_hold_their_kinds_evenly_and_share_no_variat
 
 @pytest.mark.skipif(shutil.which("java") is None, reason=f"there is no Java; run: {INSTALL}")
 @pytest.mark.parametrize("prefix", ["find", "still"])
-def test_no_held_out_thing_to_find_begins_as_another_task_does(prefix: str) -> None:
+def test_held_out_find_tasks_have_unique_first_messages(prefix: str) -> None:
     world = SciWorld(processes=1)
     session = world.create()
     first = {split: [session.reset(index) for index in task_list(f"{prefix}-{split}")] for split in ("train", "validation", "test")}
@@ -123,7 +123,7 @@ def test_no_held_out_thing_to_find_begins_as_another_task_does(prefix: str) -> N
     assert len({*held_out, *first["train"]}) == len(held_out) + len(set(first["train"]))
 
 
-def test_a_list_that_does_not_exist_is_refused_with_those_that_do() -> None:
+def test_an_unknown_list_is_refused_with_the_existing_lists() -> None:
     with pytest.raises(UnknownTaskListError) as unknown:
         task_list("dev")
     assert (unknown.value.world, unknown.value.name, unknown.value.nearest) == ("sciworld", "dev", None)

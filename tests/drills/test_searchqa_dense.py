@@ -50,7 +50,7 @@ def test_a_library_of_vectors_is_built_and_played(tmp_path: Path, monkeypatch: p
     st.lists(st.sampled_from(WORDS), min_size=1),
     st.data(),
 )
-def test_what_is_found_is_what_scoring_every_passage_finds(texts: list[list[str]], query: list[str], data: st.DataObject) -> None:
+def test_search_finds_the_best_of_all_passages(texts: list[list[str]], query: list[str], data: st.DataObject) -> None:
     import tempfile
 
     with tempfile.TemporaryDirectory() as name, pytest.MonkeyPatch.context() as patch:
@@ -71,9 +71,7 @@ def test_equal_scores_are_ordered_by_number(tmp_path: Path, monkeypatch: pytest.
     assert Dense(tmp_path, word_vectors).search("same words", 3) == [0, 1, 2]
 
 
-def test_queries_at_the_same_time_are_served_together_and_find_what_each_finds_alone(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_concurrent_queries_are_batched_and_find_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     no_faiss(monkeypatch)
     texts = [f"{one} {other} {n}" for n, one in enumerate(WORDS * 40) for other in WORDS]
     build_vectors(tmp_path, texts, len(texts), word_vectors, 256)
@@ -100,7 +98,7 @@ def test_queries_at_the_same_time_are_served_together_and_find_what_each_finds_a
     assert sum(scans) == len(queries)
 
 
-def test_a_scan_that_fails_fails_every_search_that_waits_for_it_and_none_after(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_scan_fails_only_the_searches_that_wait_for_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     no_faiss(monkeypatch)
     build_vectors(tmp_path, ["one", "two"], 2, word_vectors, 1)
     index = Dense(tmp_path, word_vectors)
@@ -122,7 +120,7 @@ def test_a_faiss_index_is_built_and_searched_where_faiss_is_installed(tmp_path: 
     assert [index.search(query, 3) for query in WORDS] == [by_hand(vectors, query, 3) for query in WORDS]
 
 
-def test_a_faiss_index_made_before_is_taken_if_it_fits_the_corpus(tmp_path: Path) -> None:
+def test_an_existing_faiss_index_of_the_corpus_is_used(tmp_path: Path) -> None:
     faiss = pytest.importorskip("faiss")
     flat = faiss.IndexFlatIP(64)
     flat.add(word_vectors([f'{dense.PASSAGE}"{title}"\n{text}' for title, text in CORPUS]))

@@ -76,7 +76,7 @@ def test_no_question_gives_its_answer_away(questions: list[Question]) -> None:
         assert not any(f" {normalise(answer)} " in said for answer in question.answers), question
 
 
-def test_every_hop_is_another_passage_and_needs_only_names_that_came_before(corpus: Corpus, questions: list[Question]) -> None:
+def test_every_hop_is_a_new_passage_found_by_known_names(corpus: Corpus, questions: list[Question]) -> None:
     spoken = {word for relation in RELATIONS.values() for word in normalise(f"{relation.search} {relation.described}").split()}
     spoken |= {"borders", "by", "land"}
     for question in questions:
@@ -87,9 +87,7 @@ def test_every_hop_is_another_passage_and_needs_only_names_that_came_before(corp
             known += " " + normalise(corpus.passage(hop.passage))
 
 
-def test_splits_cover_all_and_share_neither_a_question_nor_where_one_starts(
-    world: SearchQA, corpus: Corpus, questions: list[Question]
-) -> None:
+def test_splits_cover_all_questions_and_share_no_start_entity(world: SearchQA, corpus: Corpus, questions: list[Question]) -> None:
     splits = {name: world.tasks(name) for name in ("train", "validation", "test")}
     assert sorted(index for some in splits.values() for index in some) == list(range(12_000))
     assert [len(some) for some in splits.values()] == [9145, 618, 2237]
@@ -111,7 +109,7 @@ def test_no_pair_of_neighbours_is_asked_about_in_two_splits(world: SearchQA, que
     assert all(len(names) == 1 for names in pairs.values())
 
 
-def test_some_templates_are_met_in_the_test_split_alone(world: SearchQA, questions: list[Question]) -> None:
+def test_some_templates_occur_only_in_the_test_split(world: SearchQA, questions: list[Question]) -> None:
     learned = {questions[index].group for split in ("train", "validation") for index in world.tasks(split)}
     new = world.tasks("new-templates")
     assert set(new) == {index for index in world.tasks("test") if questions[index].group not in learned}

@@ -88,7 +88,7 @@ def test_answers_do_not_depend_on_the_hash_seed(world: SearchQA, start: Start) -
     assert asyncio.run(run()) == [(first, trace) for first, _, trace in expected]
 
 
-def test_a_client_of_agentgyms_plays_unchanged(world: SearchQA, url: str) -> None:
+def test_agentgym_clients_play_unchanged(world: SearchQA, url: str) -> None:
     assert requests.get(f"{url}/", timeout=60).json() == "ok"
     clients = [TheirSearchClient(url) for _ in range(3)]
     assert all(type(client.id) is int for client in clients)
@@ -105,7 +105,7 @@ def test_a_client_of_agentgyms_plays_unchanged(world: SearchQA, url: str) -> Non
         assert refused.value.status == 410
 
 
-def test_agentgyms_dialect_refuses_tasks_that_there_are_not(world: SearchQA, url: str) -> None:
+def test_the_agentgym_dialect_refuses_unknown_tasks(world: SearchQA, url: str) -> None:
     client = TheirSearchClient(url)
     for index in (-1, 1 + max(chain.from_iterable(world.lists.values())), 221_327):
         with pytest.raises(RefusedError) as refused:
@@ -114,7 +114,7 @@ def test_agentgyms_dialect_refuses_tasks_that_there_are_not(world: SearchQA, url
     client.close()
 
 
-def test_guessing_is_allowed_to_clients_of_agentgyms_where_the_server_is_told_so(world: SearchQA, start: Start) -> None:
+def test_agentgym_clients_may_guess_if_the_setting_allows_it(world: SearchQA, start: Start) -> None:
     client = TheirSearchClient(start(SEARCHQA_WRONG_ANSWER="continue").url)
     client.reset(world.tasks("test")[0])
     assert [(reply["reward"], reply["done"]) for reply in (client.step("<answer>no idea</answer>") for _ in range(3))] == [(0.0, False)] * 3
@@ -122,7 +122,7 @@ def test_guessing_is_allowed_to_clients_of_agentgyms_where_the_server_is_told_so
     assert client.step(right)["reward"] == 1.0
 
 
-def test_bad_settings_end_the_server_with_the_variables_name(start: Start) -> None:
+def test_a_bad_setting_ends_the_server_naming_the_variable(start: Start) -> None:
     with pytest.raises(ProvisionError, match="SEARCHQA_FORMAT_REWARD"):
         start(SEARCHQA_FORMAT_REWARD="plenty")
 

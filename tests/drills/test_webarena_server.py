@@ -87,7 +87,7 @@ def one_of_each_site() -> list[int]:
     return list(chosen.values())
 
 
-def test_32_interleaved_sessions_are_each_solved_as_alone(url: str, state_dir: Path) -> None:
+def test_32_interleaved_sessions_play_as_if_alone(url: str, state_dir: Path) -> None:
     tasks = one_of_each_site()
     assert len(tasks) == 4
     with ThreadPoolExecutor(32) as pool:
@@ -141,7 +141,7 @@ def test_a_client_of_agentgym_plays_an_episode(url: str) -> None:
         ("/step", {"env_idx": 1}, 422),
     ],
 )
-def test_what_makes_no_sense_has_the_right_status(url: str, path: str, body: Any, status: int) -> None:
+def test_invalid_requests_have_the_right_status(url: str, path: str, body: Any, status: int) -> None:
     answered, content = ask(url + path, body)
     assert answered == status
     assert content["error"]
@@ -187,7 +187,7 @@ def test_a_server_that_ends_leaves_no_browser(state_dir: Path, ending: signal.Si
 
 
 @pytest.mark.parametrize("browser", [name for name in EXECUTABLES if shutil.which(name)])
-def test_clients_that_vanish_leave_nothing_after_their_lease(state_dir: Path, browser: str) -> None:
+def test_vanished_clients_leave_nothing_after_their_lease(state_dir: Path, browser: str) -> None:
     made = server_of("webarena", state_dir=state_dir, WEBARENA_CHROMIUM=browser)
     made.start()
     try:

@@ -33,7 +33,7 @@ def server(request: pytest.FixtureRequest, state_dir: Path) -> Iterator[LocalSer
     made.end()
 
 
-def test_a_thousand_clients_that_vanish_leave_nothing_after_their_lease(server: LocalServer) -> None:
+def test_a_thousand_vanished_clients_leave_nothing_after_their_lease(server: LocalServer) -> None:
     tasks = requests.get(f"{server.url}/v1/tasks?split=train", timeout=120).json()["tasks"]
     process = serving_process(server)
     files, threads = process.num_fds(), process.num_threads()

@@ -127,7 +127,7 @@ class Intent(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
                 values |= chosen if isinstance(chosen, dict) else {name: chosen}
             for name, text in self.texts.items():
                 values[name] = text.format_map(values)
-            plan = [_filled(_move(step), values) for step in self.plan.split(" > ")]
+            plan = [_filled(parse_move(step), values) for step in self.plan.split(" > ")]
             yield {name: values[name] for name in names}, _filled(check, values), plan
 
     def _values(self, shared: Mapping[str, Any], facts: Facts) -> Iterator[dict[str, Any]]:
@@ -157,7 +157,7 @@ class Intent(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             check["program_html"] = [
                 {
                     "url": url,
-                    "locator": element if element.startswith(("document.", "func:")) else text_of(element),
+                    "locator": _locator(element),
                     "required_contents": {"exact_match" if isinstance(text, str) else "must_include": text},
                 }
                 for url, element, text in self.pages_show
@@ -172,39 +172,21 @@ def read_intents(name: str) -> tuple[Intent, ...]:
     return msgspec.convert(yaml.safe_load(text), tuple[Intent, ...])
 
 
-def text_of(selector: str) -> str:
-    """Return the locator of an element's text."""
-    return f"document.querySelector('{selector}').outerText"
+def _locator(element: str) -> str:
+    """Return JavaScript, a query or the text of a CSS selector as a locator of a task file."""
+    if element.startswith(("document.", "func:")):
+        return element
+    return f"document.querySelector('{element}').outerText"
 
 
-def link(name: str) -> Move:
-    """Click on a link."""
-    return Move("click", "link", name)
-
-
-def button(name: str) -> Move:
-    """Click on a button."""
-    return Move("click", "button", name)
-
-
-def write(name: str, text: str, *, enter: bool = False) -> Move:
-    """Type into a field."""
-    return Move("type", "textbox", name, text, enter)
-
-
-def stop(answer: str = "") -> Move:
-    """End with an answer."""
-    return Move("stop", text=answer)
-
-
-def _move(step: str) -> Move:
+def parse_move(step: str) -> Move:
     """Parse a step of a plan. See `Intent.plan`."""
     verb, _, rest = step.partition(" ")
     if verb == "stop":
-        return stop(rest)
+        return Move("stop", text=rest)
     if verb in ("type", "enter"):
         name, _, text = rest.partition(" = ")
-        return write(name, text, enter=verb == "enter")
+        return Move("type", "textbox", name, text, enter=verb == "enter")
     return Move("click", verb, rest)
 
 
