@@ -161,12 +161,28 @@ class PolicyGradient(Algorithm):
                 f"algorithm.max_resample_rounds ({self.max_resample_rounds}) exclude each other; "
                 "set one of them to 0"
             )
-        whole = self.loss_aggregation == "trajectory" and ((self.kl_in == "loss" and self.kl_coefficient) or self.entropy_coefficient)
-        if experiment.policy.divides_episodes and (whole or self.ratio == "sequence"):
+        if experiment.policy.divides_episodes and (field := self._whole_episodes_only()) is not None:
             raise ValueError(
-                "policy.thinking: strip and policy.compaction: drop divide an episode into rows, which excludes ratio: sequence, and with "
-                "loss_aggregation: trajectory a KL term and an entropy bonus in the loss; set loss_aggregation to tokens"
+                f"algorithm.{field} needs undivided episodes, but policy.thinking: strip and "
+                "policy.compaction: drop divide them into rows; set policy.thinking to keep and "
+                "policy.compaction to none, or change that field"
             )
+
+    def _whole_episodes_only(self) -> str | None:
+        """Return a setting whose formula needs all tokens of an episode in one row, if any."""
+        if self.loss_aggregation == "trajectory":
+            if self.kl_in == "loss" and self.kl_coefficient:
+                return f"kl_coefficient ({self.kl_coefficient:g}) with loss_aggregation: trajectory"
+            if self.entropy_coefficient:
+                named = f"entropy_coefficient ({self.entropy_coefficient:g})"
+                return f"{named} with loss_aggregation: trajectory"
+        if self.ratio == "sequence":
+            return "ratio: sequence"
+        if self.loss == "vespo":
+            return "loss: vespo"
+        if self.importance_correction.startswith("sequence"):
+            return f"importance_correction: {self.importance_correction}"
+        return None if self.off_policy_mask is None else f"off_policy_mask ({self.off_policy_mask:g})"
 
     @field_validator("update_metrics")
     @classmethod

@@ -184,6 +184,9 @@ def test_demonstrations_have_the_rows_of_the_policy_and_are_stored(tmp_path: Pat
         {"algorithm.name": "dpo", "algorithm.trajectories": "runs"},
         {"algorithm.ratio": "sequence", "algorithm.loss_aggregation": "trajectory"},
         {"algorithm.loss_aggregation": "trajectory", "algorithm.entropy_coefficient": 0.1},
+        {"algorithm.loss": "vespo", "algorithm.loss_aggregation": "tokens", "algorithm.importance_correction": "behaviour"},
+        {"algorithm.importance_correction": "sequence_masked"},
+        {"algorithm.off_policy_mask": 0.5},
     ],
 )
 def test_losses_of_whole_trajectories_exclude_rows(fields: dict[str, object]) -> None:
