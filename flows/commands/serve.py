@@ -176,7 +176,7 @@ def opened(parsed: argparse.Namespace, source: Source, rollout: Rollout) -> Iter
         stack.callback(engine.close)
         from transformers import AutoTokenizer
 
-        chat = ChatTokens(AutoTokenizer.from_pretrained(model), source.chat_template_kwargs)
+        chat = ChatTokens(AutoTokenizer.from_pretrained(model), source.chat_template_kwargs, source.thinking)
         policy = ServedPolicy(
             name=source.label,
             engine=engine,

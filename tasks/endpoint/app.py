@@ -277,11 +277,11 @@ class Endpoint:
         """Record an episode and end it."""
         policy = self._policy
         episode = self.episodes.checked(episode_id)
-        rows = self.episodes.rewarded(episode, reward, policy.success_score, policy.environment, policy.engine.name)
+        trajectory = self.episodes.rewarded(episode, reward, policy.success_score, policy.environment, policy.engine.name)
         if self._recording is not None:
             calls = [[asdict(sampling) for sampling in row.samplings] for row in episode.rows]
-            facts = {"id": episode_id, "task": episode.task, "reward": reward, "outcome": rows[0].outcome.value, "calls": calls}
-            self._recording.add(rows, facts)
+            facts = {"id": episode_id, "task": episode.task, "reward": reward, "outcome": trajectory.outcome.value, "calls": calls}
+            self._recording.add(trajectory, facts)
         self.episodes.close(episode, "recorded")
 
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from jinja2 import TemplateError
 
+from configs.experiment import Thinking
 from tasks.agents.chat_format import ChatFormat, Message
 
 if TYPE_CHECKING:
@@ -25,9 +26,14 @@ class UnsuitableMessagesError(ValueError):
 class ChatTokens(ChatFormat):
     """The chat template of a policy that answers the requests of a chat client."""
 
-    def __init__(self, tokenizer: PreTrainedTokenizerBase, chat_template_kwargs: Mapping[str, Any] | None = None) -> None:
-        """Check the chat template, as `ChatFormat` does."""
-        super().__init__(tokenizer, "bare", None, chat_template_kwargs=chat_template_kwargs)
+    def __init__(
+        self, tokenizer: PreTrainedTokenizerBase, chat_template_kwargs: Mapping[str, Any] | None = None, thinking: Thinking = "keep"
+    ) -> None:
+        """Check the chat template, as `ChatFormat` does.
+
+        With `thinking` "strip" every call begins a row, whose earlier answers the template writes.
+        """
+        super().__init__(tokenizer, "bare", None, chat_template_kwargs=chat_template_kwargs, thinking=thinking)
 
     def pieces(self, messages: Sequence[Message], answers: Collection[int], *, opens_answer: bool = True) -> tuple[str, ...]:
         """Render the messages, and split the text at the policy's answers.
@@ -50,10 +56,9 @@ class ChatTokens(ChatFormat):
             for i, message in enumerate(messages)
         ]
         try:
-            text = self._tokenizer.apply_chat_template(shown, tokenize=False, add_generation_prompt=opens_answer, **self._render_options)
+            text = self._render([self._spoken(each["content"]) if each["role"] == "assistant" else each for each in shown], opens_answer)
         except TemplateError as problem:
             raise UnsuitableMessagesError(f"the chat template does not accept these messages: {problem}") from problem
-        assert isinstance(text, str)
         pieces = list[str]()
         for place in sorted(answers):
             if text.count(_answer(place)) != 1:

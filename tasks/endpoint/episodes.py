@@ -177,8 +177,8 @@ class Episodes:
         episode, row = self._find(messages, episode_id)
         answers = [] if row is None else list(row.answers)
         pieces = self._chat.pieces(messages, answers)
-        if row is not None and not all(map(str.startswith, pieces, row.bodies)):
-            # The template rewrites earlier text when messages follow.
+        if row is not None and (self._chat.rewrites or not all(map(str.startswith, pieces, row.bodies))):
+            # The template writes earlier turns anew.
             row, answers = None, []
             pieces = self._chat.pieces(messages, answers)
         body = self._chat.pieces(messages, answers, opens_answer=False)[-1]
@@ -240,12 +240,11 @@ class Episodes:
         if not call.episode.rows and not call.episode.in_flight and not (fault and call.episode.is_named):
             self.close(call.episode, "failed" if fault else None)
 
-    def rewarded(self, episode: Episode, reward: float, success_score: float, environment: str, engine: str) -> list[Trajectory]:
-        """Return the trajectories of an episode with its reward.
+    def rewarded(self, episode: Episode, reward: float, success_score: float, environment: str, engine: str) -> Trajectory:
+        """Return the trajectory of an episode with its reward.
 
-        Returns:
-            One trajectory for each row. Each has the episode's reward, on its last turn. `group` is
-            not set, and `member` numbers the rows.
+        Its turns are those of the rows, one row after the other. The last turn has the reward.
+        `group` and `member` are not set.
 
         Raises:
             EpisodeError: A fault left a call without an answer. The episode is closed as failed,
@@ -255,32 +254,31 @@ class Episodes:
             self.close(episode, "failed")
             reason = next(iter(episode.faults.values()))
             raise EpisodeError(f"a call of episode {episode.id} has no answer ({reason}), so the episode is left out", "episode_failed")
+        first, *later = episode.rows
+        for row in later:
+            row.turns[0].context = row.prompt
+        turns = [turn for row in episode.rows for turn in row.turns]
+        turns[-1].reward = reward
         outcome = Outcome.SUCCESS if is_success(reward, success_score) else Outcome.FINISHED
         if episode.cut and outcome is not Outcome.SUCCESS:
             outcome = Outcome.TRUNCATED
-        trajectories = []
-        for member, row in enumerate(episode.rows):
-            row.turns[-1].reward = reward
-            trajectories.append(
-                Trajectory(
-                    environment=environment,
-                    task=episode.task,
-                    group=0,
-                    member=member,
-                    seed=episode.seed,
-                    horizon=len(row.turns),
-                    policy_version=row.turns[0].policy_version,
-                    engine=engine,
-                    prompt=row.prompt,
-                    first_observation=row.first_observation,
-                    turns=row.turns,
-                    outcome=outcome,
-                    reason=episode.cut if outcome is Outcome.TRUNCATED else "",
-                    seconds=time.time() - episode.began,
-                    began=episode.began,
-                )
-            )
-        return trajectories
+        return Trajectory(
+            environment=environment,
+            task=episode.task,
+            group=0,
+            member=0,
+            seed=episode.seed,
+            horizon=len(turns),
+            policy_version=turns[0].policy_version,
+            engine=engine,
+            prompt=first.prompt,
+            first_observation=first.first_observation,
+            turns=turns,
+            outcome=outcome,
+            reason=episode.cut if outcome is Outcome.TRUNCATED else "",
+            seconds=time.time() - episode.began,
+            began=episode.began,
+        )
 
     def checked(self, episode_id: str) -> Episode:
         """Return an open episode that can get a reward.

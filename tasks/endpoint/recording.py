@@ -1,14 +1,14 @@
 """Episodes of an endpoint on disk, as trajectory files.
 
 FOLDER/settings.json             the policy; a folder holds the episodes of one policy
-FOLDER/episode-000000.parquet    one episode: a trajectory for each of its rows
+FOLDER/episode-000000.parquet    one episode
 FOLDER/episodes.jsonl            one line per episode: id, task, reward, sampling of each call
 FOLDER/owner.lock                lock held by the endpoint
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -36,13 +36,12 @@ class Recording:
         self._folder = folder
         self._next = max((int(path.stem.rpartition("-")[2]) + 1 for path in folder.glob("episode-*.parquet")), default=0)
 
-    def add(self, rows: Sequence[Trajectory], facts: Mapping[str, Any]) -> None:
-        """Write the rows of an episode, and a line with further facts about it.
+    def add(self, episode: Trajectory, facts: Mapping[str, Any]) -> None:
+        """Write an episode, and a line with further facts about it.
 
-        The rows get the episode's number as their group.
+        Its group is the number of the episode.
         """
-        number, self._next = self._next, self._next + 1
-        for row in rows:
-            row.group = number
-        write_trajectories(self._folder / f"episode-{number:06d}.parquet", rows)
+        episode.group = number = self._next
+        write_trajectories(self._folder / f"episode-{number:06d}.parquet", [episode])
+        self._next += 1
         append_row(self._folder / "episodes.jsonl", {"episode": number, **facts})

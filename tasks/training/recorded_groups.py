@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from itertools import groupby
 from pathlib import Path
 
 from configs.policy_gradient import PolicyGradient
@@ -25,8 +24,8 @@ class RecordedEpisodes:
 
     Attributes:
         groups: Groups of episodes of the same task.
-        unused: Number of episodes in no group: failed ones, episodes without the policy's tokens,
-            of several rows or of later weights, and the only recorded episode of a task.
+        unused: Number of episodes in no group: failed ones, episodes without the policy's tokens or
+            of later weights, and the only recorded episode of a task.
     """
 
     groups: list[list[Trajectory]]
@@ -83,21 +82,16 @@ def recorded_episodes(trajectories: Sequence[Trajectory], size: int, smallest: i
     """Split recorded episodes into groups of the same task.
 
     Args:
-        trajectories: Recorded trajectories, in order. Rows of the same episode have the same seed.
+        trajectories: Recorded trajectories, in order.
         size: Most episodes of a group.
         smallest: Fewest episodes of a group.
     """
     tasks: dict[tuple[str, int], list[Trajectory]] = {}
-    unused = 0
-    for _, found in groupby(trajectories, key=lambda t: (t.environment, t.task, t.seed, t.group)):
-        rows = list(found)
-        if len(rows) == 1 and _is_usable(rows[0]):
-            tasks.setdefault((rows[0].environment, rows[0].task), []).append(rows[0])
-        else:
-            unused += 1
+    for t in filter(_is_usable, trajectories):
+        tasks.setdefault((t.environment, t.task), []).append(t)
     groups = [members[i : i + size] for members in tasks.values() for i in range(0, len(members), size)]
     kept = [group for group in groups if len(group) >= smallest]
-    return RecordedEpisodes(kept, unused + sum(map(len, groups)) - sum(map(len, kept)))
+    return RecordedEpisodes(kept, len(trajectories) - sum(map(len, kept)))
 
 
 def _is_usable(trajectory: Trajectory) -> bool:

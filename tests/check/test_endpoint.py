@@ -171,6 +171,19 @@ def test_recorded_groups_train_two_steps_and_the_first_is_on_policy(served: Serv
     assert len(preferences(served.recorded(), 0)) == 4
 
 
+def test_episodes_of_several_rows_train_in_groups(served: Served, policy: str, tmp_path: Path) -> None:
+    for member in range(4):
+        named = {"x-episode": f"e{member}", "x-task": "3"}
+        for text in ("one", "two", "three")[: 1 + member]:
+            served.chat([{"role": "user", "content": text}], named)
+        served.reward(f"e{member}", reward=float(member % 2))
+    trainer, groups = recorded_groups(served, policy, tmp_path / "run", steps=2)
+    first, _ = train(trainer, groups, 2)
+    assert (first["rollout/recorded_unused"], first["update/episodes_out_of_sync"]) == (0, 0)
+    assert first["rollout/reward"] == 0.5
+    assert first["update/logp_gap_largest"] < 1e-3
+
+
 def test_groups_of_another_policy_are_refused(served: Served, tmp_path: Path) -> None:
     for member in range(2):
         served.reward(play(served, 3, turns=1), reward=float(member))
@@ -204,12 +217,10 @@ def test_a_shortened_history_begins_another_row_of_the_episode(served: Served) -
     changed = [first, {"role": "assistant", "content": f"{text} and more"}, {"role": "user", "content": "three"}]
     served.chat(changed, named)
     served.reward("mine", reward=0.5)
-    rows = served.recorded()
-    assert [(t.task, t.group, t.member, len(t.turns), t.reward, t.outcome) for t in rows] == [
-        (7, 0, member, turns, 0.5, Outcome.FINISHED) for member, turns in enumerate((2, 1, 1))
-    ]
-    assert len({t.seed for t in rows}) == 1
-    assert [t.prompt for t in rows] == [served.engine.noted[call][0] for call in (0, 2, 3)]
+    (episode,) = served.recorded()
+    assert (episode.task, episode.reward, episode.outcome) == (7, 0.5, Outcome.FINISHED)
+    assert [len(row.turns) for row in episode.rows] == [2, 1, 1]
+    assert [row.prompt for row in episode.rows] == [served.engine.noted[call][0] for call in (0, 2, 3)]
 
 
 def test_conversations_without_an_id_are_told_apart_by_their_messages(served: Served) -> None:
@@ -362,7 +373,7 @@ def test_requests_need_the_token_and_come_from_no_web_page(served: Served) -> No
 
 def test_a_recording_continues_for_the_same_policy_only(served: Served, policy: str) -> None:
     served.reward(play(served, 3, turns=1), reward=1)
-    Recording(served.folder, {"model": policy}).add(read_trajectories(served.folder / "episode-000000.parquet"), {})
+    Recording(served.folder, {"model": policy}).add(read_trajectories(served.folder / "episode-000000.parquet")[0], {})
     assert [t.group for t in served.recorded()] == [0, 1]
     with pytest.raises(DifferentCollectionError):
         Recording(served.folder, {"model": "another"})
@@ -389,8 +400,22 @@ def test_continued_conversations_have_the_tokens_of_the_chat_template(name: str)
     assert tokens == tokenizer.encode(whole, add_special_tokens=False)
 
 
+def test_stripped_thoughts_make_each_call_a_row() -> None:
+    chat = ChatTokens(TOKENIZERS["thinking"], thinking="strip")
+    episodes, messages = Episodes(chat, 0, 60, 2), [{"role": "user", "content": "Goal"}]
+    for _ in range(2):
+        call = episodes.begin_call(messages, None, None)
+        text = "so\n</think>\n\nget"
+        sampled = [*TOKENIZERS["thinking"].encode(text, add_special_tokens=False), chat.stop_tokens[0]]
+        episodes.answered(call, Generation(sampled, [-1.0] * len(sampled)), text, Sampling(1.0, 9, chat.stop_tokens, 0), "")
+        messages = [*messages, {"role": "assistant", "content": text}, {"role": "user", "content": "ok"}]
+    rows = episodes.rewarded(call.episode, 1.0, 1.0, "world", "vllm").rows
+    assert [len(row.turns) for row in rows] == [1, 1]
+    assert [TOKENIZERS["thinking"].decode(row.prompt).count("so") for row in rows] == [0, 0]
+
+
 @pytest.mark.parametrize("name", list(TOKENIZERS))
-def test_a_conversation_continues_one_row_unless_the_template_rewrites_it(name: str) -> None:
+def test_a_conversation_is_one_row_with_every_template(name: str) -> None:
     chat = ChatTokens(TOKENIZERS[name])
     episodes = Episodes(chat, 0, 60, 2)
     messages, contexts = [{"role": "user", "content": "Goal"}], list[list[int]]()
@@ -400,9 +425,9 @@ def test_a_conversation_continues_one_row_unless_the_template_rewrites_it(name: 
         episodes.answered(call, Generation(sampled, [-1.0] * len(sampled)), text, Sampling(1.0, 9, chat.stop_tokens, 0), "")
         contexts.append([*call.context, *sampled])
         messages = [*messages, {"role": "assistant", "content": text}, {"role": "user", "content": "ok"}]
-    rows = episodes.rewarded(episodes.checked("one"), 1.0, 1.0, "world", "vllm")
-    assert [len(row.turns) for row in rows] == [3]
-    assert rows[0].prompt + rows[0].completion == contexts[-1]
+    (row,) = episodes.rewarded(episodes.checked("one"), 1.0, 1.0, "world", "vllm").rows
+    assert len(row.turns) == 3
+    assert row.prompt + row.completion == contexts[-1]
     assert contexts[2][: len(contexts[1])] == contexts[1]
 
 
