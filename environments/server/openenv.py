@@ -146,10 +146,12 @@ class Episode:
         """Begin an episode and return its observation."""
         asked = _converted(data, ResetData)
         tasks = _tasks(self._world, asked.split)
-        seed = random.randrange(len(tasks)) if asked.seed is None else asked.seed
-        index = seed % len(tasks) if asked.index is None else _place(asked.index, len(tasks))
-        begun = await self._perform("reset", self.session, tasks[index])
-        self._episode_id = asked.episode_id or f"{self.session[:8]}-{tasks[index]}"
+        place = asked.index
+        if place is None and len(tasks):
+            place = random.randrange(len(tasks)) if asked.seed is None else asked.seed % len(tasks)
+        task = tasks[_place(place, len(tasks))]
+        begun = await self._perform("reset", self.session, task)
+        self._episode_id = asked.episode_id or f"{self.session[:8]}-{task}"
         return _observed(begun, {"text": begun.observation})
 
     async def step(self, data: Mapping[str, Any]) -> dict[str, Any]:

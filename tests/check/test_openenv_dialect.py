@@ -12,13 +12,17 @@ from typing import Any
 import pytest
 import requests
 import yaml
+from starlette.testclient import TestClient
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.frames import CloseCode
 from websockets.sync.client import ClientConnection, connect
 
 from environments.__main__ import main
+from environments.environment import SPLITS
 from environments.registry import load_world
+from environments.server.app import Options, application
 from tests.support.counting_servers import Serve
+from tests.support.echo_sessions import Echo
 from tests.support.playing import starting
 from tests.support.server_requests import PATIENCE_S, eventually, open_sessions
 
@@ -151,6 +155,15 @@ def test_pages_tell_the_world_its_schemas_and_its_tasks(counting_server: str) ->
     assert [each["task"] for each in tasks("task_range", split="test", start=18)["tasks"]] == [98, 99]
     assert tasks("task", split="test", index=20)["error"]["field"] == "index"
     assert tasks("num_tasks", split="none")["error"]["field"] == "split"
+
+
+def test_a_reset_in_an_empty_list_is_refused() -> None:
+    class Empty(Echo):
+        lists = dict.fromkeys(SPLITS, range(0))
+
+    client = TestClient(application(Empty(), Options())[0])
+    for body in ({}, {"seed": 1}, {"index": 0}):
+        assert client.post("/reset", json=body).json()["error"]["type"] == "no_such_task"
 
 
 def test_the_world_openenv_plays_a_world_of_this_server(counting_server: str, monkeypatch: pytest.MonkeyPatch) -> None:

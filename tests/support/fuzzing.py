@@ -12,7 +12,10 @@ from urllib.parse import urlsplit
 from tests.support.playing import policy_of
 
 OPERATIONS = ("create", "reset", "step", "close")
-TOLD = ("/health", "/metrics", "/v1/world", "/v1/tasks", "/openapi.json", "/", "/observation", "/detail", "/goal", "/render", "/none")
+TOLD = (
+    "/health", "/metrics", "/v1/world", "/v1/tasks", "/openapi.json", "/", "/observation", "/detail", "/goal", "/render", "/none",
+    "/metadata", "/schema", "/state", "/mcp", "/ws", "/list_environments",
+)  # fmt: skip
 METHODS = ("GET", "PUT", "DELETE", "HEAD", "OPTIONS", "PATCH", "TRACE", "BREW")
 FIELDS = ("session", "turn", "action", "index", "lease_s", "id", "env_idx", "data_idx", "idx", "seed", "items", "goal")
 ODD = (None, True, -1, 0, 2**31, 2**63, 2**64, -(2**70), 1e308, 0.5, "", "0", "\x00", "é" * 300, [], {}, [[[]]], {"a": {}}, "x" * 100_000)
