@@ -21,7 +21,7 @@ from configs.conversation_start import ConversationStart
 from configs.experiment import Compaction, Thinking
 from environments.tools import ANY_ACTION, Tool
 from tasks.agents.action_format import ActionFormat, MalformedActionError, format_message, read_action, with_format
-from tasks.agents.tool_calls import Call, ResponseTemplate, action_of_calls, find_calls, find_response_template, to_call
+from tasks.agents.tool_calls import Call, ResponseTemplate, action_of_calls, find_response_template, parse_message, to_call
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -266,13 +266,21 @@ class ChatFormat:
         If the prompt opened a thought, the text closes it first.
         """
         opening = self._opening(self._instruction, _FIRST)
-        whole = self._render([*opening, _call(name, arguments, content)], prompt=False)
-        common = _common(whole, self._prefix)
-        text = whole.removeprefix(common).rstrip()
+        text = self._after_prompt(self._render([*opening, _call(name, arguments, content)], prompt=False)).rstrip()
         if (end := self._special_at_end(text)) and self._id(end) == self._end_of_call:
             text = text.removesuffix(end)
-        closes = "<think>" in self._prefix.removeprefix(common) and "</think>" not in text
-        return f"</think>\n\n{text}" if closes else text
+        return f"</think>\n\n{text}" if self.thought_opened and "</think>" not in text else text
+
+    def _after_prompt(self, whole: str) -> str:
+        """Return what a conversation contains after its prompt.
+
+        A thought that the prompt opened or closed is not repeated.
+        """
+        before, _, opened = self._prefix.rpartition("<think>")
+        if whole.startswith(self._prefix) or not before:
+            return whole.removeprefix(self._prefix)
+        text = whole.removeprefix(before)
+        return re.sub(r"^<think>\s*</think>\s*", "", text) if "</think>" in opened else text.removeprefix("<think>")
 
     def conversation(self, observation: str, exchanges: Sequence[tuple[str, str]]) -> list[int]:
         """Return the token ids up to the start of the next message, all turns written anew.
@@ -305,13 +313,13 @@ class ChatFormat:
     def _spoken(self, text: str) -> Message:
         """Return the text of a message in the parts that the chat template takes."""
         if self._schemas:
-            with suppress(ValueError, KeyError, TypeError, AttributeError):
-                parsed: Message = self._tokenizer.parse_response(
-                    text + self._call_end_text, dict(self._response_template), prefix=self._prefix, tools=self._schemas
-                )
-                if parsed.get("tool_calls"):
-                    calls = [{**call, "id": CALL_ID} for call in parsed["tool_calls"]]
-                    return {"content": "", **parsed, "role": "assistant", "tool_calls": calls}
+            with suppress(MalformedActionError):
+                parsed, calls = self._parse(text)
+                if calls:
+                    identified = [{**call, "id": CALL_ID} for call in parsed["tool_calls"]]
+                    return {"content": "", **parsed, "role": "assistant", "tool_calls": identified}
+            for special in self._special_texts:  # some templates refuse marks of channels in a text
+                text = text.replace(special, "")
         opened = self.thought_opened and "</think>" in text and "<think>" not in text
         return {"role": "assistant", "content": f"<think>\n{text}" if opened else text}
 
@@ -370,7 +378,10 @@ class ChatFormat:
         Raises:
             MalformedActionError: A call cannot be read.
         """
-        return find_calls(self._tokenizer, self._response_template, text + self._call_end_text, self._prefix, self._schemas)
+        return self._parse(text)[1]
+
+    def _parse(self, text: str) -> tuple[Message, list[Call]]:
+        return parse_message(self._tokenizer, self._response_template, text + self._call_end_text, self._prefix, self._schemas)
 
     def _last_call(self, tokens: Sequence[int]) -> str | None:
         """Return the name of the tool that a message calls last, None if it calls none."""

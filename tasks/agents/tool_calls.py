@@ -81,7 +81,7 @@ def find_response_template(
     message = written(PROBE.name, PROBE_CALL)
     for template in _candidates(tokenizer):
         try:
-            if find_calls(tokenizer, template, message, prefix, [PROBE.schema]) == [Call(PROBE.name, PROBE_CALL)]:
+            if parse_message(tokenizer, template, message, prefix, [PROBE.schema])[1] == [Call(PROBE.name, PROBE_CALL)]:
                 return template
         except MalformedActionError:
             continue
@@ -97,10 +97,10 @@ def _candidates(tokenizer: PreTrainedTokenizerBase) -> Iterator[ResponseTemplate
     yield from (trl.lfm2_2_5_template, trl.nemotron_3_template, trl.gemma4_template, _MISTRAL, _MISTRAL_ARGUMENTS)
 
 
-def find_calls(
+def parse_message(
     tokenizer: PreTrainedTokenizerBase, template: ResponseTemplate, message: str, prefix: str, schemas: list[dict[str, Any]]
-) -> list[Call]:
-    """Return the calls in a message.
+) -> tuple[dict[str, Any], list[Call]]:
+    """Return a message in the parts that a chat template takes, and its calls.
 
     Args:
         tokenizer: The tokenizer.
@@ -113,13 +113,17 @@ def find_calls(
         MalformedActionError: A call cannot be read, e.g. because it is not JSON.
     """
     try:
-        parsed: Any = tokenizer.parse_response(message, dict(template), prefix=prefix, tools=schemas)
+        parsed: dict[str, Any] = tokenizer.parse_response(message, dict(template), prefix=prefix, tools=schemas)
         functions = [each["function"] for each in parsed.get("tool_calls", ())]
-        return [Call(str(function["name"]), function.get("arguments", {})) for function in functions]
+        calls = [Call(function["name"], function.get("arguments", {})) for function in functions]
     except (ValueError, KeyError, TypeError, AttributeError) as unreadable:
         raise MalformedActionError(
             f"Nothing was done: the tool call cannot be read ({str(unreadable)[:200]}).", code="unreadable_call"
         ) from unreadable
+    if not all(isinstance(call.name, str) and isinstance(call.arguments, dict) for call in calls):
+        raise MalformedActionError("Nothing was done: a tool call needs a name and an object of arguments.", code="unreadable_call")
+    functions = [{"name": call.name, "arguments": call.arguments} for call in calls]
+    return parsed | {"tool_calls": [{"type": "function", "function": function} for function in functions]}, calls
 
 
 def action_of_calls(calls: Sequence[Call], tools: Sequence[Tool]) -> str:

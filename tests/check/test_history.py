@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
+from random import Random
+from typing import get_args
 
 import pytest
 
 from configs.experiment import Thinking
 from configs.recipe import load_recipe
 from environments.textcraft.tools import TOOLS
-from tasks.agents.action_format import ActionFormat
+from tasks.agents.action_format import ActionFormat, MalformedActionError
 from tasks.agents.agent import Budgets
 from tasks.agents.chat_format import ChatFormat, ChatTemplateError
 from tasks.agents.history import History
@@ -149,6 +152,24 @@ def test_a_stopped_thought_is_closed_in_every_prompt(name: str) -> None:
         assert text.count("<think>") == text.count("</think>") == (name != "qwen2_5")
     assert not form.thought_opened
     assert form.action(form.message("get 1 log")) == "get 1 log"
+
+
+@pytest.mark.parametrize("name", ["qwen2_5", "qwen3", "gptoss", "glm4moe", "llama3_1", "gemma4", "lfm2_2_5", "nemotron_3_nano"])
+def test_garbled_calls_are_malformed_and_the_conversation_goes_on(name: str) -> None:
+    tokenizer, random = tokenizer_with(template_of(name)), Random(0)
+    forms = [ChatFormat(tokenizer, "tools", None, tools=TOOLS, thinking=thinking) for thinking in get_args(Thinking)]
+    calls = [forms[0].message(forms[0].demonstration(action, "I think")) for action in ACTIONS]
+    for _ in range(20):
+        histories = [History(form, "Goal") for form in forms]
+        for _ in range(3):
+            message = list(random.choice(calls))
+            for _ in range(random.randint(0, 5)):
+                message[random.randrange(len(message))] = random.randrange(len(tokenizer))
+            for form, history in zip(forms, histories, strict=True):
+                with suppress(MalformedActionError):
+                    assert form.action(message)
+                history.add(message, "Result")
+                assert "Result" in tokenizer.decode(history.tokens)
 
 
 def test_the_prompt_of_a_rewritten_conversation_cannot_be_forged() -> None:

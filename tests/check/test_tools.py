@@ -27,7 +27,6 @@ from tasks.agents.agent import Budgets
 from tasks.agents.agent_factory import open_agent
 from tasks.agents.chat_format import CALL_ID, ChatFormat
 from tasks.agents.scripted_agent import ScriptedAgent
-from tasks.agents.tool_calls import find_calls
 from tests.check.test_chat_format import build_tokenizer
 from tests.support.shipped_templates import template_of, tokenizer_with
 
@@ -186,8 +185,7 @@ def test_the_expert_demonstrates_by_calls_in_the_form_of_the_model() -> None:
         form = chat_format(template)
         texts = play_expert(world, form)
         assert len(texts) == len(plain)
-        calls = [find_calls(form._tokenizer, form._response_template, t + form._call_end_text, form._prefix, form._schemas) for t in texts]
-        assert [call.name for (call,) in calls] == [json.loads(text.splitlines()[-1])["name"] for text in plain]
+        assert [call.name for (call,) in map(form.calls, texts)] == [json.loads(text.splitlines()[-1])["name"] for text in plain]
 
 
 def test_a_chat_endpoint_plays_by_calls(tmp_path: Path) -> None:

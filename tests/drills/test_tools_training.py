@@ -35,9 +35,9 @@ FIELDS = {
 }
 
 
-def tool_policy(folder: Path) -> str:
-    """Saves a tiny random policy with the chat template of Qwen2.5."""
-    tokenizer = tokenizer_with(template_of("qwen2_5"))
+def tool_policy(folder: Path, template: str = "qwen2_5") -> str:
+    """Saves a tiny random policy with the chat template of Qwen2.5 or another model."""
+    tokenizer = tokenizer_with(template_of(template))
     tokenizer.pad_token = tokenizer.eos_token
     build_model(TINY, tokenizer, 0).save_pretrained(folder)  # type: ignore[arg-type]
     tokenizer.save_pretrained(folder)
@@ -79,3 +79,21 @@ def test_a_model_is_trained_by_tool_calls(tmp_path: Path, state_dir: Path) -> No
                 assert turn.malformed or form.action(turn.tokens) == turn.action
                 assert turn.observation_tokens in ([], form.reply(turn.observation, turn.tokens))
                 assert all(math.isfinite(x) for x in turn.log_probabilities)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("fields", [{"policy.thinking": "strip"}, {"policy.compaction": "drop", "rollout.trajectory_tokens": 400}])
+def test_a_model_is_trained_on_episodes_of_several_rows(fields: dict[str, object], tmp_path: Path, state_dir: Path) -> None:
+    """A step fails if the trainer's log-probabilities of a row differ from the engine's."""
+    policy = tool_policy(tmp_path / "policy", "qwen3")
+    done = train(policy, tmp_path, state_dir, InfraSettings(), {**FIELDS, "policy.action_format": "bare", **fields})
+    assert [event.step for event in done] == list(range(1, STEPS + 1))
+    assert all(event.metrics["rollout/failed"] == 0 for event in done)
+    rows = 0
+    for step in range(1, STEPS + 1):
+        for trajectory in read_trajectories(tmp_path / "rollouts" / f"step-{step:06d}.parquet"):
+            rows = max(rows, len(trajectory.rows))
+            assert [token for row in trajectory.rows for turn in row.turns for token in turn.tokens] == [
+                token for turn in trajectory.turns for token in turn.tokens
+            ]
+    assert rows > 1
