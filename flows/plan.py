@@ -27,6 +27,7 @@ from flows.gpu_memory import cpu_machine, cpu_memory, plan_of
 from tasks.curriculum.horizon import Phase, phases
 from tasks.curriculum.work import ExpertEpisode, Work, phase_work, play_expert, work
 from tasks.evaluation.tables import aligned
+from tasks.inference.weight_stream import PART_BYTES
 from tasks.training.memory_plan import GB, Machine, PlanAnswer
 from tasks.training.step_time import (
     ASSUMPTIONS,
@@ -112,6 +113,18 @@ def placement_section(request: PlanRequest) -> str:
     return aligned(["GPU", "trainer", "engine", "engine's memory"], rows) if rows else ""
 
 
+def transfer_section(request: PlanRequest) -> str:
+    """Say what new weights for vLLM servers take on their way."""
+    infrastructure = request.infrastructure
+    if request.memory is None or not request.memory.plan.machine.server_fraction or request.experiment.policy.lora is not None:
+        return ""
+    size = request.memory.plan.engine_weights
+    if infrastructure.engine_weights == "nccl":
+        return f"New weights take at most two buffers of {PART_BYTES / GB:.1f} GB and one weight on the GPU of rank 0, beside its shard."
+    folder = "the runs folder" if infrastructure.ray_address else "/dev/shm (SHM_SIZE with Docker Compose)"
+    return f"New weights take {size / GB:.1f} GB in {folder}, and at most {PART_BYTES / GB:.1f} GB and one weight in rank 0's memory."
+
+
 def memory_section(request: PlanRequest) -> str:
     """Describe what each GPU holds, and what to change if that is too much."""
     if request.machine is None:
@@ -168,7 +181,14 @@ def cpu_section(request: PlanRequest) -> str:
     return "\n".join(lines)
 
 
-SECTIONS: tuple[Callable[[PlanRequest], str], ...] = (work_section, placement_section, memory_section, time_section, cpu_section)
+SECTIONS: tuple[Callable[[PlanRequest], str], ...] = (
+    work_section,
+    placement_section,
+    memory_section,
+    transfer_section,
+    time_section,
+    cpu_section,
+)
 """The sections of a plan, in order. A section that does not apply returns an empty text."""
 
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
-    import torch
-
     from tasks.inference.adapter import Adapter
+    from tasks.inference.weight_stream import WeightStream
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,10 +110,11 @@ class Engine(Protocol):
         """
         ...
 
-    def load(self, weights: Iterable[tuple[str, torch.Tensor]]) -> None:
+    def load(self, weights: WeightStream) -> None:
         """Replace the weights by name and drop the cached prefixes of the old weights.
 
-        No request may be in flight.
+        The weights are an iterable of (name, full tensor). An engine must not hold all of them at
+        once beside its own. No request may be in flight.
         """
         ...
 

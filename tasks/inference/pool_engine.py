@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import shutil
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from http import HTTPStatus
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -20,16 +20,13 @@ from tasks.inference.engine import EngineBusyError, EngineError, Generation, Sam
 from tasks.inference.event_loop import in_event_loop
 from tasks.inference.server_pool import PROBE_S, Loaded, Replica, ServerPool
 from tasks.inference.vllm_client import ServerUnavailableError
+from tasks.inference.weight_stream import PART_BYTES, WeightStream
 from tasks.provision.private_files import OwnedFolder, memory_folder
 
 if TYPE_CHECKING:
     import torch
 
     from tasks.inference.weight_transfer import WeightTransfer
-
-
-PART_BYTES = 1 << 30
-"""Size of the files in which weights are passed, in bytes."""
 
 
 class VllmPoolEngine:
@@ -159,18 +156,19 @@ class VllmPoolEngine:
         self.cached_tokens += answer.cached_tokens
         return Generation(answer.tokens, answer.log_probabilities, version)
 
-    def load(self, weights: Iterable[tuple[str, torch.Tensor]]) -> None:
+    def load(self, weights: WeightStream) -> None:
         """Load the weights into every server, as in `Engine.load`.
 
         The weights go through a folder or the transfer. With a folder, a server that is down gets
-        them when it comes back. With a transfer, it gets the next ones.
+        them when it comes back. With a transfer, it gets the next ones. This process never holds
+        more than PART_BYTES of them and the largest one, or the buffers of the transfer.
 
         Raises:
             EngineError: Requests are in flight, or no server took the weights.
         """
         version = self._next_version()
         if self._transfer is not None:
-            self._send([(name, tensor.detach()) for name, tensor in weights], version, self._transfer)
+            self._send(weights, version, self._transfer)
         else:
             self._write(weights, version)
         self._check_loaded()
@@ -184,6 +182,7 @@ class VllmPoolEngine:
             EngineError: Requests are in flight, or no server took the adapter.
         """
         version = self._next_version()
+        self._remove_former()
         folder = self._folder.path / str(self._loads)
         save_adapter(folder, adapter, self.model)
         self._publish(Loaded(folder, version, is_adapter=True))
@@ -212,10 +211,17 @@ class VllmPoolEngine:
         in_event_loop(self.pool.close())
         self._folder.remove()
 
-    def _write(self, weights: Iterable[tuple[str, torch.Tensor]], version: str) -> None:
-        """Write the weights to a folder that each server reads."""
+    def _write(self, weights: WeightStream, version: str) -> None:
+        """Write the weights to a folder that each server reads, in place of the former ones."""
         from safetensors.torch import save_file
 
+        self._remove_former()
+        free = shutil.disk_usage(self._folder.path).free
+        if free < weights.nbytes:
+            raise EngineError(
+                f"{self._folder.path.parent} has {free / 1e9:.1f} GB free, but new weights for the vLLM servers take "
+                f"{weights.nbytes / 1e9:.1f} GB. Enlarge it (SHM_SIZE with Docker Compose), or set AGENTGYM_ENGINE_WEIGHTS to nccl."
+            )
         folder = self._folder.path / str(self._loads)
         folder.mkdir()
         part: dict[str, torch.Tensor] = {}
@@ -230,16 +236,19 @@ class VllmPoolEngine:
             save_file(part, folder / f"model-{number}.safetensors")
         self._publish(Loaded(folder, version))
 
+    def _remove_former(self) -> None:
+        """Remove the former weights. A server that comes back meanwhile waits for the new ones."""
+        if self.pool.loaded is not None and self.pool.loaded.folder is not None:
+            shutil.rmtree(self.pool.loaded.folder, ignore_errors=True)
+
     def _publish(self, loaded: Loaded) -> None:
-        """Let each server read a folder, and remove the former one."""
+        """Let each server read a folder."""
         folder = loaded.folder
         assert folder is not None
-        former, self.pool.loaded = self.pool.loaded, loaded
+        self.pool.loaded = loaded
         in_event_loop(self.pool.on_all(lambda replica: replica.server.read_weights(folder, loaded.version, loaded.is_adapter)))
-        if former is not None and former.folder is not None:
-            shutil.rmtree(former.folder, ignore_errors=True)
 
-    def _send(self, weights: list[tuple[str, torch.Tensor]], version: str, transfer: WeightTransfer) -> None:
+    def _send(self, weights: WeightStream, version: str, transfer: WeightTransfer) -> None:
         """Send the weights to all servers at once. All servers are paused until all have them."""
         workers: dict[Replica, int] = {}
         unchanged: list[bool] = []

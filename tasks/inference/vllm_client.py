@@ -232,7 +232,7 @@ class VllmClient:
         await self._post("/reset_prefix_cache", {})
         await self._post("/update_weight_version", {"new_version": version})
 
-    async def read_weights(self, folder: Path, version: str, is_adapter: bool) -> None:
+    async def read_weights(self, folder: Path, version: str, is_adapter: bool = False) -> None:
         """Pause the server, load the weights in `folder` and resume generation.
 
         A cancelled call also resumes the server.

@@ -31,8 +31,8 @@ from vllm.distributed.weight_transfer.nccl_common import (
 from vllm.distributed.weight_transfer.nccl_engine import NCCLTrainerWeightTransferEngine
 
 from tasks.inference.token_guard import authorization
+from tasks.inference.weight_stream import WeightStream
 
-Tensors = list[tuple[str, torch.Tensor]]
 Group: TypeAlias = "TrainerWeightTransferEngine[Any]"
 CreateGroup = Callable[[int, VLLMWeightSyncClient, WeightSource], Group]
 """Arguments: number of members, the servers, the weights."""
@@ -83,12 +83,14 @@ class WeightTransfer:
         self._source = _Source()
         self._members: dict[str, int] = {}
         self._group: Group | None = None
+        self._device: int | None = None
 
-    def send(self, weights: Tensors, servers: Mapping[str, int], *, new_group: bool) -> None:
+    def send(self, weights: WeightStream, servers: Mapping[str, int], *, new_group: bool) -> None:
         """Send the weights to every server. No request may be in flight there.
 
         Args:
-            weights: Names and whole tensors, all on one device.
+            weights: The weights, on this process's GPU. They are gathered on the way, and vLLM
+                packs them into two buffers of 1 GiB.
             servers: Maps the URL to the number of workers.
             new_group: Whether a server was restarted since the last transfer, and so has left the group.
 
@@ -97,14 +99,17 @@ class WeightTransfer:
         """
         if new_group or self._members != dict(servers):
             self.leave()
-        self._source.weights = weights
+        self._source.stream = weights
+        if torch.cuda.is_available():
+            torch.cuda.synchronize()  # vLLM gathers on streams of its own, which do not wait for the update
+            self._device = torch.cuda.current_device()
         try:
             self._within_deadline(lambda: self._send(servers))
         except Exception as fault:
             self.leave()
             raise RuntimeError(f"the weights could not be sent to {', '.join(servers)}: {fault}") from fault
         finally:
-            self._source.weights = []
+            self._source.stream = None
 
     def leave(self) -> None:
         """Leave the process group, if there is one."""
@@ -113,9 +118,8 @@ class WeightTransfer:
         self._group, self._members = None, {}
 
     def _send(self, servers: Mapping[str, int]) -> None:
-        if self._source.weights[0][1].is_cuda:
-            # the current device is set per thread
-            torch.cuda.set_device(self._source.weights[0][1].device)
+        if self._device is not None:
+            torch.cuda.set_device(self._device)  # the current device is set per thread
         if self._group is None:
             members = 1 + sum(servers.values())
             self._group = self._create_group(members, _Servers(servers, self._deadline_s), self._source)
@@ -151,13 +155,15 @@ class _Source(WeightSource):
     """Weights of the current transfer."""
 
     def __init__(self) -> None:
-        self.weights: Tensors = []
+        self.stream: WeightStream | None = None
 
     def metadata(self) -> list[ParamMeta]:
-        return [ParamMeta(name, tensor.dtype, tuple(tensor.shape)) for name, tensor in self.weights]
+        assert self.stream is not None
+        return [ParamMeta(each.name, each.dtype, each.shape) for each in self.stream.shapes]
 
     def __iter__(self) -> Iterator[tuple[str, torch.Tensor]]:
-        return iter(self.weights)
+        assert self.stream is not None
+        return iter(self.stream)
 
 
 class _Client(HTTPVLLMWeightSyncClient):

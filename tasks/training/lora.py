@@ -8,7 +8,7 @@ the model is its own reference.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -19,6 +19,7 @@ from torch.distributed.tensor import DTensor, distribute_tensor
 
 from configs.experiment import Lora
 from tasks.inference.adapter import NAME, load_weights, place_adapter
+from tasks.inference.weight_stream import WeightShape, WeightStream
 from tasks.training.checkpoint import check_safetensors
 
 ADAPTER = "adapter"
@@ -62,8 +63,8 @@ def plain_name(name: str) -> str:
     return name.replace(OWN, "")
 
 
-def computed_weights(model: nn.Module, dtype: torch.dtype | None = None) -> Iterator[tuple[str, torch.Tensor]]:
-    """Yield (name, full tensor) for each effective parameter, with LoRA merged, one at a time.
+def computed_weights(model: nn.Module, dtype: torch.dtype | None = None) -> WeightStream:
+    """Return a stream of the effective parameters, with LoRA merged.
 
     Sharded parameters are gathered, so every rank must iterate to the end.
 
@@ -72,9 +73,18 @@ def computed_weights(model: nn.Module, dtype: torch.dtype | None = None) -> Iter
         dtype: Dtype of the result. None keeps the parameter's dtype, or float32 for merged weights.
     """
     layers = {f"{name}{OWN}.weight": module for name, module in model.named_modules() if isinstance(module, LoraLayer)}
-    for name, parameter in model.named_parameters():
-        if is_adapter(name):
-            continue
+    parameters = [(name, parameter) for name, parameter in model.named_parameters() if not is_adapter(name)]
+    shapes = [
+        WeightShape(plain_name(name), dtype or (torch.float32 if name in layers else parameter.dtype), tuple(parameter.shape))
+        for name, parameter in parameters
+    ]
+    return WeightStream(shapes, _computed(parameters, layers, dtype))
+
+
+def _computed(
+    parameters: Iterable[tuple[str, nn.Parameter]], layers: Mapping[str, LoraLayer], dtype: torch.dtype | None
+) -> Iterator[tuple[str, torch.Tensor]]:
+    for name, parameter in parameters:
         value = parameter.detach()
         if (layer := layers.get(name)) is not None:
             a, b = (full_tensor(each.get_parameter(f"{NAME}.weight").detach()) for each in (layer.lora_A, layer.lora_B))

@@ -192,11 +192,13 @@ class RolloutWorker:
             adapter = Adapter(adapters(model), lora)  # gathering sharded weights needs every rank
             if loads:
                 cast("AdapterEngine", self.engine).load_adapter(adapter)
-        elif loads:
-            self.engine.load(computed_weights(model, trainer.engine_dtype))
         else:
-            for _ in computed_weights(model, trainer.engine_dtype):
-                pass
+            weights = computed_weights(model, trainer.engine_dtype)
+            try:
+                if loads:
+                    self.engine.load(weights)
+            finally:
+                weights.drain()
         if servers is None:
             return
         loaded = self.broadcast(servers.pool.loaded)

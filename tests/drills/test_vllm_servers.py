@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, closing, suppress
 from pathlib import Path
 from typing import Any
+from weakref import finalize
 
 import pytest
 import requests
@@ -16,14 +17,17 @@ import torch
 from vllm.distributed.weight_transfer.nccl_common import NCCLWeightTransferInitInfo
 
 from configs.infrastructure import InfraSettings
+from tasks.inference import pool_engine
 from tasks.inference.engine import EngineError, Generation, Sampling
 from tasks.inference.event_loop import in_event_loop
 from tasks.inference.launch_command import command
 from tasks.inference.pool_engine import VllmPoolEngine
 from tasks.inference.token_guard import VARIABLE, authorization, share_token
+from tasks.inference.weight_stream import WeightShape, WeightStream
 from tasks.inference.weight_transfer import WeightTransfer, worker_payload
 from tasks.provision.local import LocalServer
 from tasks.rollout.trajectory_parquet import read_trajectories
+from tasks.training.lora import computed_weights
 from tests.support import stored_transfer
 from tests.support.counting_servers import ROOT
 from tests.support.small_training import train
@@ -156,7 +160,7 @@ def test_new_weights_reach_all_servers_including_a_restarted_one(engine: VllmPoo
     with torch.no_grad():
         for parameter in model.parameters():
             parameter += 0.1 * torch.randn(parameter.shape, generator=torch.Generator().manual_seed(parameter.numel()))
-    engine.load(model.named_parameters())
+    engine.load(computed_weights(model))
     engine.policy_version = 7
     for prompt, answer in zip(PROMPTS, generate(engine, 4), strict=True):
         assert answer.log_probabilities == pytest.approx(score(model, prompt, answer.tokens), abs=1e-4)
@@ -184,7 +188,7 @@ def test_weight_transfer_reaches_restarted_and_interrupted_servers(servers: list
             with torch.no_grad():
                 for parameter in model.parameters():
                     parameter += 0.1 * torch.randn(parameter.shape, generator=torch.Generator().manual_seed(update + parameter.numel()))
-            engine.load(model.named_parameters())
+            engine.load(computed_weights(model))
             for prompt, answer in zip(PROMPTS, generate(engine, 4), strict=True):
                 assert answer.log_probabilities == pytest.approx(score(model, prompt, answer.tokens), abs=1e-4)
             if update == 1:
@@ -197,6 +201,39 @@ def test_weight_transfer_reaches_restarted_and_interrupted_servers(servers: list
         assert not any(replica.down for replica in engine.pool.replicas)
 
 
+@pytest.mark.parametrize("way", ["folder", "transfer"])
+def test_new_weights_are_gathered_one_at_a_time(way: str, servers: list[LocalServer], policy: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    model, alive, most = model_of(policy), 0, 0
+
+    def dropped() -> None:
+        nonlocal alive
+        alive -= 1
+
+    def gathered() -> Iterator[tuple[str, torch.Tensor]]:
+        nonlocal alive, most
+        for name, parameter in model.named_parameters():
+            whole = parameter.detach().clone()
+            finalize(whole, dropped)
+            alive += 1
+            most = max(most, alive)
+            yield name, whole
+            del whole
+
+    monkeypatch.setattr(pool_engine, "PART_BYTES", 1)
+    transfer = WeightTransfer(60, stored_group) if way == "transfer" else None
+    with closing(VllmPoolEngine([server.url for server in servers], transfer=transfer)) as engine:
+        engine.load(WeightStream(computed_weights(model).shapes, gathered()))
+        for prompt, answer in zip(PROMPTS, generate(engine, 4), strict=True):
+            assert answer.log_probabilities == pytest.approx(score(model, prompt, answer.tokens), abs=1e-4)
+    assert most <= 2
+    assert alive == 0
+
+
+def test_weights_that_do_not_fit_into_the_folder_are_refused(engine: VllmPoolEngine) -> None:
+    with pytest.raises(EngineError, match="SHM_SIZE"):
+        engine.load(WeightStream([WeightShape("weight", torch.float32, (10**15,))], ()))
+
+
 def test_nccl_group_is_announced_by_its_id_and_opens_no_store() -> None:
     unique_id = bytes(range(128))
     received = NCCLWeightTransferInitInfo(**worker_payload(unique_id, members=3))
@@ -207,7 +244,7 @@ def test_nccl_group_is_announced_by_its_id_and_opens_no_store() -> None:
 
 def test_interrupted_load_leaves_no_server_paused(engine: VllmPoolEngine, servers: list[LocalServer], policy: str) -> None:
     model = model_of(policy)
-    engine.load(model.named_parameters())
+    engine.load(computed_weights(model))
     assert engine.pool.loaded is not None
     assert engine.pool.loaded.folder is not None
     folder, version = engine.pool.loaded.folder, engine.pool.loaded.version
@@ -218,7 +255,7 @@ def test_interrupted_load_leaves_no_server_paused(engine: VllmPoolEngine, server
                 await asyncio.wait_for(engine.pool.replicas[0].server.read_weights(folder, version), seconds)
 
     in_event_loop(cut_short())
-    engine.load(model.named_parameters())
+    engine.load(computed_weights(model))
     answer = generate(engine, 6)[0]
     requests.post(
         f"{servers[0].url}/pause?mode=wait", json={}, headers=authorization(), timeout=60
@@ -244,7 +281,7 @@ def test_two_ranks_share_the_servers_and_one_loads_the_weights(
 
 def test_follower_skips_servers_with_other_weights(engine: VllmPoolEngine, servers: list[LocalServer], policy: str) -> None:
     model = model_of(policy)
-    engine.load(model.named_parameters())
+    engine.load(computed_weights(model))
     assert engine.pool.loaded is not None
     with closing(VllmPoolEngine([server.url for server in servers])) as other:
         as_after_a_restart(other, servers[0], policy)
@@ -267,7 +304,7 @@ def test_url_without_a_server_is_named() -> None:
 
 def test_episodes_of_a_dead_server_continue_on_another(engine: VllmPoolEngine, servers: list[LocalServer], policy: str) -> None:
     model = model_of(policy)
-    engine.load(model.named_parameters())
+    engine.load(computed_weights(model))
 
     async def kill_one_meanwhile() -> list[Generation]:
         sessions = [Session() for _ in range(16)]
