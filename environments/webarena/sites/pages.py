@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 import textwrap
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
@@ -12,6 +12,7 @@ from typing import Any
 from urllib.parse import parse_qsl, quote
 
 import jinja2
+from markupsafe import Markup
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 from starlette.routing import Route
@@ -192,10 +193,10 @@ def slug(text: str) -> str:
     return "-".join("".join(letters).split())[:60].strip("-") or "untitled"
 
 
-def _lines(text: str) -> Sequence[str]:
-    """Wrap `text` into lines of fixed length, so that the layout does not depend on fonts."""
-    paragraphs = text.splitlines()
-    return [line for each in paragraphs for line in textwrap.wrap(each, LINE_CHARACTERS)]
+def _paragraphs(text: str) -> Markup:
+    """Wrap `text` into paragraphs of fixed length, so that the layout does not depend on fonts."""
+    lines = (line for each in text.splitlines() for line in textwrap.wrap(each, LINE_CHARACTERS))
+    return Markup().join(Markup("<p>{}</p>").format(line) for line in lines)
 
 
 def money(cents: int) -> str:
@@ -212,5 +213,5 @@ def _templates() -> jinja2.Environment:
         lstrip_blocks=True,
         undefined=jinja2.StrictUndefined,
     )
-    made.filters |= {"lines": _lines, "money": money}
+    made.filters |= {"paragraphs": _paragraphs, "money": money}
     return made
