@@ -19,7 +19,7 @@ TASK_LISTS = {
     "gitlab": "all tasks of the code host alone",
     "webarena-ours-50": "50 tasks of test, spread evenly over its templates",
     "drawn-shops-train": "4,000 tasks, each in its own randomly generated small shop",
-    "drawn-shops-errands-train": "the 1,000 of them that require no answer: open a product's page, or add it to the wish list",
+    "drawn-shops-no-answer-train": "the 1,000 of them that require no answer: open a product's page, or add it to the wish list",
     "drawn-shops-validation": "64 tasks in other shops",
     "drawn-shops-test": "120 tasks in further shops, held out",
 }

@@ -23,8 +23,8 @@ LISTS: Mapping[str, range] = {
     "drawn-shops-test": range(30_000, 30_120),
 }
 """Task indices of each list, in which all intents are equally frequent."""
-ERRAND_LISTS: Mapping[str, tuple[int, ...]] = {
-    "drawn-shops-errands-train": tuple(index for index in LISTS["drawn-shops-train"] if index % _INTENTS >= _QUESTIONS),
+NO_ANSWER_LISTS: Mapping[str, tuple[int, ...]] = {
+    "drawn-shops-no-answer-train": tuple(index for index in LISTS["drawn-shops-train"] if index % _INTENTS >= _QUESTIONS),
 }
 """The quarter of the tasks without a question: opening a product's page and using the wish list.
 

@@ -11,7 +11,7 @@ from environments.environment import Environment, EpisodeOverError, InvalidActio
 from environments.webarena import page_scripts
 from environments.webarena.actions import Stop, parse_action
 from environments.webarena.browser import Browsers, SiteUnreachableError
-from environments.webarena.drawn_shops import ERRAND_LISTS, LISTS, drawn_plan, drawn_task, shop_of
+from environments.webarena.drawn_shops import LISTS, NO_ANSWER_LISTS, drawn_plan, drawn_task, shop_of
 from environments.webarena.evaluators import evaluate
 from environments.webarena.observation import describe, observation
 from environments.webarena.oracle import Oracle
@@ -232,7 +232,7 @@ class SharedSites:
             self.version = f"files-{sha256(repr(tasks).encode()).hexdigest()[:12]}"
         else:
             self._all = embedded_tasks()
-            self.lists = task_lists(embedded_tasks().values()) | {name: tuple(some) for name, some in LISTS.items()} | dict(ERRAND_LISTS)
+            self.lists = task_lists(embedded_tasks().values()) | {name: tuple(some) for name, some in LISTS.items()} | dict(NO_ANSWER_LISTS)
             self.version = VERSION
         if self.page_characters != PAGE_CHARACTERS:
             self.version += f"-page{self.page_characters}"

@@ -22,12 +22,9 @@ def test_an_engine_without_sleep_mode_is_refused() -> None:
     check_experiment(load_recipe("textcraft"), SLEEP)
 
 
-@pytest.mark.parametrize(
-    ("variable", "value", "message"),
-    [("ENGINE_SERVERS", "2", "engine_servers is 2"), ("ENGINE_URLS", "http://a:1,http://b:1", "engine_urls is http://a:1,http://b:1")],
-)
-def test_engine_servers_are_refused(variable: str, value: str, message: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("variable", "value"), [("ENGINE_SERVERS", "2"), ("ENGINE_URLS", "http://a:1,http://b:1")])
+def test_engine_servers_are_refused(variable: str, value: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AGENTGYM_ENGINE_SLEEP", "true")
     monkeypatch.setenv(f"AGENTGYM_{variable}", value)
-    with pytest.raises(SettingsError, match=f"engine_sleep is true.*{message}"):
+    with pytest.raises(SettingsError, match=f"engine_sleep.*{variable.lower()}.*{value}"):
         infra_settings()

@@ -1,4 +1,4 @@
-"""WebArena's errands in drawn shops, in a real browser: each template, in a shop that is kept for the test."""
+"""WebArena's tasks in drawn shops, in a real browser: each template, in a shop that is kept for the test."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ from environments.environment import SettingsError, TaskIndexError
 from environments.registry import load_world
 from environments.server.app import Options, application
 from environments.webarena.addresses import EMBEDDED, Addresses, from_environment
-from environments.webarena.drawn_shops import ERRAND_LISTS, LISTS, drawn_plan, drawn_task
+from environments.webarena.drawn_shops import LISTS, NO_ANSWER_LISTS, drawn_plan, drawn_task
 from environments.webarena.sites.database import drawn_state
 from environments.webarena.task_files import TaskFileError, parse_task, read_tasks
 from environments.webarena.tasks import embedded_entries, embedded_tasks, plan, task_lists
@@ -102,11 +102,11 @@ def test_the_lists_in_drawn_shops_share_no_shop_and_no_task_with_other_lists() -
 
 
 def test_a_quarter_of_the_drawn_training_tasks_requires_no_answer() -> None:
-    [(name, errands)] = ERRAND_LISTS.items()
-    assert WebArena({}).tasks(name) == errands
-    assert set(errands) < set(LISTS["drawn-shops-train"])
-    assert len(errands) == 1000
-    asked = Counter(re.sub('".*"', "_", drawn_task(index).intent) for index in errands[:200])
+    [(name, some)] = NO_ANSWER_LISTS.items()
+    assert WebArena({}).tasks(name) == some
+    assert set(some) < set(LISTS["drawn-shops-train"])
+    assert len(some) == 1000
+    asked = Counter(re.sub('".*"', "_", drawn_task(index).intent) for index in some[:200])
     assert asked == {"Go to the page of _": 100, "Put _ on my wish list": 100}
 
 
