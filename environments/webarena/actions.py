@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args
 
 from environments.environment import InvalidActionError
 
@@ -74,9 +74,14 @@ class Scroll:
     direction: Literal["down", "up"]
 
 
+NavigationVerb = Literal["new_tab", "close_tab", "go_back", "go_forward"]
+
+
 @dataclass(frozen=True, slots=True)
-class NewTab:
-    """Open an empty tab."""
+class Navigate:
+    """Open an empty tab, close the current one, or go back or forward in its history."""
+
+    verb: NavigationVerb
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,25 +92,10 @@ class TabFocus:
 
 
 @dataclass(frozen=True, slots=True)
-class CloseTab:
-    """Close the current tab."""
-
-
-@dataclass(frozen=True, slots=True)
 class Goto:
     """Open an address."""
 
     url: str
-
-
-@dataclass(frozen=True, slots=True)
-class GoBack:
-    """Go to the previous page of the history."""
-
-
-@dataclass(frozen=True, slots=True)
-class GoForward:
-    """Go to the next page of the history."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,8 +105,8 @@ class Stop:
     answer: str
 
 
-Action = Click | Type | Hover | Press | Scroll | NewTab | TabFocus | CloseTab | Goto | GoBack | GoForward | Stop
-_BARE: dict[str, Action] = {"new_tab": NewTab(), "close_tab": CloseTab(), "go_back": GoBack(), "go_forward": GoForward()}
+_NAVIGATIONS = {verb: Navigate(verb) for verb in get_args(NavigationVerb)}
+Action = Click | Type | Hover | Press | Scroll | Navigate | TabFocus | Goto | Stop
 
 
 def parse_action(reply: str) -> Action:
@@ -135,8 +125,8 @@ def parse_action(reply: str) -> Action:
     if not text:
         raise InvalidActionError(f"There is no action. {FORMS}")
     verb, rest = _split(text)
-    if verb in _BARE:
-        return _BARE[verb]
+    if verb in _NAVIGATIONS:
+        return _NAVIGATIONS[verb]
     if verb == "stop":
         return Stop(_parse_answer(rest))
     if verb == "type":

@@ -5,21 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from environments.webarena.accessibility import View
-from environments.webarena.actions import (
-    Action,
-    Click,
-    CloseTab,
-    GoBack,
-    GoForward,
-    Goto,
-    Hover,
-    NewTab,
-    Press,
-    Scroll,
-    Stop,
-    TabFocus,
-    Type,
-)
+from environments.webarena.actions import Action, Click, Goto, Hover, Navigate, Press, Scroll, Stop, TabFocus, Type
 from environments.webarena.addresses import Addresses
 
 _SHOWN = 100
@@ -63,14 +49,8 @@ def describe(action: Action, view: View, addresses: Addresses) -> str:
             return f"goto [{_short(addresses.to_shown(url))}]"
         case Stop(answer):
             return f"stop [{_short(answer)}]"
-        case NewTab():
-            return "new_tab"
-        case CloseTab():
-            return "close_tab"
-        case GoBack():
-            return "go_back"
-        case GoForward():
-            return "go_forward"
+        case Navigate(verb):
+            return verb
 
 
 def _where(element: int, view: View) -> str:

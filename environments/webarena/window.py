@@ -14,20 +14,7 @@ from playwright.async_api import BrowserContext, Error, Page
 
 from environments.webarena import page_scripts
 from environments.webarena.accessibility import FIELDS, VIEWPORT, Element, View, view
-from environments.webarena.actions import (
-    Action,
-    Click,
-    CloseTab,
-    GoBack,
-    GoForward,
-    Goto,
-    Hover,
-    NewTab,
-    Press,
-    Scroll,
-    TabFocus,
-    Type,
-)
+from environments.webarena.actions import Action, Click, Goto, Hover, Navigate, Press, Scroll, TabFocus, Type
 from environments.webarena.addresses import Addresses, OutsideSitesError, host_of
 from environments.webarena.browser import SiteUnreachableError
 from environments.webarena.keyboard import Keyboard
@@ -171,8 +158,8 @@ class Window:
             except OutsideSitesError as outside:
                 raise ImpossibleError(str(outside)) from outside
             await self._visit(self.tab, url)
-        elif isinstance(action, GoBack | GoForward):
-            await self._travel(-1 if isinstance(action, GoBack) else 1)
+        elif isinstance(action, Navigate) and action.verb in ("go_back", "go_forward"):
+            await self._travel(-1 if action.verb == "go_back" else 1)
         else:
             await self._change_tabs(action)
         if not isinstance(action, Scroll | Hover) and not (isinstance(action, Type) and not action.enter):
@@ -235,11 +222,11 @@ class Window:
         await self.tab.devtools.send("Page.navigateToHistoryEntry", {"entryId": history["entries"][there]["id"]})
 
     async def _change_tabs(self, action: Action) -> None:
-        if isinstance(action, NewTab):
+        if action == Navigate("new_tab"):
             if len(self.tabs) >= MAX_TABS:
                 raise ImpossibleError(f"At most {MAX_TABS} tabs can be open.")
             await self._opened(lambda: self.context.new_page())
-        elif isinstance(action, CloseTab):
+        elif action == Navigate("close_tab"):
             closing = self.tabs.pop(self._front)
             await closing.page.close()
             if not self.tabs:
