@@ -37,6 +37,7 @@ class Algorithm(ConfigModel):
     - reinforce++ (2501.03262)
     - ppo (1707.06347), with a critic
     - gigpo (2505.10978)
+    - distillation (2306.13649): learn from a teacher's log-probabilities on own episodes
 
     Imitation:
 
@@ -117,6 +118,7 @@ ALGORITHMS = Registry(
         "reinforce++": "configs.policy_gradient:ReinforcePlusPlus",
         "ppo": "configs.policy_gradient:PPO",
         "gigpo": "configs.policy_gradient:GiGPO",
+        "distillation": "configs.policy_gradient:Distillation",
         "sft": "configs.imitation:SFT",
         "dpo": "configs.imitation:DPO",
         "agentevol": "configs.imitation:AgentEvol",

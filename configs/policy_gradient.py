@@ -138,6 +138,10 @@ class PolicyGradient(Algorithm):
         """Return the critic's settings, or None if the method has no critic."""
         return None
 
+    def reference_model(self) -> str | None:
+        """Return the model of the KL term, or None for the policy that training starts from."""
+        return None
+
     def check(self, experiment: Experiment) -> None:
         """Check the algorithm against the rest of the recipe. Implements `Algorithm.check`."""
         for name, value in (
@@ -290,3 +294,24 @@ class GiGPO(GRPO):
     """Gamma, per turn."""
     step_weight: NonNegativeFloat = 1.0
     """Weight of the step-level advantage, which is added to the episode-level one."""
+
+
+class Distillation(PolicyGradient):
+    """On-policy distillation: a teacher judges every token of the policy's own episodes.
+
+    The environment's rewards are not used (arXiv 2306.13649).
+    """
+
+    compares_groups: ClassVar[bool] = False
+
+    teacher: str
+    """The teacher: Hugging Face name, folder, or checkpoint of a run. It needs the policy's
+    tokenizer, and is usually larger."""
+    kl_coefficient: PositiveFloat = 1.0
+    """Factor of the advantages log pi_teacher - log pi of the sampled tokens."""
+    kl_in: Literal["reward"] = "reward"
+    """Place of the KL term: always the reward, here the only one."""
+
+    def reference_model(self) -> str:
+        """Return the teacher. Implements `PolicyGradient.reference_model`."""
+        return self.teacher

@@ -6,6 +6,7 @@ from configs.experiment import Experiment
 from configs.infrastructure import InfraSettings, urls_of
 from configs.model_folder import ModelError, check_model
 from configs.placement import PlacementError
+from configs.policy_gradient import PolicyGradient
 from configs.recipe import RecipeError
 from configs.study import Study
 from configs.task_selection import TaskSelection
@@ -38,6 +39,9 @@ def check_experiment(experiment: Experiment, infrastructure: InfraSettings) -> N
         lists["policy.starter.tasks"] = policy.starter.tasks
     else:
         check_policy("policy.model", policy.model)
+    algorithm = experiment.algorithm
+    if isinstance(algorithm, PolicyGradient) and (teacher := algorithm.reference_model()) is not None:
+        check_policy("algorithm.teacher", teacher)
     check_task_lists(world.name, lists, infrastructure)
     fit_experiment(experiment)
 

@@ -99,9 +99,9 @@ class BaseTrainer(Trainer):
         self.first_adapters = adapters(model)
         return model
 
-    def load_reference(self) -> Any:
-        """Load a frozen copy of the policy that training starts from, in its compute dtype."""
-        return load_reference(self.experiment.policy, self.policy, self.sharded, self.compute_dtype)
+    def load_reference(self, model: str | None = None) -> Any:
+        """Load a frozen model, by default the policy that training starts from, in compute dtype."""
+        return load_reference(self.experiment.policy, model or self.policy, self.sharded, self.compute_dtype)
 
     def prepare(self, resume: Path | None = None) -> None:
         """Create optimiser and schedule, and restore a checkpoint if one is given.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import subprocess
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -136,6 +137,11 @@ def _advantages(algorithm: PolicyGradient) -> tuple[Any, Any, list[Trajectory]]:
     experience = experience_of(episodes)
     if algorithm.value_function() is not None:
         experience = replace(experience, values=torch.zeros(experience.policy_mask.shape, dtype=torch.float64))
+    if algorithm.kl_in == "reward":
+        # The reference takes the good action with probability 0.9, the policy with 0.5.
+        gaps = [[math.log(0.5 / (0.9 if t.turns[0].tokens == [GOOD] else 0.1))] for t in episodes]
+        penalties = algorithm.kl_coefficient * torch.tensor(gaps, dtype=torch.float64)
+        experience = replace(experience, penalties=penalties)
     return advantages(algorithm, experience), experience, episodes
 
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Literal
 
 from configs.config_model import ConfigModel
 from configs.experiment import Experiment, Lora
+from configs.policy_gradient import PolicyGradient
 
 if TYPE_CHECKING:
     from tasks.training.memory_trace import TracedUpdate, TrainerMemory
@@ -134,6 +135,18 @@ class PlanAnswer(ConfigModel):
     """The plan in numbers."""
 
 
+def _reference(request: PlanRequest) -> str | None:
+    """Return the model that the update loads as a reference, or None."""
+    algorithm = request.experiment.algorithm
+    if isinstance(algorithm, PolicyGradient):
+        if not algorithm.kl_coefficient:
+            return None
+        if (other := algorithm.reference_model()) is not None:
+            return other
+        return request.model if request.experiment.policy.lora is None else None
+    return request.model if algorithm.name == "dpo" else None
+
+
 def plan_memory(request: PlanRequest) -> MemoryPlan:
     """Trace the update and compute the remaining memory of the GPU."""
     import torch
@@ -153,7 +166,7 @@ def plan_memory(request: PlanRequest) -> MemoryPlan:
         tokens=length,
         compute=torch.bfloat16 if experiment.policy.dtype == "bfloat16" else torch.float32,
         gradient_checkpointing=experiment.policy.gradient_checkpointing,
-        reference=pairs or (getattr(algorithm, "kl_coefficient", 0.0) > 0 and experiment.policy.lora is None),
+        reference=_reference(request),
         critic=critic is not None,
         lora=experiment.policy.lora,
     )

@@ -29,7 +29,7 @@ class TracedUpdate:
         tokens: Tokens of each trajectory, including prompt and padding.
         compute: Compute dtype of the layers.
         gradient_checkpointing: Whether activations are recomputed in the backward pass.
-        reference: Whether there is a reference model.
+        reference: Name or folder of the reference model. None: there is none.
         critic: Whether there is a critic.
         lora: LoRA settings. None means full fine-tuning.
     """
@@ -40,7 +40,7 @@ class TracedUpdate:
     tokens: int
     compute: torch.dtype
     gradient_checkpointing: bool
-    reference: bool
+    reference: str | None
     critic: bool
     lora: Lora | None = None
 
@@ -99,7 +99,7 @@ def trace(config: Any, update: TracedUpdate) -> TrainerMemory:
 def _traced(config: Any, update: TracedUpdate, mesh: Any) -> TrainerMemory:
     from torch._subclasses.fake_tensor import unset_fake_temporarily
     from torch.distributed._tools.mem_tracker import MemTracker
-    from transformers import AutoModel, AutoModelForCausalLM
+    from transformers import AutoConfig, AutoModel, AutoModelForCausalLM
     from trl.trainer.utils import add_fused_lm_head
 
     from tasks.inference.adapter import place_adapter
@@ -108,7 +108,7 @@ def _traced(config: Any, update: TracedUpdate, mesh: Any) -> TrainerMemory:
     from tasks.training.model_loading import empty_model
     from tasks.training.sharding import shard
 
-    def made(kind: Any, dtype: torch.dtype) -> Any:
+    def made(kind: Any, dtype: torch.dtype, config: Any = config) -> Any:
         model = empty_model(kind, config, {"dtype": dtype})
         if update.gradient_checkpointing:
             model.gradient_checkpointing_enable()
@@ -123,7 +123,8 @@ def _traced(config: Any, update: TracedUpdate, mesh: Any) -> TrainerMemory:
             models["policy"].enable_input_require_grads()
     add_fused_lm_head(models["policy"], outputs=("log_probs", "entropy"))
     if update.reference:
-        models["reference"] = made(AutoModelForCausalLM, update.compute).requires_grad_(False).eval()
+        reference = AutoConfig.from_pretrained(update.reference)
+        models["reference"] = made(AutoModelForCausalLM, update.compute, reference).requires_grad_(False).eval()
         add_fused_lm_head(models["reference"])
     if update.critic:
         models["critic"] = ValueModel(made(AutoModel, torch.float32))

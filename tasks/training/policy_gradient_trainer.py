@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 from datasets import Dataset
-from transformers import PreTrainedTokenizerBase
+from transformers import AutoTokenizer, PreTrainedTokenizerBase
 from trl import GRPOTrainer
 from trl.trainer.utils import add_fused_lm_head
 
@@ -94,9 +94,12 @@ class PolicyGradientTrainer(BaseTrainer, GRPOTrainer):
             processing_class=tokenizer,
         )
         self.accelerator.gather = gather_ragged(self.accelerator)  # for TRL's metrics: micro-batches differ in size
-        if algorithm.kl_coefficient and experiment.policy.lora is None:
+        other = algorithm.reference_model()
+        if other is not None:
+            check_same_vocabulary(other, tokenizer)
+        if algorithm.kl_coefficient and (other or experiment.policy.lora is None):
             # TRL's own reference would be a full copy on every rank.
-            self.ref_model = self.load_reference().to(self.accelerator.device)
+            self.ref_model = self.load_reference(other).to(self.accelerator.device)
             add_fused_lm_head(self.ref_model, temperature=self.temperature)
         self.beta = algorithm.kl_coefficient if algorithm.kl_in == "loss" else 0.0
         self.critic: Critic | None = None
@@ -392,8 +395,22 @@ class PolicyGradientTrainer(BaseTrainer, GRPOTrainer):
         if self.critic is not None:
             self.critic.load(written)
 
+    def score_reference(self, tensors: Tensors) -> torch.Tensor:
+        """Return the log-probabilities under the reference model, in the format of `score`."""
+        return super().score_reference(tensors) if self.ref_model is None else self.score(self.ref_model, tensors)
+
     def _padded(self, trajectories: Sequence[Trajectory]) -> Tensors:
         return pad_trajectories(trajectories, self._tokenizer.pad_token_id)
+
+
+def check_same_vocabulary(teacher: str, tokenizer: PreTrainedTokenizerBase) -> None:
+    """Check that a teacher reads the policy's token ids.
+
+    Raises:
+        ValueError: Its tokenizer has other tokens.
+    """
+    if AutoTokenizer.from_pretrained(teacher).get_vocab() != tokenizer.get_vocab():
+        raise ValueError(f"algorithm.teacher: {teacher} has another vocabulary than the policy; choose a teacher of the same model family")
 
 
 def _no_reward_function(**_: Any) -> list[float]:

@@ -141,7 +141,7 @@ for name in recipe_names():
 for name in study_names():
     load_study(name)
 for algorithm in ALGORITHMS.all_built_in():
-    load_recipe("textcraft", {{"algorithm.name": algorithm}})
+    load_recipe("textcraft", {{"algorithm.name": algorithm}} | ({{"algorithm.teacher": "any"}} if algorithm == "distillation" else {{}}))
 """
     code = code.replace("from configs.recipe", "from configs.algorithm import ALGORITHMS\nfrom configs.recipe")
     _, printed = run(code + LOADED, HEAVY)

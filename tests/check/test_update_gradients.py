@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import torch
-from transformers import AutoModelForCausalLM
+from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from tasks.rollout.trajectory import Outcome, Trajectory
 from tasks.training.micro_batches import mini_batch_of
@@ -75,6 +75,18 @@ def test_updates_have_the_gradients_of_the_formulas(case: str, policy: str, tmp_
     check_gradients(CASES[case], recorded_trajectories(policy, 0), policy, tmp_path)
 
 
+def test_distillation_has_the_gradient_of_its_formula(policy: str, tmp_path: Path) -> None:
+    model = AutoModelForCausalLM.from_pretrained(policy)
+    torch.manual_seed(1)
+    with torch.no_grad():
+        for weights in model.parameters():
+            weights += 0.05 * weights.std().nan_to_num() * torch.randn_like(weights)
+    model.save_pretrained(tmp_path / "teacher")
+    AutoTokenizer.from_pretrained(policy).save_pretrained(tmp_path / "teacher")
+    fields = {"name": "distillation", "teacher": str(tmp_path / "teacher"), "kl_coefficient": 0.5}
+    check_gradients(fields, recorded_trajectories(policy, 0), policy, tmp_path / "run")
+
+
 @pytest.mark.parametrize("case", ROWS)
 def test_an_episode_of_several_rows_has_the_weight_of_one(case: str, policy: str, tmp_path: Path) -> None:
     batch = recorded_trajectories(policy, 0, rows=True)
@@ -93,6 +105,8 @@ def check_gradients(fields: dict[str, Any], batch: list[Trajectory], policy: str
     train(trainer, RecordedBatches(policy, batch=batch), 1)
     assert len(recorder.updates) == 4
     models = {"policy": AutoModelForCausalLM.from_pretrained(policy, dtype=torch.float64).eval()}
+    if experiment.algorithm.name == "distillation":
+        models["teacher"] = AutoModelForCausalLM.from_pretrained(experiment.algorithm.teacher, dtype=torch.float64).eval()
     if trainer.critic:
         models["critic"] = deepcopy(trainer.critic.model).double()
     expected = reference_updates(batch, experiment.algorithm, models, recorder)
@@ -141,6 +155,8 @@ def advantages_of(batch: list[Trajectory], a: Any, kl: list[torch.Tensor], value
         token = [relative] * sum(lengths)
         if a.name == "rloo":
             token = [t.reward - (sum(others) - t.reward) / (len(others) - 1)] * sum(lengths)
+        elif a.name == "distillation":
+            token = [-a.kl_coefficient * float(k) for k in kl[i]]
         elif a.name == "reinforce++":
             token = [sum(a.discount ** (u - v) * rewards[u] for u in range(v, len(rewards))) for v in range(len(rewards))]
         elif a.name == "ppo":
@@ -200,12 +216,13 @@ def importance_weight(gaps: torch.Tensor, a: Any) -> torch.Tensor:
 def reference_updates(batch: list[Trajectory], a: Any, models: dict[str, Any], recorder: Recorder) -> Iterator[dict[str, Weights]]:
     """The gradients of each update, at the weights at which it was made."""
     first = {which: weights for which, (weights, _) in recorder.updates[0].items()}
-    start = {which: load(model, first[which]) for which, model in models.items()}
+    start = {which: load(model, first[which]) for which, model in models.items() if which in first}
     sampled = [torch.tensor([x for turn in t.turns for x in turn.log_probabilities]).double() for t in batch]
     with torch.no_grad():
         before = [log_probabilities(start["policy"], t) for t in batch]  # also the reference policy: nothing has been learnt yet
         values = [values_of(start["critic"], t) if "critic" in start else torch.zeros(len(t.completion) + 1) for t in batch]
-    raw = advantages_of(batch, a, [s - b for s, b in zip(sampled, before, strict=True)], values)
+        judged = [log_probabilities(models["teacher"], t) for t in batch] if "teacher" in models else before
+    raw = advantages_of(batch, a, [s - j for s, j in zip(sampled, judged, strict=True)], values)
     flat = [x for row in raw for x in row]
     token = [[(x - fmean(flat)) / stdev(flat) for x in row] for row in raw] if a.scale_advantages == "batch" else raw
     old = sampled if a.importance_correction == "behaviour" else before

@@ -13,8 +13,9 @@ import torch
 
 from configs.algorithm import Algorithm
 from configs.imitation import DPO, Imitation
-from configs.policy_gradient import GRPO, PPO, RLOO, GiGPO, PolicyGradient, ReinforcePlusPlus
+from configs.policy_gradient import GRPO, PPO, RLOO, Distillation, GiGPO, PolicyGradient, ReinforcePlusPlus
 from tasks.rollout.trajectory import Trajectory
+from tasks.training.algorithms.distillation import distillation_advantages
 from tasks.training.algorithms.gigpo import gigpo_advantages
 from tasks.training.algorithms.grpo import grpo_advantages
 from tasks.training.algorithms.ppo import gae_advantages
@@ -30,6 +31,7 @@ ADVANTAGES: Mapping[type[Algorithm], Callable[[Any, Experience], torch.Tensor]] 
     RLOO: lambda _, e: rloo_advantages(e),
     ReinforcePlusPlus: lambda r, e: reinforce_plus_plus_advantages(e, r.discount),
     PPO: lambda ppo, e: gae_advantages(e, ppo.discount, ppo.gae_lambda),
+    Distillation: lambda _, e: distillation_advantages(e),
     GiGPO: lambda g, e: gigpo_advantages(e, g.discount, g.step_weight, g.scale_advantages == "group"),
 }
 
