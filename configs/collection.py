@@ -24,7 +24,8 @@ class Source(TurnFormat):
     - "openai": an endpoint of OpenAI's chat protocol.
     - "oracle": the environment's expert.
     - "random": a random valid action, in environments that list them.
-    - "nearest-neighbour": the nearest-neighbour replay baseline. It replays the expert's actions in the training
+    - "nearest-neighbour": the nearest-neighbour replay baseline. It replays the expert's actions in
+      the training
       task whose text is most similar.
     """
     model: str | None = None
@@ -45,11 +46,18 @@ class Source(TurnFormat):
     @model_validator(mode="after")
     def _check_source(self) -> Self:
         if self.kind in ("model", "openai") and not self.model:
-            raise ValueError(f"model is missing, but kind {self.kind!r} requires one; give its name")
+            raise ValueError(
+                f"model is missing, but kind {self.kind!r} requires one; give its name"
+            )
         if self.kind in ("vllm", "openai") and not self.urls:
-            raise ValueError(f"urls is empty, but kind {self.kind!r} requires an address; give at least one")
+            raise ValueError(
+                f"urls is empty, but kind {self.kind!r} requires an address; give at least one"
+            )
         if self.kind == "openai" and len(self.urls) > 1:
-            raise ValueError(f"urls has {len(self.urls)} addresses, but kind 'openai' supports one endpoint; give one")
+            raise ValueError(
+                f"urls has {len(self.urls)} addresses, but kind 'openai' supports one endpoint; "
+                "give one"
+            )
         return self
 
 

@@ -30,7 +30,8 @@ class ControlSchedule(Curriculum):
     def _check_known_in_advance(cls, of: Curriculum) -> Curriculum:
         if of.looks_back:
             raise ValueError(
-                f"the horizons of kind {of.kind} depend on the training and cannot be reordered; set of.kind to stepwise, for example"
+                f"the horizons of kind {of.kind} depend on the training and cannot be reordered; "
+                "set of.kind to stepwise, for example"
             )
         return of
 
@@ -72,7 +73,9 @@ class RandomHorizon(ControlSchedule):
 
     def horizon_at(self, step: int, training: Training) -> int:
         """Return the horizon drawn for this step. See `Curriculum.horizon_at`."""
-        return random.Random(f"random horizon {training.seed} {step}").choice(self.horizons(training))
+        return random.Random(f"random horizon {training.seed} {step}").choice(
+            self.horizons(training)
+        )
 
     def phase_at(self, step: int, training: Training) -> int:
         """Return the reference schedule's phase.

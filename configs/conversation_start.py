@@ -28,7 +28,8 @@ def _read(value: Any, info: ValidationInfo) -> Any:
         path = file_of_field(value, info)
         if path is None:
             raise ValueError(
-                "is neither system nor agentgym nor an existing file; use one of the two, or the path of a JSON file with messages"
+                "is neither system nor agentgym nor an existing file; use one of the two, or the "
+                "path of a JSON file with messages"
             )
         try:
             value = json.loads(path.read_text(encoding="utf-8"))

@@ -93,7 +93,10 @@ class StepwiseHorizon(Curriculum):
     @model_validator(mode="after")
     def _check_ascending(self) -> StepwiseHorizon:
         if any(b <= a for a, b in zip(self.horizons, self.horizons[1:], strict=False)):
-            raise ValueError(f"horizons {self.horizons} must be in ascending order; for one horizon set kind: fixed")
+            raise ValueError(
+                f"horizons {self.horizons} must be in ascending order; for one horizon set kind: "
+                "fixed"
+            )
         return self
 
 
@@ -116,7 +119,9 @@ class LinearHorizon(Curriculum):
     @model_validator(mode="after")
     def _check_maximum(self) -> LinearHorizon:
         if self.maximum < self.start:
-            raise ValueError(f"maximum ({self.maximum}) must be at least start ({self.start}); raise it")
+            raise ValueError(
+                f"maximum ({self.maximum}) must be at least start ({self.start}); raise it"
+            )
         return self
 
 

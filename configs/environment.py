@@ -45,9 +45,15 @@ class World(ConfigModel):
     def _check_dialect(self) -> World:
         if self.dialect == "agentgym":
             if self.success_score is None:
-                raise ValueError("success_score is empty, but servers with dialect: agentgym do not report one; give a value")
+                raise ValueError(
+                    "success_score is empty, but servers with dialect: agentgym do not report one; "
+                    "give a value"
+                )
             if self.rules == "ours":
-                raise ValueError("rules: ours is not supported by servers with dialect: agentgym; set rules: agentgym")
+                raise ValueError(
+                    "rules: ours is not supported by servers with dialect: agentgym; set rules: "
+                    "agentgym"
+                )
         return self
 
     def check_instruction(self, instructed: bool, conversation_start: ConversationStart) -> None:
@@ -61,7 +67,12 @@ class World(ConfigModel):
         Raises:
             ValueError: The servers report no instruction, and none is given.
         """
-        if self.dialect == "agentgym" and self.instruction is None and instructed and isinstance(conversation_start, str):
+        if (
+            self.dialect == "agentgym"
+            and self.instruction is None
+            and instructed
+            and isinstance(conversation_start, str)
+        ):
             raise ValueError(
                 "environment.instruction is empty, but servers with dialect: agentgym do not "
                 "report one; "
@@ -77,7 +88,10 @@ class World(ConfigModel):
         """
         check_world(tasks, self.name, field)
         if self.dialect == "agentgym" and isinstance(tasks, str):
-            raise ValueError(f"{field} is the list {tasks!r}, but servers with dialect: agentgym have no lists; give indices or a file")
+            raise ValueError(
+                f"{field} is the list {tasks!r}, but servers with dialect: agentgym have no lists; "
+                "give indices or a file"
+            )
 
 
 class Environment(World):

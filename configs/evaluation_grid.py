@@ -35,7 +35,10 @@ class EvaluationGrid(Played):
             self.environment.check_tasks(tasks, "tasks")
         for name, tasks in self.categories.items():
             if isinstance(tasks, str):
-                raise ValueError(f"categories.{name} is the list {tasks!r}, which is not supported here; give indices or a file")
+                raise ValueError(
+                    f"categories.{name} is the list {tasks!r}, which is not supported here; give "
+                    "indices or a file"
+                )
             self.environment.check_tasks(tasks, f"categories.{name}")
         for name in ("tasks", "horizons", "temperatures"):
             values = getattr(self, name)
@@ -49,7 +52,10 @@ class EvaluationGrid(Played):
         Lists given as indices have the same name if their lengths are equal, so these are numbered.
         """
         names = [selection_name(tasks) for tasks in self.tasks]
-        return [f"{name} ({names[:i].count(name) + 1})" if names.count(name) > 1 else name for i, name in enumerate(names)]
+        return [
+            f"{name} ({names[:i].count(name) + 1})" if names.count(name) > 1 else name
+            for i, name in enumerate(names)
+        ]
 
     def cells(self) -> dict[str, Collection]:
         """Return the collection of episodes of each cell, by name.

@@ -55,7 +55,8 @@ class StarterPolicy(ConfigModel):
     stop_at_exact_match: Fraction | None = None
     """Stop behaviour cloning once this fraction of unseen expert episodes is predicted exactly.
 
-    Every token of such an episode must be correct. The number of tokens until a policy learns to copy
+    Every token of such an episode must be correct. The number of tokens until a policy learns to
+    copy
     from its context differs between seeds. Empty: train on all of `tokens`.
     """
     learning_rate: PositiveFloat = 3e-3
@@ -116,7 +117,13 @@ class TurnFormat(ConfigModel):
 
     model_config = ConfigDict(
         json_schema_extra=shown_last(
-            "action_format", "instruction", "conversation_start", "chat_template_kwargs", "thinking", "compaction", "dtype"
+            "action_format",
+            "instruction",
+            "conversation_start",
+            "chat_template_kwargs",
+            "thinking",
+            "compaction",
+            "dtype",
         )
     )
 
@@ -202,7 +209,10 @@ class Policy(TurnFormat):
     @model_validator(mode="after")
     def _check_action_format(self) -> Policy:
         if self.model == "starter" and self.action_format == "tools":
-            raise ValueError("action_format 'tools' needs a model whose chat template has tools; set model, or another action_format")
+            raise ValueError(
+                "action_format 'tools' needs a model whose chat template has tools; set model, or "
+                "another action_format"
+            )
         return self
 
 
@@ -330,7 +340,9 @@ class Evaluation(ConfigModel):
             step: Completed training steps at the end of the phase.
             last: Training steps of the whole run.
         """
-        return self.each_phase or step == last or (self.every is not None and step % self.every == 0)
+        return (
+            self.each_phase or step == last or (self.every is not None and step % self.every == 0)
+        )
 
 
 class Seeds(ConfigModel):
@@ -380,7 +392,9 @@ class Experiment(ConfigModel):
             )
         self.algorithm.check(self)
         batch = self.rollout.tasks_per_step * self.rollout.group_size
-        parts = self.algorithm.mini_batches * (1 if self.algorithm.micro_batch_tokens else self.algorithm.passes)
+        parts = self.algorithm.mini_batches * (
+            1 if self.algorithm.micro_batch_tokens else self.algorithm.passes
+        )
         if parts > batch:
             raise ValueError(
                 f"algorithm.mini_batches x micro_batches ({parts}) must be at most "

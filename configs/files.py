@@ -57,4 +57,6 @@ def read_yaml(path: Path, error: type[ConfigError]) -> dict[str, Any]:
 def file_of_field(value: str, info: ValidationInfo) -> Path | None:
     """Return the file that a field names, relative to this folder or to the recipe's folder."""
     folders = [Path(), *((info.context or {}).get("folders", ()))]
-    return next((path for folder in folders if (path := folder / Path(value).expanduser()).is_file()), None)
+    return next(
+        (path for folder in folders if (path := folder / Path(value).expanduser()).is_file()), None
+    )

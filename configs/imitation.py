@@ -71,7 +71,8 @@ class DPO(SFT):
         super().check(experiment)
         if experiment.policy.divides_episodes:
             raise ValueError(
-                f"policy.thinking: strip and policy.compaction: drop are not supported by algorithm.name {self.name}; "
+                "policy.thinking: strip and policy.compaction: drop are not supported by "
+                f"algorithm.name {self.name}; "
                 "set thinking to keep or stop, and compaction to none"
             )
 

@@ -162,7 +162,11 @@ class InfraSettings(BaseSettings):
     @field_validator("environment_urls", "engine_urls", "engine_gpus", mode="before")
     @classmethod
     def _split(cls, value: object) -> object:
-        return [word.strip() for word in value.split(",") if word.strip()] if isinstance(value, str) else value
+        return (
+            [word.strip() for word in value.split(",") if word.strip()]
+            if isinstance(value, str)
+            else value
+        )
 
     @field_validator("ray_address", "shared_storage")
     @classmethod
@@ -173,7 +177,10 @@ class InfraSettings(BaseSettings):
     @classmethod
     def _check_shared_storage(cls, value: str | None) -> str | None:
         if value and "://" not in value and not value.startswith("/"):
-            raise ValueError("must be an absolute path or a URL, e.g. s3://bucket/runs, gs://bucket/runs or file:///mnt/runs")
+            raise ValueError(
+                "must be an absolute path or a URL, e.g. s3://bucket/runs, gs://bucket/runs or "
+                "file:///mnt/runs"
+            )
         return value
 
     @field_validator("launch")
@@ -187,7 +194,8 @@ class InfraSettings(BaseSettings):
     def _check_first_node(self) -> Self:
         if self.launch and not self.ray_address and load_launch(self.launch).first_node == RAY:
             raise ValueError(
-                f"launch {self.launch} has first_node: ray, which requires ray_address; set ray_address, or another launch file"
+                f"launch {self.launch} has first_node: ray, which requires ray_address; set "
+                "ray_address, or another launch file"
             )
         return self
 
@@ -197,14 +205,22 @@ class InfraSettings(BaseSettings):
             return self
         if find_spec("ray") is None:
             raise ValueError(
-                f"ray_address is {self.ray_address}, but Ray is not installed; run pip install 'agentgym-pipeline[ray]' on every node"
+                f"ray_address is {self.ray_address}, but Ray is not installed; run pip install "
+                "'agentgym-pipeline[ray]' on every node"
             )
         if not self.runs.is_absolute():
-            raise ValueError(f"runs ({self.runs}) must be an absolute path if ray_address is set; give a folder that every node can access")
-        taken = {"engine_gpus": self.engine_gpus, "environment_backend": self.environment_backend == "container"}
+            raise ValueError(
+                f"runs ({self.runs}) must be an absolute path if ray_address is set; give a folder "
+                "that every node can access"
+            )
+        taken = {
+            "engine_gpus": self.engine_gpus,
+            "environment_backend": self.environment_backend == "container",
+        }
         if named := [name for name, is_set in taken.items() if is_set]:
             raise ValueError(
-                f"{' and '.join(named)} cannot be combined with ray_address, since Ray places the processes; unset one of them"
+                f"{' and '.join(named)} cannot be combined with ray_address, since Ray places the "
+                "processes; unset one of them"
             )
         return self
 
@@ -212,12 +228,18 @@ class InfraSettings(BaseSettings):
     def _check_engine(self) -> Self:
         if self.engine_gpus and len(self.engine_gpus) != self.engine_servers:
             raise ValueError(
-                f"engine_gpus lists {len(self.engine_gpus)} GPUs for {self.engine_servers} engine_servers; list one GPU per server"
+                f"engine_gpus lists {len(self.engine_gpus)} GPUs for {self.engine_servers} "
+                "engine_servers; list one GPU per server"
             )
         if self.engine_sleep and (self.engine_urls or self.engine_servers):
-            servers = f"engine_servers is {self.engine_servers}" if self.engine_servers else f"engine_urls is {','.join(self.engine_urls)}"
+            servers = (
+                f"engine_servers is {self.engine_servers}"
+                if self.engine_servers
+                else f"engine_urls is {','.join(self.engine_urls)}"
+            )
             raise ValueError(
-                f"engine_sleep is true, but {servers}: only an engine in the trainer's process can sleep; unset one of the two"
+                f"engine_sleep is true, but {servers}: only an engine in the trainer's process can "
+                "sleep; unset one of the two"
             )
         return self
 
@@ -252,9 +274,14 @@ def infra_settings() -> InfraSettings:
     """
     known = {_variable(field) for field in InfraSettings.model_fields}
     unknown = []
-    for name in sorted(name for name in os.environ if name.startswith(PREFIX) and name not in known):
+    for name in sorted(
+        name for name in os.environ if name.startswith(PREFIX) and name not in known
+    ):
         near = nearest(name, known)
-        unknown.append(f"{name}: there is no such setting; " + (f"did you mean {near}?" if near else "unset it"))
+        unknown.append(
+            f"{name}: there is no such setting; "
+            + (f"did you mean {near}?" if near else "unset it")
+        )
     if unknown:
         raise SettingsError("\n".join(unknown))
     try:

@@ -37,7 +37,11 @@ def weighted_lists(world: str, name: str) -> tuple[tuple[str, int], ...]:
     """
     worlds, parts = members(world), [_PART.fullmatch(part) for part in name.split(SEPARATOR)]
     lists = tuple((part.group(2), int(part.group(1) or 1)) for part in parts if part is not None)
-    if len(lists) < len(parts) or len(parts) not in (1, len(worlds)) or any(weight < 1 for _, weight in lists):
+    if (
+        len(lists) < len(parts)
+        or len(parts) not in (1, len(worlds))
+        or any(weight < 1 for _, weight in lists)
+    ):
         raise KeyError(
             f"{name!r} is not a task list of {world}; give one list each for {', '.join(worlds)}, "
             "in this order, e.g. "

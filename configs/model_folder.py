@@ -19,7 +19,11 @@ from configs.experiment import Experiment, TurnFormat
 RECIPE = "recipe.yaml"
 """File name of the recipe in a checkpoint and in a run's folder."""
 
-FORMAT_FIELDS = (*(f"policy.{name}" for name in TurnFormat.model_fields), "rollout.turn_tokens", "rollout.trajectory_tokens")
+FORMAT_FIELDS = (
+    *(f"policy.{name}" for name in TurnFormat.model_fields),
+    "rollout.turn_tokens",
+    "rollout.trajectory_tokens",
+)
 """Fields that must be the same in training and use, by dotted name."""
 
 
@@ -34,7 +38,9 @@ class ModelError(ValueError):
 
 def write_recipe(folder: Path, experiment: Experiment) -> None:
     """Write the recipe into a checkpoint's folder."""
-    (folder / RECIPE).write_text(yaml.safe_dump(experiment.model_dump(mode="json"), sort_keys=False), encoding="utf-8")
+    (folder / RECIPE).write_text(
+        yaml.safe_dump(experiment.model_dump(mode="json"), sort_keys=False), encoding="utf-8"
+    )
 
 
 def check_model(model: str) -> None:
@@ -66,10 +72,13 @@ def gguf_file(model: str) -> Path | None:
     if model in PACKAGED:
         spec = find_spec(PACKAGED[model])
         places = list(spec.submodule_search_locations or ()) if spec else []
-        found = next((file for place in places for file in sorted(Path(place).glob("*.gguf"))), None)
+        found = next(
+            (file for place in places for file in sorted(Path(place).glob("*.gguf"))), None
+        )
         if found is None:
             raise ModelError(
-                f"{model} is the model of the package {PACKAGED[model].replace('_', '-')}, which is not installed; "
+                f"{model} is the model of the package {PACKAGED[model].replace('_', '-')}, which "
+                "is not installed; "
                 "run `make lm`, or set it to a folder, a GGUF file or a Hugging Face name"
             )
         file = found
@@ -79,7 +88,10 @@ def gguf_file(model: str) -> Path | None:
             return None
     with file.open("rb") as stream:
         if stream.read(len(GGUF_MAGIC)) != GGUF_MAGIC:
-            raise ModelError(f"{model} is a file, but not a GGUF; give a GGUF file, the folder of a model, or a Hugging Face name")
+            raise ModelError(
+                f"{model} is a file, but not a GGUF; give a GGUF file, the folder of a model, or a "
+                "Hugging Face name"
+            )
     return file
 
 
@@ -110,7 +122,9 @@ def format_of(experiment: Experiment) -> dict[str, Any]:
     return found
 
 
-def format_left_to_checkpoint(tree: Mapping[str, Any], in_file: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[str, Any]:
+def format_left_to_checkpoint(
+    tree: Mapping[str, Any], in_file: Mapping[str, Any], overrides: Mapping[str, Any]
+) -> dict[str, Any]:
     """Return the format fields that a recipe inherits from its initial checkpoint.
 
     Args:
@@ -138,7 +152,11 @@ def _dotted(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     """Flatten a tree with dotted or nested names to dotted names."""
     flat: dict[str, Any] = {}
     for name, value in tree.items():
-        flat |= _dotted(value, f"{prefix}{name}.") if isinstance(value, Mapping) else {f"{prefix}{name}": value}
+        flat |= (
+            _dotted(value, f"{prefix}{name}.")
+            if isinstance(value, Mapping)
+            else {f"{prefix}{name}": value}
+        )
     return flat
 
 
@@ -155,7 +173,11 @@ def _is_path(model: str) -> bool:
 def _nearby(folder: Path) -> str:
     """Suggest checkpoints that were possibly meant."""
     for place in (folder / "checkpoints", folder, folder.parent, folder.parent / "checkpoints"):
-        found = sorted(each for each in place.glob("step-*") if (each / "config.json").is_file()) if place.is_dir() else []
+        found = (
+            sorted(each for each in place.glob("step-*") if (each / "config.json").is_file())
+            if place.is_dir()
+            else []
+        )
         if found:
             return f"; the checkpoints of this run are in {place}: {', '.join(each.name for each in found)}"
     return "; give the folder of a checkpoint (runs/.../checkpoints/step-...), or a Hugging Face name, e.g. Qwen/Qwen2.5-3B-Instruct"

@@ -58,7 +58,10 @@ class Placement:
     @property
     def rank_fraction(self) -> float:
         """Fraction of a rank's GPU that vLLM takes. 0 if vLLM servers generate."""
-        return max((engine.memory_fraction for engine in self.engines if engine.rank is not None), default=0.0)
+        return max(
+            (engine.memory_fraction for engine in self.engines if engine.rank is not None),
+            default=0.0,
+        )
 
     @property
     def server_fraction(self) -> float:
@@ -87,20 +90,29 @@ def place(settings: InfraSettings, processes: int, gpus: Sequence[str]) -> Place
         return NO_GPUS
     if processes > len(gpus):
         raise PlacementError(
-            f"AGENTGYM_TRAINER_PROCESSES: {processes} trainer processes need a GPU each, and {len(gpus)} are there; "
+            f"AGENTGYM_TRAINER_PROCESSES: {processes} trainer processes need a GPU each, and "
+            f"{len(gpus)} are there; "
             f"set it to at most {len(gpus)}"
         )
     ranks, fraction = tuple(gpus[:processes]), settings.engine_memory_fraction
     if settings.engine_urls:
         return Placement(ranks, ())
     if not settings.engine_servers:
-        return Placement(ranks, tuple(EnginePlace(gpu, rank, fraction or SHARED_FRACTION) for rank, gpu in enumerate(ranks)))
+        return Placement(
+            ranks,
+            tuple(
+                EnginePlace(gpu, rank, fraction or SHARED_FRACTION)
+                for rank, gpu in enumerate(ranks)
+            ),
+        )
     free = gpus[processes:]
     servers = settings.engine_gpus or free[: settings.engine_servers]
     if len(servers) < settings.engine_servers:
         raise PlacementError(
-            f"AGENTGYM_ENGINE_SERVERS: {settings.engine_servers} vLLM servers need a GPU each, but {processes} trainer processes leave "
-            f"{len(free)} of {len(gpus)} GPUs; lower one of the two, or set it to 0 for an engine in each trainer process"
+            f"AGENTGYM_ENGINE_SERVERS: {settings.engine_servers} vLLM servers need a GPU each, but "
+            f"{processes} trainer processes leave "
+            f"{len(free)} of {len(gpus)} GPUs; lower one of the two, or set it to 0 for an engine "
+            "in each trainer process"
         )
     claims = Counter([*ranks, *servers])
     if shared := [gpu for gpu in servers if claims[gpu] > 1]:
@@ -110,6 +122,12 @@ def place(settings: InfraSettings, processes: int, gpus: Sequence[str]) -> Place
             f"AGENTGYM_ENGINE_GPUS: {' and '.join(users)} claim GPU {shared[0]}; "
             f"name other GPUs, or lower AGENTGYM_TRAINER_PROCESSES ({processes})"
         )
-    if missing := [gpu for gpu in servers if gpu.isdecimal() and gpu not in gpus and gpus[0].isdecimal()]:
-        raise PlacementError(f"AGENTGYM_ENGINE_GPUS: there is no GPU {missing[0]}; the GPUs are {', '.join(gpus)}")
-    return Placement(ranks, tuple(EnginePlace(gpu, None, fraction or OWN_FRACTION) for gpu in servers))
+    if missing := [
+        gpu for gpu in servers if gpu.isdecimal() and gpu not in gpus and gpus[0].isdecimal()
+    ]:
+        raise PlacementError(
+            f"AGENTGYM_ENGINE_GPUS: there is no GPU {missing[0]}; the GPUs are {', '.join(gpus)}"
+        )
+    return Placement(
+        ranks, tuple(EnginePlace(gpu, None, fraction or OWN_FRACTION) for gpu in servers)
+    )

@@ -38,7 +38,10 @@ def plugin_target(group: str, name: str) -> str | None:
     """
     found = plugin_targets(group, name)
     if len(found) > 1:
-        raise ValueError(f"several installed packages declare {name!r} in {group}: {', '.join(found)}; uninstall all but one")
+        raise ValueError(
+            f"several installed packages declare {name!r} in {group}: {', '.join(found)}; "
+            "uninstall all but one"
+        )
     return found[0] if found else None
 
 

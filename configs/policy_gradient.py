@@ -114,7 +114,9 @@ class PolicyGradient(Algorithm):
     """Dynamic sampling: maximum number of rounds in which zero-variance groups are replaced by
     groups of other tasks before the update (arXiv 2503.14476, section 3.2). The cost is logged
     as rollout/discarded_..."""
-    importance_correction: Literal["truncated", "masked", "sequence_truncated", "sequence_masked", "behaviour"] = "truncated"
+    importance_correction: Literal[
+        "truncated", "masked", "sequence_truncated", "sequence_masked", "behaviour"
+    ] = "truncated"
     """Correction of the gap between the engine's and the trainer's probabilities.
 
     - `truncated`: weight each token by the ratio of the two, at most importance_cap
@@ -165,7 +167,10 @@ class PolicyGradient(Algorithm):
                 f"algorithm.max_resample_rounds ({self.max_resample_rounds}) exclude each other; "
                 "set one of them to 0"
             )
-        if experiment.policy.divides_episodes and (field := self._whole_episodes_only()) is not None:
+        if (
+            experiment.policy.divides_episodes
+            and (field := self._whole_episodes_only()) is not None
+        ):
             raise ValueError(
                 f"algorithm.{field} needs undivided episodes, but policy.thinking: strip and "
                 "policy.compaction: drop divide them into rows; set policy.thinking to keep and "
@@ -186,7 +191,9 @@ class PolicyGradient(Algorithm):
             return "loss: vespo"
         if self.importance_correction.startswith("sequence"):
             return f"importance_correction: {self.importance_correction}"
-        return None if self.off_policy_mask is None else f"off_policy_mask ({self.off_policy_mask:g})"
+        return (
+            None if self.off_policy_mask is None else f"off_policy_mask ({self.off_policy_mask:g})"
+        )
 
     @field_validator("update_metrics")
     @classmethod
@@ -221,10 +228,14 @@ class PolicyGradient(Algorithm):
     def _check_loss_options(self) -> PolicyGradient:
         if self.truncated == "bootstrapped" and self.value_function() is None:
             raise ValueError(
-                f"truncated: bootstrapped requires a critic, which {self.name} does not have; set it to masked or scored, or name to ppo"
+                f"truncated: bootstrapped requires a critic, which {self.name} does not have; set "
+                "it to masked or scored, or name to ppo"
             )
         if self.ratio == "sequence" and self.loss_aggregation == "tokens":
-            raise ValueError("ratio: sequence excludes loss_aggregation: tokens; set loss_aggregation to trajectory")
+            raise ValueError(
+                "ratio: sequence excludes loss_aggregation: tokens; set loss_aggregation to "
+                "trajectory"
+            )
         if self.dual_clip is not None and self.dual_clip < 1 + self.clip_high:
             raise ValueError(
                 f"dual_clip ({self.dual_clip:g}) must be at least 1 + clip_high "
@@ -232,7 +243,10 @@ class PolicyGradient(Algorithm):
                 "raise it, e.g. to 3, or lower clip_high"
             )
         if self.kl_in == "reward" and self.kl_coefficient == 0:
-            raise ValueError("kl_in: reward has no effect with kl_coefficient 0; set kl_coefficient, or remove kl_in")
+            raise ValueError(
+                "kl_in: reward has no effect with kl_coefficient 0; set kl_coefficient, or remove "
+                "kl_in"
+            )
         return self
 
 

@@ -72,7 +72,9 @@ def load_recipe(recipe: str, overrides: Mapping[str, Any] | None = None) -> Expe
         raise RecipeError(_blame(path, in_file, overrides or {}, problem), problem) from None
 
 
-def _blame(path: Path, in_file: Mapping[str, Any], overrides: Mapping[str, Any], problem: ValidationError) -> str:
+def _blame(
+    path: Path, in_file: Mapping[str, Any], overrides: Mapping[str, Any], problem: ValidationError
+) -> str:
     """Explain whether the overrides or the file are wrong.
 
     The overrides are blamed unless the file alone has the same error.
@@ -83,10 +85,16 @@ def _blame(path: Path, in_file: Mapping[str, Any], overrides: Mapping[str, Any],
     try:
         Experiment.model_validate(in_file, context={"folders": [path.parent]})
     except ValidationError as of_file:
-        if {_place(error) for error in of_file.errors()} & {_place(error) for error in problem.errors()}:
+        if {_place(error) for error in of_file.errors()} & {
+            _place(error) for error in problem.errors()
+        }:
             return whole
     wrong = [".".join(str(part) for part in error["loc"]) for error in problem.errors()]
-    concerned = [name for name in overrides if any(f"{at}.".startswith(f"{name}.") or f"{name}.".startswith(f"{at}.") for at in wrong)]
+    concerned = [
+        name
+        for name in overrides
+        if any(f"{at}.".startswith(f"{name}.") or f"{name}.".startswith(f"{at}.") for at in wrong)
+    ]
     values = ", ".join(f"{name} = {_short(overrides[name])}" for name in concerned or overrides)
     return f"this override of {path.name} cannot be used: {values}\n{explain(problem)}"
 
@@ -106,7 +114,9 @@ def parse_overrides(arguments: Sequence[str]) -> dict[str, Any]:
     while rest:
         word = rest.pop(0)
         if not word.startswith("--") or len(word) < 3:
-            raise RecipeError(f"{word!r} is not an override; write --field.path value, e.g. --algorithm.steps 10")
+            raise RecipeError(
+                f"{word!r} is not an override; write --field.path value, e.g. --algorithm.steps 10"
+            )
         name, equals, value = word[2:].partition("=")
         if not equals:
             if not rest:
@@ -149,13 +159,21 @@ def explain(
         if error["type"] == "extra_forbidden":
             known = _fields_of(error["loc"][:-1], model)
             near = nearest(names[-1], known)
-            fix = f"did you mean {near!r}?" if near else f"known here: {', '.join(known)}" if known else "remove it"
+            fix = (
+                f"did you mean {near!r}?"
+                if near
+                else f"known here: {', '.join(known)}"
+                if known
+                else "remove it"
+            )
             lines.append(f"  {where}: there is no such field; {fix}")
         elif error["type"] == "missing":
             lines.append(f"  {where}: is missing; give it a value")
         else:
             # The message already names a mapping's fields.
-            value = "" if isinstance(error["input"], Mapping) else f" (it is {_short(error['input'])})"
+            value = (
+                "" if isinstance(error["input"], Mapping) else f" (it is {_short(error['input'])})"
+            )
             lines.append(f"  {where}: {error['msg'].removeprefix('Value error, ')}{value}")
     return "\n".join(lines)
 
@@ -186,16 +204,24 @@ def _models_in(annotation: Any) -> list[type[BaseModel]]:
     return [model for argument in get_args(annotation) for model in _models_in(argument)]
 
 
-def _drop_fields_of_other_algorithms(tree: dict[str, Any], in_file: Mapping[str, Any], overrides: Mapping[str, Any]) -> None:
+def _drop_fields_of_other_algorithms(
+    tree: dict[str, Any], in_file: Mapping[str, Any], overrides: Mapping[str, Any]
+) -> None:
     """Drop fields that only the file's algorithm has, if an override selects another one."""
     algorithm, written = tree.get("algorithm"), in_file.get("algorithm")
-    if not isinstance(algorithm, dict) or not isinstance(written, dict) or algorithm.get("name") == written.get("name"):
+    if (
+        not isinstance(algorithm, dict)
+        or not isinstance(written, dict)
+        or algorithm.get("name") == written.get("name")
+    ):
         return
     try:
         known = ALGORITHMS.find(str(algorithm.get("name"))).model_fields
     except ValueError:
         return  # validation reports it
-    elsewhere = {field for model in ALGORITHMS.all_built_in().values() for field in model.model_fields}
+    elsewhere = {
+        field for model in ALGORITHMS.all_built_in().values() for field in model.model_fields
+    }
     for field in written:
         overridden = any(name.split(".")[:2] == ["algorithm", field] for name in overrides)
         if field in algorithm and field not in known and field in elsewhere and not overridden:
@@ -206,6 +232,9 @@ def _put(tree: dict[str, Any], path: list[str], value: Any, name: str) -> None:
     for part in path[:-1]:
         below = tree.setdefault(part, {})
         if not isinstance(below, dict):
-            raise RecipeError(f"{name}: {part} is {_short(below)}, which has no fields; remove the rest of the name")
+            raise RecipeError(
+                f"{name}: {part} is {_short(below)}, which has no fields; remove the rest of the "
+                "name"
+            )
         tree = below
     tree[path[-1]] = value

@@ -59,7 +59,9 @@ class Registry(Generic[M]):
             raise ValueError(f"{unknown(self.what, name, self.names())}, or module:Class")
         found = load(target)
         if not (isinstance(found, type) and issubclass(found, self.base)):
-            raise ValueError(f"{target!r} is not a subclass of {self.base.__module__}.{self.base.__name__}")
+            raise ValueError(
+                f"{target!r} is not a subclass of {self.base.__module__}.{self.base.__name__}"
+            )
         return found
 
     def all_built_in(self) -> dict[str, type[M]]:
@@ -100,8 +102,12 @@ class Registry(Generic[M]):
         kind: Any = error["type"]
         if kind == "extra_forbidden" and len(error["loc"]) == 1:
             field = error["loc"][0]
-            others = [other for other, model in self.all_built_in().items() if field in model.model_fields]
+            others = [
+                other for other, model in self.all_built_in().items() if field in model.model_fields
+            ]
             if others:
                 why = f"is not a field of {name}, only of {', '.join(others)}; remove it"
                 kind = PydanticCustomError("field_of_another", "{why}", {"why": why})
-        return InitErrorDetails(type=kind, loc=error["loc"], input=error["input"], ctx=error.get("ctx", {}))
+        return InitErrorDetails(
+            type=kind, loc=error["loc"], input=error["input"], ctx=error.get("ctx", {})
+        )

@@ -38,7 +38,10 @@ def run_name(experiment: Experiment, overrides: Mapping[str, Any] | None = None)
     }
     ends = [name.rpartition(".")[2] for name in different]
     for (name, value), end in list(zip(different.items(), ends, strict=True))[:_MOST_OVERRIDES]:
-        parts.append(f"{end if ends.count(end) == 1 and not name.startswith('seeds.') else name} {_short(value)}")
+        parts.append(
+            f"{end if ends.count(end) == 1 and not name.startswith('seeds.') else name} "
+            f"{_short(value)}"
+        )
     if len(different) > _MOST_OVERRIDES:
         parts.append(f"and {len(different) - _MOST_OVERRIDES} more")
     return ", ".join(parts)
@@ -49,8 +52,14 @@ def _schedule(experiment: Experiment) -> str:
     fields = experiment.curriculum.model_dump(exclude={"kind", "every"})
     fields = fields.get("of", fields)
     values = [fields["horizons"]] if "horizons" in fields else fields.values()
-    numbers = [number for value in values for number in (value if isinstance(value, list) else [value])]
-    shown = "-".join(str(number) for number in numbers if isinstance(number, (int, float)) and not isinstance(number, bool))
+    numbers = [
+        number for value in values for number in (value if isinstance(value, list) else [value])
+    ]
+    shown = "-".join(
+        str(number)
+        for number in numbers
+        if isinstance(number, (int, float)) and not isinstance(number, bool)
+    )
     return f"{experiment.curriculum.kind} {shown}".strip()
 
 

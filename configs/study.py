@@ -103,17 +103,25 @@ class Study(ConfigModel):
     @field_validator("seeds", mode="before")
     @classmethod
     def _counted(cls, seeds: Any) -> Any:
-        return tuple(range(seeds)) if isinstance(seeds, int) and not isinstance(seeds, bool) else seeds
+        return (
+            tuple(range(seeds)) if isinstance(seeds, int) and not isinstance(seeds, bool) else seeds
+        )
 
     @model_validator(mode="after")
     def _check_arms(self) -> Study:
         if len(set(self.seeds)) < len(self.seeds):
             raise ValueError(f"seeds {list(self.seeds)} has a duplicate; remove it")
         if START in self.arms:
-            raise ValueError(f"arms has the name {START!r}, which is reserved for the policy before training; rename the arm")
+            raise ValueError(
+                f"arms has the name {START!r}, which is reserved for the policy before training; "
+                "rename the arm"
+            )
         for arm, other in self.comparisons:
             for name in {arm, other} - set(self.arms) - ({START} - {arm}):
-                raise ValueError(f"comparisons has {name!r}, which is not an arm; use one of: {', '.join(self.arms)}")
+                raise ValueError(
+                    f"comparisons has {name!r}, which is not an arm; use one of: "
+                    f"{', '.join(self.arms)}"
+                )
         return self
 
     def fields(self, arm: str, seed: int) -> dict[str, Any]:
@@ -136,8 +144,14 @@ class Study(ConfigModel):
 
     def fingerprint(self) -> str:
         """Return 8 hex digits that identify the study by everything its result depends on."""
-        runs = [self.experiment(arm, seed).model_dump(mode="json") for arm in self.arms for seed in self.seeds]
-        return hashlib.sha256(json.dumps([self.model_dump(mode="json"), runs], sort_keys=True).encode()).hexdigest()[:8]
+        runs = [
+            self.experiment(arm, seed).model_dump(mode="json")
+            for arm in self.arms
+            for seed in self.seeds
+        ]
+        return hashlib.sha256(
+            json.dumps([self.model_dump(mode="json"), runs], sort_keys=True).encode()
+        ).hexdigest()[:8]
 
 
 def study_names() -> list[str]:
@@ -158,7 +172,9 @@ def load_study(study: str, overrides: Mapping[str, Any] | None = None) -> Study:
     """
     path = find_yaml(study, FOLDER, "study", RecipeError)
     try:
-        found = Study.model_validate(read_yaml(path, RecipeError) | dict(overrides or {}), context={"folders": [path.parent]})
+        found = Study.model_validate(
+            read_yaml(path, RecipeError) | dict(overrides or {}), context={"folders": [path.parent]}
+        )
     except ValidationError as problem:
         wrong = explain(problem, "the study", model=Study)
         raise RecipeError(f"{path} is not a valid study:\n{wrong}", problem) from None
@@ -173,6 +189,7 @@ def load_study(study: str, overrides: Mapping[str, Any] | None = None) -> Study:
     for arm, fields in measured.items():
         if different := [name for name, value in fields.items() if value != measured[first][name]]:
             raise RecipeError(
-                f"{path}: the arms {first!r} and {arm!r} have different evaluations (evaluation.{different[0]}), so they cannot be compared"
+                f"{path}: the arms {first!r} and {arm!r} have different evaluations "
+                f"(evaluation.{different[0]}), so they cannot be compared"
             )
     return found

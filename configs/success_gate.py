@@ -57,7 +57,10 @@ class SuccessGatedHorizon(Curriculum):
         if any(b <= a for a, b in zip(self.horizons, self.horizons[1:], strict=False)):
             raise ValueError(f"horizons {self.horizons} must be in ascending order")
         if self.retreat_below is not None and self.retreat_below >= self.threshold:
-            raise ValueError(f"retreat_below ({self.retreat_below}) must be below threshold ({self.threshold}); lower it")
+            raise ValueError(
+                f"retreat_below ({self.retreat_below}) must be below threshold ({self.threshold}); "
+                "lower it"
+            )
         return self
 
     def horizon_at(self, step: int, training: Training) -> int:
@@ -65,8 +68,11 @@ class SuccessGatedHorizon(Curriculum):
         place, stay = 0, list[Step]()
         for done in range(1, step + 1):
             metrics = training.history.get(done, {})
-            if metrics.get("rollout/horizon") != self.horizons[place] or not metrics.get("rollout/groups"):
-                # Not known yet, from before the last decision took effect, or without valid episodes.
+            if metrics.get("rollout/horizon") != self.horizons[place] or not metrics.get(
+                "rollout/groups"
+            ):
+                # Not known yet, from before the last decision took effect, or without valid
+                # episodes.
                 continue
             stay.append(metrics)
             move = self._move(stay, place)
@@ -88,7 +94,9 @@ class SuccessGatedHorizon(Curriculum):
             return -1
         if place + 1 == len(self.horizons):
             return 0
-        stalled = len(before) == self.window and _mean(recent, "rollout/success") <= _mean(before, "rollout/success")
+        stalled = len(before) == self.window and _mean(recent, "rollout/success") <= _mean(
+            before, "rollout/success"
+        )
         too_short = stalled and _mean(recent, "rollout/cut_by_horizon") >= self.cut_share
         return 1 if low > self.threshold or too_short else 0
 
@@ -111,4 +119,6 @@ def score_bounds(share: float, trials: float) -> tuple[float, float]:
 
 def _mean(steps: Sequence[Step], name: str) -> float:
     """Return the mean of a metric, weighted by the groups of each step."""
-    return sum(step[name] * step["rollout/groups"] for step in steps) / sum(step["rollout/groups"] for step in steps)
+    return sum(step[name] * step["rollout/groups"] for step in steps) / sum(
+        step["rollout/groups"] for step in steps
+    )

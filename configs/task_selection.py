@@ -32,12 +32,16 @@ def _read(value: Any, info: ValidationInfo) -> Any:
         return value
     path = file_of_field(value, info)
     if path is None:
-        raise ValueError(f"there is no file {value!r}; give an existing file, or a task list's name without suffix and slash, e.g. train")
+        raise ValueError(
+            f"there is no file {value!r}; give an existing file, or a task list's name without "
+            "suffix and slash, e.g. train"
+        )
     try:
         ids = read_ids(path.read_text(encoding="utf-8"))
     except (ValueError, OSError) as fault:
         raise ValueError(
-            f"{path} is not a list of tasks: {fault}; write JSON such as [3, 5] or [{{'item_id': 'babyai_3'}}], or one index per line"
+            f"{path} is not a list of tasks: {fault}; write JSON such as [3, 5] or [{{'item_id': "
+            f"'babyai_3'}}], or one index per line"
         ) from fault
     if not ids:
         raise ValueError(f"{path} lists no tasks; add at least one")
@@ -45,12 +49,19 @@ def _read(value: Any, info: ValidationInfo) -> Any:
 
 
 def _checked(each: Any) -> int | str:
-    if not isinstance(each, bool) and ((isinstance(each, int) and each >= 0) or (isinstance(each, str) and _ITEM.fullmatch(each))):
+    if not isinstance(each, bool) and (
+        (isinstance(each, int) and each >= 0) or (isinstance(each, str) and _ITEM.fullmatch(each))
+    ):
         return each
-    raise ValueError(f'{each!r} is not a task; write an index such as 17, or an AgentGym item id such as "babyai_17"')
+    raise ValueError(
+        f"{each!r} is not a task; write an index such as 17, or an AgentGym item id such as "
+        '"babyai_17"'
+    )
 
 
-TaskSelection = Annotated[str | tuple[int | str, ...], Field(union_mode="left_to_right"), BeforeValidator(_read)]
+TaskSelection = Annotated[
+    str | tuple[int | str, ...], Field(union_mode="left_to_right"), BeforeValidator(_read)
+]
 """The name of a task list, or indices or AgentGym's item ids ("babyai_17"), or a file of either."""
 
 
@@ -75,7 +86,11 @@ def read_ids(text: str) -> list[int | str]:
         each = entry.get("item_id") if isinstance(entry, dict) else entry
         if isinstance(each, bool) or not isinstance(each, int | str):
             raise ValueError(f"the entry {entry!r} is not a task")
-        goal = _GOAL.search(json.dumps(entry)) if isinstance(entry, dict) and isinstance(each, str) else None
+        goal = (
+            _GOAL.search(json.dumps(entry))
+            if isinstance(entry, dict) and isinstance(each, str)
+            else None
+        )
         if goal:
             each = f"{each}: {goal[1]}"
         ids.append(int(each) if isinstance(each, str) and re.fullmatch(r"\d+", each) else each)
@@ -119,7 +134,10 @@ def check_world(selection: str | Sequence[int | str], world: str, field: str) ->
         return
     for each in selection:
         if isinstance(each, str) and each.partition("_")[0] != world:
-            raise ValueError(f"{field} has {each!r}, a task of {each.partition('_')[0]}, but environment.name is {world}; remove it")
+            raise ValueError(
+                f"{field} has {each!r}, a task of {each.partition('_')[0]}, but environment.name "
+                f"is {world}; remove it"
+            )
 
 
 def _names_a_file(value: str) -> bool:

@@ -18,11 +18,21 @@ def parse(arguments: list[str] | None, prog: str) -> argparse.Namespace:
         epilog=f"examples:\n  {prog}\n  {prog} --runs /data/runs --port 5050",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--runs", type=Path, help="folder of the runs (default: AGENTGYM_RUNS, else runs)")
-    parser.add_argument("--port", type=int, default=5050, help="port to listen on (default: %(default)s)")
-    parser.add_argument("--host", default="127.0.0.1", help="address to listen on (default: %(default)s, reachable only from this machine)")
     parser.add_argument(
-        "--allowed-hosts", default="", help="additional host names that browsers may use, comma-separated (required if --host is not local)"
+        "--runs", type=Path, help="folder of the runs (default: AGENTGYM_RUNS, else runs)"
+    )
+    parser.add_argument(
+        "--port", type=int, default=5050, help="port to listen on (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--host",
+        default="127.0.0.1",
+        help="address to listen on (default: %(default)s, reachable only from this machine)",
+    )
+    parser.add_argument(
+        "--allowed-hosts",
+        default="",
+        help="additional host names that browsers may use, comma-separated (required if --host is not local)",
     )
     return parser.parse_args(arguments)
 
@@ -54,7 +64,10 @@ def main(arguments: list[str] | None = None, prog: str = "python -m dashboards")
 
     hosts = [*LOOPBACK, *filter(None, chosen.allowed_hosts.split(","))]
     if chosen.host not in LOOPBACK and not chosen.allowed_hosts:
-        raise SystemExit(f"--host {chosen.host} is reachable from other machines. Set --allowed-hosts to the host names that browsers use.")
+        raise SystemExit(
+            f"--host {chosen.host} is reachable from other machines. Set --allowed-hosts to the "
+            "host names that browsers use."
+        )
     is_own = runs.stat().st_uid == os.getuid() and os.access(runs, os.W_OK)
     # If this user cannot write to the runs folder, e.g. a colleague's, the login is kept in this
     # user's state folder.
@@ -63,11 +76,15 @@ def main(arguments: list[str] | None = None, prog: str = "python -m dashboards")
         opens = login(private_runs(runs)) if is_own else stored_secret(file, new_login)
     except ProvisionError as problem:
         raise SystemExit(str(problem)) from None
-    links = Links(settings.mlflow_tracking_uri, opens, lambda: addresses(runs), settings.mlflow_page_url)
+    links = Links(
+        settings.mlflow_tracking_uri, opens, lambda: addresses(runs), settings.mlflow_page_url
+    )
     app = application(runs, links, hosts, opens)
     sys.stdout.write(f"Viewer: http://{chosen.host}:{chosen.port} (runs in {runs})\n")
     # Print the login only to a terminal, because others may read logs.
-    sys.stdout.write(f"Login: {opens} (stored in {file})\n" if sys.stdout.isatty() else f"Login: see {file}\n")
+    sys.stdout.write(
+        f"Login: {opens} (stored in {file})\n" if sys.stdout.isatty() else f"Login: see {file}\n"
+    )
     sys.stdout.flush()
     # Ignore proxy headers, so that clients cannot spoof their address.
     uvicorn.run(app, host=chosen.host, port=chosen.port, log_level="warning", proxy_headers=False)

@@ -62,7 +62,11 @@ def arms_of_studies(runs: Path, experiment: str) -> dict[str, str]:
     The studies are read from the runs folder.
     """
     paths = sorted((runs / "studies").glob(f"{glob.escape(experiment)}-*/recipes/*.yaml"))
-    return {_recipe_key(recipe): path.stem.rpartition("-")[0] for path in paths if (recipe := read_recipe(path)) is not None}
+    return {
+        _recipe_key(recipe): path.stem.rpartition("-")[0]
+        for path in paths
+        if (recipe := read_recipe(path)) is not None
+    }
 
 
 def arms_of(runs: Sequence[RunFolder], study_names: Mapping[str, str]) -> list[Arm]:
@@ -74,16 +78,33 @@ def arms_of(runs: Sequence[RunFolder], study_names: Mapping[str, str]) -> list[A
     for run in runs:
         sets[_recipe_key(run.recipe)].append(run)
     flat = {recipe: _flat(json.loads(recipe)) for recipe in sets}
-    differing = [n for n in dict.fromkeys(n for each in flat.values() for n in each) if len({repr(f.get(n)) for f in flat.values()}) > 1]
+    differing = [
+        n
+        for n in dict.fromkeys(n for each in flat.values() for n in each)
+        if len({repr(f.get(n)) for f in flat.values()}) > 1
+    ]
     # Fields below an algorithm or a curriculum are comparable only between arms with the same one.
-    below = tuple(f"{name.partition('.')[0]}." for name in ("algorithm.name", "curriculum.kind") if name in differing)
+    below = tuple(
+        f"{name.partition('.')[0]}."
+        for name in ("algorithm.name", "curriculum.kind")
+        if name in differing
+    )
     common = [name for name in differing if name not in NAMED and not name.startswith(below)]
     shown = ([name for name in NAMED if name in differing] + common)[:MAX_FIELDS] or differing[:3]
-    names = {r: study_names.get(r) or ", ".join(_field_label(name, each) for name in shown) or "all runs" for r, each in flat.items()}
-    for recipe, name in [(recipe, name) for recipe, name in names.items() if list(names.values()).count(name) > 1]:
+    names = {
+        r: study_names.get(r) or ", ".join(_field_label(name, each) for name in shown) or "all runs"
+        for r, each in flat.items()
+    }
+    for recipe, name in [
+        (recipe, name) for recipe, name in names.items() if list(names.values()).count(name) > 1
+    ]:
         further = (each for each in differing if recipe in study_names or each not in shown)
-        names[recipe] = f"{name} ({', '.join(f'{field} {flat[recipe].get(field)}' for field in further)})"
-    return sorted((_arm(names[recipe], members) for recipe, members in sets.items()), key=lambda arm: arm.name)
+        names[recipe] = (
+            f"{name} ({', '.join(f'{field} {flat[recipe].get(field)}' for field in further)})"
+        )
+    return sorted(
+        (_arm(names[recipe], members) for recipe, members in sets.items()), key=lambda arm: arm.name
+    )
 
 
 def comparable_runs(runs: Sequence[RunFolder]) -> tuple[list[RunFolder], dict[str, str]]:
@@ -100,30 +121,49 @@ def comparable_runs(runs: Sequence[RunFolder]) -> tuple[list[RunFolder], dict[st
         by_measurement[_measurement(run)].append(run)
     taken = max(by_measurement.values(), key=len, default=[])
     left_out = {run.path.name: "not finished" for run in runs if run not in finished}
-    left_out |= {run.path.name: f"evaluated differently: {_measurement(run)}" for run in finished if run not in taken}
+    left_out |= {
+        run.path.name: f"evaluated differently: {_measurement(run)}"
+        for run in finished
+        if run not in taken
+    }
     return taken, left_out
 
 
 def _measurement(run: RunFolder) -> str:
     """Return the environment and the evaluation settings of a run."""
     fields = {"world": run.field("environment.name"), "rules": run.field("environment.rules")}
-    fields |= {name: run.field(f"evaluation.{name}") for name in ("tasks", "n_tasks", "samples", "horizon", "temperature")}
-    return ", ".join(f"{name} {_short(value)}" for name, value in fields.items() if value is not None)
+    fields |= {
+        name: run.field(f"evaluation.{name}")
+        for name in ("tasks", "n_tasks", "samples", "horizon", "temperature")
+    }
+    return ", ".join(
+        f"{name} {_short(value)}" for name, value in fields.items() if value is not None
+    )
 
 
 def _short(value: Any) -> str:
     text = str(value)
-    return text if len(text) <= 60 else f"{text[:57]}... ({hashlib.sha256(text.encode()).hexdigest()[:8]})"
+    return (
+        text
+        if len(text) <= 60
+        else f"{text[:57]}... ({hashlib.sha256(text.encode()).hexdigest()[:8]})"
+    )
 
 
 def _recipe_key(recipe: Mapping[str, Any]) -> str:
     """Serialise a recipe without its seeds, in canonical form."""
-    return json.dumps({name: value for name, value in recipe.items() if name != "seeds"}, sort_keys=True)
+    return json.dumps(
+        {name: value for name, value in recipe.items() if name != "seeds"}, sort_keys=True
+    )
 
 
 def _field_label(field: str, recipe: Mapping[str, Any]) -> str:
     """Return a field's value, with the field's name unless the value is clear alone."""
-    return str(recipe.get(field)) if field in NAMED else f"{field.rpartition('.')[2]} {recipe.get(field)}"
+    return (
+        str(recipe.get(field))
+        if field in NAMED
+        else f"{field.rpartition('.')[2]} {recipe.get(field)}"
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,7 +178,11 @@ class BestArm:
 def best_arm(arms: Sequence[Arm]) -> BestArm | None:
     """Return the two best arms at the end. None if fewer than two were evaluated after training."""
     measured = sorted((arm for arm in arms if arm.end.n), key=lambda arm: -arm.end.value)
-    return BestArm(measured[0], measured[1], difference_by_seed(measured[1], measured[0])) if len(measured) > 1 else None
+    return (
+        BestArm(measured[0], measured[1], difference_by_seed(measured[1], measured[0]))
+        if len(measured) > 1
+        else None
+    )
 
 
 def difference_by_seed(first: Arm, other: Arm) -> Estimate:
@@ -169,7 +213,9 @@ def tallies(evaluation: Mapping[str, Any]) -> dict[int, Tally]:
 
 def final_evaluation(run: RunFolder) -> dict[str, Any] | None:
     """Return the last evaluation of a run, or None if only the initial policy was evaluated."""
-    found = [evaluation for evaluation in run.evaluations().values() if evaluation.get("step", 0) > 0]
+    found = [
+        evaluation for evaluation in run.evaluations().values() if evaluation.get("step", 0) > 0
+    ]
     return found[-1] if found else None
 
 
@@ -180,7 +226,9 @@ def _arm(name: str, runs: Sequence[RunFolder]) -> Arm:
     curve = []
     for step in sorted(common):
         estimate = mean(each[step] for each in successes)
-        curve.append(Point(step, _known(estimate.value), _known(estimate.low), _known(estimate.high)))
+        curve.append(
+            Point(step, _known(estimate.value), _known(estimate.low), _known(estimate.high))
+        )
     rises = [(_start(run), _end(run)) for run in runs]
     return Arm(
         name,
@@ -193,7 +241,10 @@ def _arm(name: str, runs: Sequence[RunFolder]) -> Arm:
 
 def _by_step(run: RunFolder) -> dict[int, float]:
     """Return training step to the success measured after it."""
-    found = ((evaluation["step"], evaluation.get("success", {}).get("value")) for evaluation in run.evaluations().values())
+    found = (
+        (evaluation["step"], evaluation.get("success", {}).get("value"))
+        for evaluation in run.evaluations().values()
+    )
     return {int(step): value for step, value in found if value is not None}
 
 
@@ -218,5 +269,9 @@ def _known(value: float) -> float | None:
 def _flat(tree: Mapping[str, Any], above: str = "") -> dict[str, Any]:
     found: dict[str, Any] = {}
     for name, value in tree.items():
-        found |= _flat(value, f"{above}{name}.") if isinstance(value, dict) else {f"{above}{name}": value}
+        found |= (
+            _flat(value, f"{above}{name}.")
+            if isinstance(value, dict)
+            else {f"{above}{name}": value}
+        )
     return found

@@ -72,8 +72,18 @@ def success_by_turn(index: Index, run: RunFolder) -> Figure:
         if not turns:
             continue
         if name == names[-1]:
-            data += band(turns, [finite(share.low) for share in shares], [finite(share.high) for share in shares], colour)
-        data.append({**line(turns, [finite(share.value) for share in shares], name, colour), "line": {"color": colour, "shape": "hv"}})
+            data += band(
+                turns,
+                [finite(share.low) for share in shares],
+                [finite(share.high) for share in shares],
+                colour,
+            )
+        data.append(
+            {
+                **line(turns, [finite(share.value) for share in shares], name, colour),
+                "line": {"color": colour, "shape": "hv"},
+            }
+        )
     layout = {
         "xaxis": {"title": {"text": "within turns"}, "rangemode": "tozero"},
         "yaxis": {"title": {"text": "held-out success"}, **SHARE},
@@ -96,8 +106,15 @@ def _within(index: Index, run: str, name: str) -> tuple[list[int], list[Estimate
     by_task: dict[int, list[int]] = defaultdict(list)
     for row in rows:
         by_task[row["task"]].append(row["turns"] if row["succeeded"] else most + 1)
-    turns = sorted({1 + round(i * (most - 1) / min(most, MAX_POINTS)) for i in range(min(most, MAX_POINTS) + 1)})
-    return turns, [success_rate({task: _tally(took, k) for task, took in by_task.items()}) for k in turns]
+    turns = sorted(
+        {
+            1 + round(i * (most - 1) / min(most, MAX_POINTS))
+            for i in range(min(most, MAX_POINTS) + 1)
+        }
+    )
+    return turns, [
+        success_rate({task: _tally(took, k) for task, took in by_task.items()}) for k in turns
+    ]
 
 
 def _tally(took: Sequence[int], turns: int) -> Tally:

@@ -22,7 +22,8 @@ class Attempt:
         trajectory: The requested sample, or else the first success, or else the first sample.
         samples: Member, outcome and reward of all samples of the task in that evaluation.
         requested: Whether this sample was requested.
-        diverges_at: First turn, from 0, whose action differs from the previous attempt. None for the
+        diverges_at: First turn, from 0, whose action differs from the previous attempt. None for
+            the
             first attempt or if the actions are equal.
     """
 
@@ -38,7 +39,12 @@ class Attempt:
 
 
 def attempts_of_task(
-    index: Index, environment: str, task: int, runs: Sequence[str] = (), sample: str = "", most: int = 24
+    index: Index,
+    environment: str,
+    task: int,
+    runs: Sequence[str] = (),
+    sample: str = "",
+    most: int = 24,
 ) -> list[Attempt]:
     """Return one sample of a task from each evaluation, in order of training.
 
@@ -61,20 +67,37 @@ def attempts_of_task(
     )
     name, _, member = sample.partition("/")
     for row in rows:
-        row["requested"] = row["name"] == name and any(str(each["member"]) == member for each in row["samples"])
+        row["requested"] = row["name"] == name and any(
+            str(each["member"]) == member for each in row["samples"]
+        )
         if row["requested"]:
             row["member"] = int(member)
-    played = [(load_trajectory(index, Address(row["run"], row["kind"], row["name"], row["group"], row["member"])), row) for row in rows]
+    played = [
+        (
+            load_trajectory(
+                index, Address(row["run"], row["kind"], row["name"], row["group"], row["member"])
+            ),
+            row,
+        )
+        for row in rows
+    ]
     there = [(each, row) for each, row in played if each is not None]
     return [
-        Attempt(each, row["samples"], row["requested"], first_difference(there[n - 1][0], each) if n else None)
+        Attempt(
+            each,
+            row["samples"],
+            row["requested"],
+            first_difference(there[n - 1][0], each) if n else None,
+        )
         for n, (each, row) in enumerate(there)
     ]
 
 
 def first_difference(first: TrajectoryView, second: TrajectoryView) -> int | None:
     """Return the first turn, from 0, at which two trajectories diverge. None if they are equal."""
-    ours, theirs = [[turn.action or turn.message for turn in each.turns] for each in (first, second)]
+    ours, theirs = [
+        [turn.action or turn.message for turn in each.turns] for each in (first, second)
+    ]
     for number, (one, other) in enumerate(zip(ours, theirs, strict=False)):
         if one != other:
             return number
@@ -123,7 +146,9 @@ def divergence_of(index: Index, found: TrajectoryView) -> Divergence | None:
     if not shared:
         return None
     longest = max(length for length, _ in shared)
-    return Divergence(longest, len(shared), next(address for length, address in shared if length == longest))
+    return Divergence(
+        longest, len(shared), next(address for length, address in shared if length == longest)
+    )
 
 
 ACTIONS = """
@@ -134,4 +159,7 @@ from read_parquet(?, file_row_number = true) where file_row_number in (select un
 
 def _common_prefix(ours: Sequence[str], theirs: Sequence[str]) -> int:
     """Return the length of the common prefix of two lists of actions."""
-    return next((n for n, (one, other) in enumerate(zip(ours, theirs, strict=False)) if one != other), min(len(ours), len(theirs)))
+    return next(
+        (n for n, (one, other) in enumerate(zip(ours, theirs, strict=False)) if one != other),
+        min(len(ours), len(theirs)),
+    )

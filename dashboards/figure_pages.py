@@ -20,7 +20,14 @@ from dashboards.by_turn import success_by_turn
 from dashboards.drawings import DrawingError, draw_trajectory
 from dashboards.filters import Filters, list_trajectories
 from dashboards.index import Index
-from dashboards.lookup import TRAJECTORY, index_of, requested_arms, requested_run, requested_runs, requested_trajectory
+from dashboards.lookup import (
+    TRAJECTORY,
+    index_of,
+    requested_arms,
+    requested_run,
+    requested_runs,
+    requested_trajectory,
+)
 from dashboards.overlay import overlay
 from dashboards.pages import about, about_study
 from dashboards.run_folders import RunFolder, run_folder
@@ -42,7 +49,10 @@ def figure(request: Request) -> Response:
     """Return a run's figure as JSON. Live pages poll it."""
     folder, draw = requested_run(request), FIGURES.get(request.path_params["figure"])
     if draw is None:
-        raise NotFoundError(f"There is no figure {request.path_params['figure']!r}. The figures are: {', '.join(FIGURES)}.")
+        raise NotFoundError(
+            f"There is no figure {request.path_params['figure']!r}. The figures are: "
+            f"{', '.join(FIGURES)}."
+        )
     return JSONResponse(draw(index_of(request), folder) | {"live": folder.is_live(time.time())})
 
 
@@ -55,7 +65,9 @@ def timeline(request: Request) -> Response:
 def compare_figure(request: Request) -> Response:
     """Return the figure that compares several runs as JSON."""
     runs = requested_runs(request)
-    return JSONResponse((overlay(runs) if runs else EMPTY) | {"live": any(run.is_live(time.time()) for run in runs)})
+    return JSONResponse(
+        (overlay(runs) if runs else EMPTY) | {"live": any(run.is_live(time.time()) for run in runs)}
+    )
 
 
 def study_figure(request: Request) -> Response:
@@ -65,7 +77,9 @@ def study_figure(request: Request) -> Response:
 
 def drawing(request: Request) -> Response:
     """Return the drawing of the environment after some turns as an HTML fragment."""
-    return HTMLResponse(drawing_of(requested_trajectory(request), int(request.path_params["turns"])))
+    return HTMLResponse(
+        drawing_of(requested_trajectory(request), int(request.path_params["turns"]))
+    )
 
 
 def drawing_of(found: TrajectoryView, turns: int) -> Markup:
@@ -81,16 +95,22 @@ def drawing_of(found: TrajectoryView, turns: int) -> Markup:
 def shared(request: Request) -> Response:
     """Export a trajectory or its group as a self-contained HTML file."""
     found = requested_trajectory(request)
-    members = group_of(index_of(request), found.address) if "group" in request.query_params else [found]
+    members = (
+        group_of(index_of(request), found.address) if "group" in request.query_params else [found]
+    )
     page = TEMPLATES.get_template("shared.html").render(
         members=[
-            about(request, member) | {"drawings": [drawing_of(member, n) for n in range(len(member.turns) + 1)]} for member in members
+            about(request, member)
+            | {"drawings": [drawing_of(member, n) for n in range(len(member.turns) + 1)]}
+            for member in members
         ],
         style=_static("style.css"),
         script=_static("trajectory.js"),
         request=request,
     )
-    name = f"{found.row['environment']}-{found.row['task']}-{found.address.name}-{found.address.group}"
+    name = (
+        f"{found.row['environment']}-{found.row['task']}-{found.address.name}-{found.address.group}"
+    )
     return _file(page, "text/html", f"{name}.html")
 
 
@@ -112,14 +132,21 @@ def data(request: Request) -> Response:
     """Return a run's metrics or the rows of the list as CSV."""
     words = request.path_params
     if words["what"] == "trajectories":
-        rows = list_trajectories(index_of(request), Filters.parse(request.query_params), size=100_000).rows
+        rows = list_trajectories(
+            index_of(request), Filters.parse(request.query_params), size=100_000
+        ).rows
         return _csv(rows, "trajectories.csv")
     if words["what"] == "metrics":
         folder = run_folder(index_of(request).runs, request.query_params.get("run", ""))
         if folder is None:
             raise NotFoundError(f"There is no run {request.query_params.get('run', '')!r}.")
-        return _csv([{"step": number, **row} for number, row in folder.metrics().items()], f"{folder.name}-metrics.csv")
-    raise NotFoundError(f"There is no table {words['what']!r}. The tables are: trajectories, metrics.")
+        return _csv(
+            [{"step": number, **row} for number, row in folder.metrics().items()],
+            f"{folder.name}-metrics.csv",
+        )
+    raise NotFoundError(
+        f"There is no table {words['what']!r}. The tables are: trajectories, metrics."
+    )
 
 
 def plotly_script() -> bytes:
@@ -136,7 +163,9 @@ def plotly_script() -> bytes:
 
 def plotly(_: Request) -> Response:
     """Serve Plotly's bundle."""
-    return Response(plotly_script(), media_type="text/javascript", headers={"cache-control": "max-age=86400"})
+    return Response(
+        plotly_script(), media_type="text/javascript", headers={"cache-control": "max-age=86400"}
+    )
 
 
 def _static(name: str) -> Markup:
@@ -154,7 +183,9 @@ def _csv(rows: list[dict[str, Any]], name: str) -> Response:
 
 def _file(content: str, kind: str, name: str) -> Response:
     safe = "".join(c if c.isalnum() or c in "-._" else "-" for c in name)
-    return Response(content, media_type=kind, headers={"content-disposition": f'attachment; filename="{safe}"'})
+    return Response(
+        content, media_type=kind, headers={"content-disposition": f'attachment; filename="{safe}"'}
+    )
 
 
 ROUTES: list[tuple[str, Callable[[Request], Response]]] = [

@@ -21,7 +21,11 @@ TOP, AXIS, LEGEND_ROW, NARROWEST = 16, 56, 20, 560
 - LEGEND_ROW: height of a row of the legend.
 - NARROWEST: width of a narrow figure.
 """
-SHARE: dict[str, Any] = {"range": [-0.03, 1.03], "tickformat": ".0%", "tickvals": [0, 0.2, 0.4, 0.6, 0.8, 1]}
+SHARE: dict[str, Any] = {
+    "range": [-0.03, 1.03],
+    "tickformat": ".0%",
+    "tickvals": [0, 0.2, 0.4, 0.6, 0.8, 1],
+}
 """Axis for fractions. Its range shows markers at 0 and 1 completely."""
 COLOURS = (BLUE, ORANGE, GREEN, PURPLE, "#be185d", "#0e7490", "#a16207", "#4b5563")
 ACTIVITIES = (
@@ -53,16 +57,36 @@ def learning_curve(run: RunFolder) -> Figure:
             "mode": "markers",
             "marker": {"size": 4, "color": BLUE, "opacity": 0.45},
         },
-        {**line(steps, smooth(values_of(metrics, "rollout/success")), "training success, mean of 5 steps", BLUE), "hoverinfo": "skip"},
+        {
+            **line(
+                steps,
+                smooth(values_of(metrics, "rollout/success")),
+                "training success, mean of 5 steps",
+                BLUE,
+            ),
+            "hoverinfo": "skip",
+        },
         with_interval(evaluations, ORANGE) | {"name": "held-out success, 95 % interval"},
-        {**line(steps, values_of(metrics, "rollout/truncated_share"), "truncated episodes", GREY), "yaxis": "y2", "fill": "tozeroy"},
-        {**line(steps, values_of(metrics, "rollout/horizon"), "horizon", PURPLE), "yaxis": "y3", "line": {"shape": "vh", "color": PURPLE}},
+        {
+            **line(
+                steps, values_of(metrics, "rollout/truncated_share"), "truncated episodes", GREY
+            ),
+            "yaxis": "y2",
+            "fill": "tozeroy",
+        },
+        {
+            **line(steps, values_of(metrics, "rollout/horizon"), "horizon", PURPLE),
+            "yaxis": "y3",
+            "line": {"shape": "vh", "color": PURPLE},
+        },
         {**line(steps, values_of(metrics, "rollout/turns"), "mean turns", GREEN), "yaxis": "y3"},
     ]
     return success_figure(data, "turns", _shades(metrics))
 
 
-def success_figure(data: Sequence[dict[str, Any]], turns: str, shapes: Sequence[dict[str, Any]] = ()) -> Figure:
+def success_figure(
+    data: Sequence[dict[str, Any]], turns: str, shapes: Sequence[dict[str, Any]] = ()
+) -> Figure:
     """Return a figure of success (y), truncated episodes (y2) and turns (y3) over the steps.
 
     Args:
@@ -74,7 +98,12 @@ def success_figure(data: Sequence[dict[str, Any]], turns: str, shapes: Sequence[
         "shapes": list(shapes),
         "xaxis": {"title": {"text": "training step"}, "anchor": "y3"},
         "yaxis": {"title": {"text": "success"}, **SHARE, "domain": [0.5, 1]},
-        "yaxis2": {"title": {"text": "truncated"}, **SHARE, "tickvals": [0, 0.5, 1], "domain": [0.28, 0.45]},
+        "yaxis2": {
+            "title": {"text": "truncated"},
+            **SHARE,
+            "tickvals": [0, 0.5, 1],
+            "domain": [0.28, 0.45],
+        },
         "yaxis3": {"title": {"text": turns}, "rangemode": "tozero", "domain": [0, 0.23]},
         "height": 620,
     }
@@ -86,7 +115,13 @@ def time_per_step(run: RunFolder) -> Figure:
     metrics = run.metrics()
     steps = list(metrics)
     data: list[dict[str, Any]] = [
-        {"type": "bar", "x": steps, "y": values_of(metrics, name), "name": words, "marker": {"color": colour}}
+        {
+            "type": "bar",
+            "x": steps,
+            "y": values_of(metrics, name),
+            "name": words,
+            "marker": {"color": colour},
+        }
         for name, words, colour in ACTIVITIES
     ]
     stale = values_of(metrics, "update/staleness_largest")
@@ -96,7 +131,12 @@ def time_per_step(run: RunFolder) -> Figure:
         "barmode": "stack",
         "xaxis": {"title": {"text": "training step"}},
         "yaxis": {"title": {"text": "seconds"}},
-        "yaxis2": {"title": {"text": "staleness"}, "overlaying": "y", "side": "right", "rangemode": "tozero"},
+        "yaxis2": {
+            "title": {"text": "staleness"},
+            "overlaying": "y",
+            "side": "right",
+            "rangemode": "tozero",
+        },
         "height": 340,
     }
     return figure(data, layout)
@@ -112,8 +152,22 @@ def signs(run: RunFolder) -> Figure:
         known = [value for value in values[:5] if value]
         if known:
             first = sum(known) / len(known)
-            data.append(line(steps, [None if value is None else value / first for value in values], words, colour))
-    return figure(data, {"xaxis": {"title": {"text": "training step"}}, "yaxis": {"title": {"text": "relative to start"}}, "height": 340})
+            data.append(
+                line(
+                    steps,
+                    [None if value is None else value / first for value in values],
+                    words,
+                    colour,
+                )
+            )
+    return figure(
+        data,
+        {
+            "xaxis": {"title": {"text": "training step"}},
+            "yaxis": {"title": {"text": "relative to start"}},
+            "height": 340,
+        },
+    )
 
 
 def bands(arms: Sequence[Arm]) -> Figure:
@@ -124,11 +178,18 @@ def bands(arms: Sequence[Arm]) -> Figure:
         steps = [point.step for point in points]
         name = f"{arm.name} ({len(arm.runs)} seeds)"
         if len(points) <= 2:
-            data.append(measured(steps, [(p.mean, p.low, p.high) for p in points], colour) | {"name": name, "legendgroup": arm.name})
+            data.append(
+                measured(steps, [(p.mean, p.low, p.high) for p in points], colour)
+                | {"name": name, "legendgroup": arm.name}
+            )
             continue
         if any(point.low is not None for point in points):
-            lows = [max(0.0, point.low) if point.low is not None else point.mean for point in points]
-            highs = [min(1.0, point.high) if point.high is not None else point.mean for point in points]
+            lows = [
+                max(0.0, point.low) if point.low is not None else point.mean for point in points
+            ]
+            highs = [
+                min(1.0, point.high) if point.high is not None else point.mean for point in points
+            ]
             data += [edge | {"legendgroup": arm.name} for edge in band(steps, lows, highs, colour)]
         means = line(steps, [point.mean for point in points], name, colour)
         data.append({**means, "mode": "lines+markers", "legendgroup": arm.name})
@@ -140,20 +201,44 @@ def bands(arms: Sequence[Arm]) -> Figure:
     return figure(data, layout)
 
 
-def band(x: Sequence[Any], lows: Sequence[float | None], highs: Sequence[float | None], colour: str) -> list[dict[str, Any]]:
+def band(
+    x: Sequence[Any], lows: Sequence[float | None], highs: Sequence[float | None], colour: str
+) -> list[dict[str, Any]]:
     """Return the two edges of a shaded band."""
-    edge = {"type": "scatter", "mode": "lines", "line": {"width": 0}, "showlegend": False, "hoverinfo": "skip", "x": list(x)}
-    return [{**edge, "y": list(lows)}, {**edge, "y": list(highs), "fill": "tonexty", "fillcolor": colour + "2e"}]
+    edge = {
+        "type": "scatter",
+        "mode": "lines",
+        "line": {"width": 0},
+        "showlegend": False,
+        "hoverinfo": "skip",
+        "x": list(x),
+    }
+    return [
+        {**edge, "y": list(lows)},
+        {**edge, "y": list(highs), "fill": "tonexty", "fillcolor": colour + "2e"},
+    ]
 
 
 def with_interval(evaluations: Mapping[str, Mapping[str, Any]], colour: str) -> dict[str, Any]:
     """Plot each evaluation's held-out success over the steps, with its 95 % interval over tasks."""
-    found = [(e["step"], e["success"], name) for name, e in evaluations.items() if e.get("success", {}).get("value") is not None]
-    points = measured([step for step, _, _ in found], [(s["value"], s["low"], s["high"]) for _, s, _ in found], colour)
+    found = [
+        (e["step"], e["success"], name)
+        for name, e in evaluations.items()
+        if e.get("success", {}).get("value") is not None
+    ]
+    points = measured(
+        [step for step, _, _ in found],
+        [(s["value"], s["low"], s["high"]) for _, s, _ in found],
+        colour,
+    )
     return points | {"text": [name for _, _, name in found]}
 
 
-def measured(steps: Sequence[int], values: Sequence[tuple[float | None, float | None, float | None]], colour: str) -> dict[str, Any]:
+def measured(
+    steps: Sequence[int],
+    values: Sequence[tuple[float | None, float | None, float | None]],
+    colour: str,
+) -> dict[str, Any]:
     """Plot measurements (value, low, high) as markers with intervals.
 
     Markers are joined by lines only from three on, because two points show no trend.
@@ -180,7 +265,9 @@ def _gap(high: float | None, low: float | None) -> float:
 
 def _shades(metrics: Mapping[int, Mapping[str, float]]) -> list[dict[str, Any]]:
     """Return a labelled rectangle behind each phase."""
-    known = [(step, row["rollout/horizon"]) for step, row in metrics.items() if "rollout/horizon" in row]
+    known = [
+        (step, row["rollout/horizon"]) for step, row in metrics.items() if "rollout/horizon" in row
+    ]
     shapes = []
     for number, (horizon, group) in enumerate(groupby(known, key=lambda pair: pair[1])):
         steps = [step for step, _ in group]
@@ -195,8 +282,14 @@ def _shades(metrics: Mapping[int, Mapping[str, float]]) -> list[dict[str, Any]]:
                 "y1": 1,
                 "layer": "below",
                 "line": {"width": 0},
-                "fillcolor": "rgba(107,114,128,0.14)" if number % 2 == 0 else "rgba(107,114,128,0.05)",
-                "label": {"text": f"horizon {horizon:g}", "textposition": "top left", "font": {"size": 11}},
+                "fillcolor": "rgba(107,114,128,0.14)"
+                if number % 2 == 0
+                else "rgba(107,114,128,0.05)",
+                "label": {
+                    "text": f"horizon {horizon:g}",
+                    "textposition": "top left",
+                    "font": {"size": 11},
+                },
             }
         )
     return shapes
@@ -224,17 +317,38 @@ def smooth(values: Sequence[float | None]) -> list[float | None]:
 
 def line(x: Sequence[Any], y: Sequence[Any], name: str, colour: str) -> dict[str, Any]:
     """Return a line of a figure."""
-    return {"type": "scatter", "mode": "lines", "x": list(x), "y": list(y), "name": name, "line": {"color": colour}}
+    return {
+        "type": "scatter",
+        "mode": "lines",
+        "x": list(x),
+        "y": list(y),
+        "name": name,
+        "line": {"color": colour},
+    }
 
 
 def figure(data: Sequence[dict[str, Any]], layout: dict[str, Any]) -> Figure:
     """Return a figure with a legend and our margins."""
-    rows = legend_rows([str(trace["name"]) for trace in data if trace.get("name") and trace.get("showlegend", True)])
+    rows = legend_rows(
+        [
+            str(trace["name"])
+            for trace in data
+            if trace.get("name") and trace.get("showlegend", True)
+        ]
+    )
     drawing = layout["height"] - TOP - AXIS
     # Plotly takes y as a fraction of the plot's height.
     legend = {"orientation": "h", "x": 0, "y": -AXIS / drawing, "yanchor": "top"}
     margin = {"t": TOP, "r": 24, "b": AXIS + rows * LEGEND_ROW, "l": 64}
-    return {"data": list(data), "layout": {**layout, "margin": margin, "legend": legend, "height": layout["height"] + rows * LEGEND_ROW}}
+    return {
+        "data": list(data),
+        "layout": {
+            **layout,
+            "margin": margin,
+            "legend": legend,
+            "height": layout["height"] + rows * LEGEND_ROW,
+        },
+    }
 
 
 def legend_rows(names: Sequence[str]) -> int:

@@ -24,7 +24,8 @@ ORDERS = {
     "-step": "step desc, file, row",
 }
 ROW = (
-    'run, kind, name, step, temperature, environment, task, tag, "group", member, horizon, policy_version, engine, outcome, reason, '
+    'run, kind, name, step, temperature, environment, task, tag, "group", member, horizon, '
+    "policy_version, engine, outcome, reason, "
     "attempts, seconds, reward, succeeded, turns, tokens, malformed, refused"
 )
 
@@ -48,7 +49,12 @@ def whole_number(word: str, name: str, low: int = 0, high: int = MAX_NUMBER) -> 
         FilterError: It is not an integer from `low` to `high`.
     """
     digits = word.removeprefix("-")
-    if digits.isascii() and digits.isdecimal() and len(digits) <= len(str(MAX_NUMBER)) and low <= int(word) <= high:
+    if (
+        digits.isascii()
+        and digits.isdecimal()
+        and len(digits) <= len(str(MAX_NUMBER))
+        and low <= int(word) <= high
+    ):
         return int(word)
     raise FilterError(name, f"must be an integer from {low} to {high}, not {_shortened(word)}")
 
@@ -64,7 +70,9 @@ def real_number(word: str, name: str, low: float = -MAX_NUMBER, high: float = MA
     except ValueError:
         value = math.nan
     if not low <= value <= high:
-        raise FilterError(name, f"must be a number from {low:g} to {high:g}, not {_shortened(word)}")
+        raise FilterError(
+            name, f"must be a number from {low:g} to {high:g}, not {_shortened(word)}"
+        )
     return value
 
 
@@ -132,10 +140,14 @@ class Filters:
                 values[field.name] = word
                 continue
             number = whole_number if str(field.type).startswith("int") else real_number
-            values[field.name] = number(word, field.name, 1 if field.name == "page" else -MAX_NUMBER)
+            values[field.name] = number(
+                word, field.name, 1 if field.name == "page" else -MAX_NUMBER
+            )
         found = cls(**values)
         if found.order not in ORDERS:
-            raise FilterError("order", f"must be one of {', '.join(filter(None, ORDERS))}, not {found.order!r}")
+            raise FilterError(
+                "order", f"must be one of {', '.join(filter(None, ORDERS))}, not {found.order!r}"
+            )
         return found
 
     def query_string(self, **changes: Any) -> str:
@@ -143,14 +155,34 @@ class Filters:
 
         The page is reset to the first unless it is among the changes.
         """
-        given = {field.name: getattr(self, field.name) for field in fields(self)} | {"page": 1} | changes
-        return urlencode({name: value for name, value in given.items() if value not in ("", None) and (name, value) != ("page", 1)})
+        given = (
+            {field.name: getattr(self, field.name) for field in fields(self)}
+            | {"page": 1}
+            | changes
+        )
+        return urlencode(
+            {
+                name: value
+                for name, value in given.items()
+                if value not in ("", None) and (name, value) != ("page", 1)
+            }
+        )
 
     def condition(self) -> tuple[str, list[Any]]:
         """Return the SQL condition over `trajectories left join tags` and its values."""
         parts: list[str] = []
         values: list[Any] = []
-        for name in ("run", "kind", "name", "environment", "outcome", "reason", "tag", "task", "temperature"):
+        for name in (
+            "run",
+            "kind",
+            "name",
+            "environment",
+            "outcome",
+            "reason",
+            "tag",
+            "task",
+            "temperature",
+        ):
             if (value := getattr(self, name)) not in ("", None):
                 parts.append(f"{name} = ?")
                 values.append(value)
@@ -202,7 +234,8 @@ def list_trajectories(index: Index, filters: Filters, size: int = PAGE) -> Traje
         values,
     )
     rows = index.query(
-        f"{hits} select {ROW} from hits join trajectories using (file, row) left join tags using (environment, task) "
+        f"{hits} select {ROW} from hits join trajectories using (file, row) left join tags using "
+        "(environment, task) "
         f"order by {ORDERS[filters.order]} limit {size} offset {(filters.page - 1) * size}",
         values,
     )
@@ -216,7 +249,8 @@ def choices(index: Index, run: str = "") -> dict[str, list[Any]]:
         table = "tags" if column == "tag" else "trajectories"
         where = "run = ?" if run and table == "trajectories" and column != "run" else "true"
         rows = index.query(
-            f"select distinct {column} as value from {table} where {where} and {column} is not null order by 1 limit 200",
+            f"select distinct {column} as value from {table} where {where} and {column} is not "
+            "null order by 1 limit 200",
             [run] if where != "true" else [],
         )
         found[column] = [row["value"] for row in rows if row["value"] != ""]

@@ -104,10 +104,16 @@ class Index:
         with self._writing:
             if self._closing:
                 return RefreshResult(0, 0, {})
-            known = {row["path"]: row for row in self.query("select id, path, stamp, problem from files")}
+            known = {
+                row["path"]: row for row in self.query("select id, path, stamp, problem from files")
+            }
             found = {str(source.path): source for source in sources(self.runs)}
             gone = [row["id"] for path, row in known.items() if path not in found]
-            new = [source for path, source in found.items() if path not in known or known[path]["stamp"] != source.stamp]
+            new = [
+                source
+                for path, source in found.items()
+                if path not in known or known[path]["stamp"] != source.stamp
+            ]
             stale = [known[str(source.path)]["id"] for source in new if str(source.path) in known]
             self._delete([*gone, *stale])
             for start in range(0, len(new), FILES_AT_ONCE):
@@ -116,7 +122,10 @@ class Index:
                 self._read(new[start : start + FILES_AT_ONCE])
             if new and not self._closing:
                 self._update_tags()
-            problems = {row["path"]: row["problem"] for row in self.query("select path, problem from files where problem <> ''")}
+            problems = {
+                row["path"]: row["problem"]
+                for row in self.query("select path, problem from files where problem <> ''")
+            }
             return RefreshResult(len(new), len(gone), problems)
 
     def close(self) -> None:
@@ -166,12 +175,19 @@ class Index:
             cursor.begin()
             for source in batch:
                 number += 1
-                about = [source.run, source.kind, source.name, source.step, temperature_of(self.runs, source)]
+                about = [
+                    source.run,
+                    source.kind,
+                    source.name,
+                    source.step,
+                    temperature_of(self.runs, source),
+                ]
                 problem = problems.get(source.path) or unreadable(source.path)
                 if not problem:
                     cursor.execute(READ, [number, *about, str(source.path)])
                 cursor.execute(
-                    "insert into files values (?, ?, ?, ?, ?, ?, ?, ?, ?)", [number, str(source.path), source.stamp, *about, problem]
+                    "insert into files values (?, ?, ?, ?, ?, ?, ?, ?, ?)",
+                    [number, str(source.path), source.stamp, *about, problem],
                 )
             cursor.commit()
         except BaseException:
@@ -187,9 +203,14 @@ class Index:
         It requires that the environment is installed here and defines tags.
         """
         unknown = self.query(
-            "select environment, list(distinct task) as tasks from trajectories anti join tags using (environment, task) group by 1"
+            "select environment, list(distinct task) as tasks from trajectories anti join tags "
+            "using (environment, task) group by 1"
         )
-        rows = [(row["environment"], task, tag) for row in unknown for task, tag in tags_of(row["environment"], row["tasks"]).items()]
+        rows = [
+            (row["environment"], task, tag)
+            for row in unknown
+            for task, tag in tags_of(row["environment"], row["tasks"]).items()
+        ]
         if rows:
             cursor = self._connection.cursor()
             cursor.executemany("insert or replace into tags values (?, ?, ?)", rows)
@@ -207,7 +228,15 @@ def unreadable(path: Path) -> str:
         names = set(pq.read_schema(path).names)
     except (OSError, ValueError) as problem:  # pyarrow's errors are ValueErrors
         return str(problem).splitlines()[0]
-    missing = {"environment", "task", "group", "member", "turns", "outcome", "first_observation"} - names
+    missing = {
+        "environment",
+        "task",
+        "group",
+        "member",
+        "turns",
+        "outcome",
+        "first_observation",
+    } - names
     return f"not a file of trajectories: column {sorted(missing)[0]} is missing" if missing else ""
 
 
@@ -231,7 +260,9 @@ def _connect(store: Path) -> duckdb.DuckDBPyConnection:
         connection = _connect_and_create(store)
     except duckdb.Error as damaged:
         if "lock" in str(damaged).lower():
-            raise LockedError(f"the index is temporary, because another viewer has locked {store}") from damaged
+            raise LockedError(
+                f"the index is temporary, because another viewer has locked {store}"
+            ) from damaged
         log.warning("%s is damaged and is rebuilt: %s", store, str(damaged).splitlines()[0])
         _remove(store)
         connection = _connect_and_create(store)
@@ -247,7 +278,9 @@ def _connect(store: Path) -> duckdb.DuckDBPyConnection:
 
 
 def _connect_and_create(store: Path) -> duckdb.DuckDBPyConnection:
-    connection = duckdb.connect(str(store), config={"memory_limit": MEMORY, "autoinstall_known_extensions": "false"})
+    connection = duckdb.connect(
+        str(store), config={"memory_limit": MEMORY, "autoinstall_known_extensions": "false"}
+    )
     connection.execute(TABLES)
     return connection
 

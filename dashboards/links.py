@@ -57,18 +57,32 @@ class Links:
         uri = self.mlflow or (found.mlflow_tracking_uri if found else None)
         if uri is None or not uri.startswith("http"):
             return None
-        login = self.login if found is not None and uri == found.mlflow_tracking_uri else _login_of_variables()
-        known = _mlflow_run(uri, login, str(run.recipe.get("name", "")), run.path.name, int(time.time() / CACHE_SECONDS))
+        login = (
+            self.login
+            if found is not None and uri == found.mlflow_tracking_uri
+            else _login_of_variables()
+        )
+        known = _mlflow_run(
+            uri,
+            login,
+            str(run.recipe.get("name", "")),
+            run.path.name,
+            int(time.time() / CACHE_SECONDS),
+        )
         return run_link(self.mlflow_page or uri, *known) if known else None
 
 
 def _login_of_variables() -> str | None:
-    user, password = (os.environ.get(f"MLFLOW_TRACKING_{part}") for part in ("USERNAME", "PASSWORD"))
+    user, password = (
+        os.environ.get(f"MLFLOW_TRACKING_{part}") for part in ("USERNAME", "PASSWORD")
+    )
     return f"{user}:{password}" if user and password else None
 
 
 @functools.lru_cache(maxsize=256)
-def _mlflow_run(uri: str, login: str | None, experiment: str, folder: str, _: int) -> tuple[str, str] | None:
+def _mlflow_run(
+    uri: str, login: str | None, experiment: str, folder: str, _: int
+) -> tuple[str, str] | None:
     """Query the experiment and run id of a folder over HTTP.
 
     None if MLflow does not have the run or does not answer.
@@ -76,12 +90,23 @@ def _mlflow_run(uri: str, login: str | None, experiment: str, folder: str, _: in
     import requests
 
     user, password = (login or ":").split(":", 1)
-    asked: dict[str, Any] = {"auth": (user, password) if login else None, "timeout": TIMEOUT_SECONDS}
+    asked: dict[str, Any] = {
+        "auth": (user, password) if login else None,
+        "timeout": TIMEOUT_SECONDS,
+    }
     try:
-        answer = requests.get(f"{uri}/api/2.0/mlflow/experiments/get-by-name", params={"experiment_name": experiment}, **asked)
+        answer = requests.get(
+            f"{uri}/api/2.0/mlflow/experiments/get-by-name",
+            params={"experiment_name": experiment},
+            **asked,
+        )
         answer.raise_for_status()
         number = str(answer.json()["experiment"]["experiment_id"])
-        query: dict[str, Any] = {"experiment_ids": [number], "filter": f"tags.folder LIKE '%{folder}'", "max_results": 1}
+        query: dict[str, Any] = {
+            "experiment_ids": [number],
+            "filter": f"tags.folder LIKE '%{folder}'",
+            "max_results": 1,
+        }
         answer = requests.post(f"{uri}/api/2.0/mlflow/runs/search", json=query, **asked)
         answer.raise_for_status()
         runs = answer.json().get("runs", [])

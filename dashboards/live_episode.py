@@ -78,7 +78,10 @@ class LiveEpisode:
     def _ended(self) -> bool:
         """Whether the environment or the turn limit ended the episode."""
         trajectory = self.trajectory
-        return trajectory.outcome is not Outcome.TRUNCATED or len(trajectory.turns) >= trajectory.horizon
+        return (
+            trajectory.outcome is not Outcome.TRUNCATED
+            or len(trajectory.turns) >= trajectory.horizon
+        )
 
     @property
     def ending(self) -> str:
@@ -117,7 +120,9 @@ class LiveEpisode:
                 raise
             await self._perform(message, name, seconds)
 
-    def play_on(self, opening: Callable[[], Awaitable[tuple[str, Agent]]], budgets: Budgets) -> None:
+    def play_on(
+        self, opening: Callable[[], Awaitable[tuple[str, Agent]]], budgets: Budgets
+    ) -> None:
         """Let an agent play to the end in the background. `pause` stops it between two turns.
 
         The agent may have to be loaded first.
@@ -149,16 +154,25 @@ class LiveEpisode:
             ReplayError: An observation differs from the recorded one.
         """
         if first_observation != self.trajectory.first_observation:
-            raise ReplayError("The first observation differs from the recorded one. Another version of the world played it.")
+            raise ReplayError(
+                "The first observation differs from the recorded one. Another version of the world "
+                "played it."
+            )
         for number, turn in enumerate(turns):
             action = None if turn.malformed else turn.action
             message = Message(
-                turn.message or turn.action, action, turn.observation, turn.tokens, turn.log_probabilities, turn.policy_version
+                turn.message or turn.action,
+                action,
+                turn.observation,
+                turn.tokens,
+                turn.log_probabilities,
+                turn.policy_version,
             )
             await self._perform(message, "recorded", turn.generate_seconds)
             if self.trajectory.turns[-1].observation != turn.observation:
                 raise ReplayError(
-                    f"The observation of turn {number + 1} differs from the recorded one. Another version of the world played it."
+                    f"The observation of turn {number + 1} differs from the recorded one. Another "
+                    "version of the world played it."
                 )
 
     async def close(self) -> None:
@@ -171,7 +185,9 @@ class LiveEpisode:
                 await self._forget(name)
             await self.client.close(self.session)
 
-    async def _next_message(self, name: str, agent: Agent, budgets: Budgets) -> tuple[Message, float]:
+    async def _next_message(
+        self, name: str, agent: Agent, budgets: Budgets
+    ) -> tuple[Message, float]:
         """Return the agent's message of this turn, and the seconds that it took to write."""
         context = await self._update_context(name, agent, budgets)
         if context.unanswered is None:
@@ -191,7 +207,9 @@ class LiveEpisode:
         if name in self._contexts and self._was_overtaken(name):
             await self._forget(name)
         if name not in self._contexts:
-            conversation = await agent.begin(trajectory.task, trajectory.seed, trajectory.first_observation, budgets)
+            conversation = await agent.begin(
+                trajectory.task, trajectory.seed, trajectory.first_observation, budgets
+            )
             self._contexts[name] = AgentContext(conversation)
         context = self._contexts[name]
         for turn in trajectory.turns[context.turns :]:
@@ -206,7 +224,10 @@ class LiveEpisode:
         context = self._contexts[name]
         if context.unanswered is None or len(self.trajectory.turns) == context.turns:
             return False
-        return self.players[context.turns] != name or self.trajectory.turns[context.turns].message != context.unanswered[0].text
+        return (
+            self.players[context.turns] != name
+            or self.trajectory.turns[context.turns].message != context.unanswered[0].text
+        )
 
     async def _perform(self, message: Message, player: str, seconds: float) -> None:
         began = time.time() - seconds
@@ -216,18 +237,33 @@ class LiveEpisode:
         self.players.append(player)
         self.out_of_tokens = False
         if done:
-            self.trajectory.outcome = Outcome.SUCCESS if is_success(self.trajectory.reward, self.success_score) else Outcome.FINISHED
+            self.trajectory.outcome = (
+                Outcome.SUCCESS
+                if is_success(self.trajectory.reward, self.success_score)
+                else Outcome.FINISHED
+            )
             self.trajectory.reason = ""
         else:
             self.trajectory.reason = "horizon" if self._ended else STOPPED
 
 
 def _message(turn: Turn) -> Message:
-    return Message(turn.message or turn.action, None if turn.malformed else turn.action, "", turn.tokens, turn.log_probabilities)
+    return Message(
+        turn.message or turn.action,
+        None if turn.malformed else turn.action,
+        "",
+        turn.tokens,
+        turn.log_probabilities,
+    )
 
 
 async def begin(
-    client: EnvironmentClient, environment: str, task: int, seed: int = 0, horizon: int = MAX_TURNS, success_score: float = 1.0
+    client: EnvironmentClient,
+    environment: str,
+    task: int,
+    seed: int = 0,
+    horizon: int = MAX_TURNS,
+    success_score: float = 1.0,
 ) -> LiveEpisode:
     """Start an episode of a task with at most `horizon` turns.
 
@@ -235,6 +271,8 @@ async def begin(
         EnvironmentCallError: The server does not answer, or the task does not exist.
     """
     session, observation = await client.start(task, lease_s=LEASE_SECONDS)
-    trajectory = Trajectory(environment, task, 0, 0, seed, horizon, 0, "viewer", first_observation=observation)
+    trajectory = Trajectory(
+        environment, task, 0, 0, seed, horizon, 0, "viewer", first_observation=observation
+    )
     trajectory.outcome, trajectory.reason = Outcome.TRUNCATED, STOPPED
     return LiveEpisode(trajectory, client, session, success_score)

@@ -30,9 +30,15 @@ def requested_trajectory(request: Request) -> TrajectoryView:
         NotFoundError: It does not exist.
     """
     words = request.path_params
-    found = load_trajectory(index_of(request), Address(words["run"], words["kind"], words["name"], words["group"], words["member"]))
+    found = load_trajectory(
+        index_of(request),
+        Address(words["run"], words["kind"], words["name"], words["group"], words["member"]),
+    )
     if found is None:
-        raise NotFoundError(f"There is no trajectory {words['run']}/{words['kind']}/{words['name']}/{words['group']}/{words['member']}.")
+        raise NotFoundError(
+            "There is no trajectory "
+            f"{words['run']}/{words['kind']}/{words['name']}/{words['group']}/{words['member']}."
+        )
     return found
 
 
@@ -69,7 +75,11 @@ def requested_arms(request: Request) -> tuple[list[Arm], dict[str, str]]:
     """
     name = request.path_params["experiment"]
     runs = index_of(request).runs
-    taken, left_out = comparable_runs([each for each in run_folders(runs) if each.recipe.get("name") == name])
+    taken, left_out = comparable_runs(
+        [each for each in run_folders(runs) if each.recipe.get("name") == name]
+    )
     if not taken:
-        raise NotFoundError(f"No run of the experiment {name!r} has finished. A study needs finished runs.")
+        raise NotFoundError(
+            f"No run of the experiment {name!r} has finished. A study needs finished runs."
+        )
     return arms_of(taken, arms_of_studies(runs, name)), left_out

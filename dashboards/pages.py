@@ -19,7 +19,14 @@ from dashboards.arms import best_arm, difference_by_seed, difference_by_task, fi
 from dashboards.by_turn import success_by_horizon
 from dashboards.divergence import Attempt, attempts_of_task, divergence_of
 from dashboards.filters import BOUNDS, Filters, choices, list_trajectories
-from dashboards.lookup import TRAJECTORY, index_of, requested_arms, requested_run, requested_runs, requested_trajectory
+from dashboards.lookup import (
+    TRAJECTORY,
+    index_of,
+    requested_arms,
+    requested_run,
+    requested_runs,
+    requested_trajectory,
+)
 from dashboards.overlay import names_of
 from dashboards.run_folders import STEP_FILE, checkpoints_of, run_folder, run_folders
 from dashboards.step_timeline import step_timeline
@@ -47,10 +54,13 @@ def runs(request: Request) -> Response:
             }
         )
     collected = index.query(
-        f"select run, environment, count(*) as n, {BOUNDS} from trajectories where kind = 'collected' group by 1, 2 order by 1"
+        f"select run, environment, count(*) as n, {BOUNDS} from trajectories where kind = "
+        "'collected' group by 1, 2 order by 1"
     )
     problems = index.query("select path, problem from files where problem <> '' order by path")
-    return html(request, "runs.html", experiments=experiments, collected=collected, problems=problems)
+    return html(
+        request, "runs.html", experiments=experiments, collected=collected, problems=problems
+    )
 
 
 def run(request: Request) -> Response:
@@ -67,7 +77,11 @@ def run(request: Request) -> Response:
     )
     evaluations = folder.evaluations()
     start = evaluations.get("start")
-    rises = {name: difference_by_task(start, each) for name, each in evaluations.items() if start and name != "start"}
+    rises = {
+        name: difference_by_task(start, each)
+        for name, each in evaluations.items()
+        if start and name != "start"
+    }
     history, links = folder.metrics(), request.app.state.links
     return html(
         request, "run.html", run=folder, status=folder.status(time.time()), live=folder.is_live(time.time()), steps=steps,
@@ -91,12 +105,24 @@ def step(request: Request) -> Response:
         [words["run"], words["kind"], words["name"]],
     )
     if not groups:
-        raise NotFoundError(f"There are no trajectories {words['kind']}/{words['name']} in {words['run']}.")
-    names = index.query("select distinct name from trajectories where run = ? and kind = ? order by 1", [words["run"], words["kind"]])
+        raise NotFoundError(
+            f"There are no trajectories {words['kind']}/{words['name']} in {words['run']}."
+        )
+    names = index.query(
+        "select distinct name from trajectories where run = ? and kind = ? order by 1",
+        [words["run"], words["kind"]],
+    )
     ordered = [row["name"] for row in names]
     at = ordered.index(words["name"])
-    folder, file = run_folder(index.runs, words["run"]), STEP_FILE.fullmatch(f"{words['name']}.parquet")
-    timeline = step_timeline(index, folder, int(file[1])) if folder and file and words["kind"] == "rollouts" else None
+    folder, file = (
+        run_folder(index.runs, words["run"]),
+        STEP_FILE.fullmatch(f"{words['name']}.parquet"),
+    )
+    timeline = (
+        step_timeline(index, folder, int(file[1]))
+        if folder and file and words["kind"] == "rollouts"
+        else None
+    )
     return html(
         request, "step.html", groups=groups, **words, before=ordered[at - 1] if at else None,
         after=ordered[at + 1] if at + 1 < len(ordered) else None, timeline=timeline, step=int(file[1]) if file else None,
@@ -107,7 +133,13 @@ def trajectories(request: Request) -> Response:
     """Show the filtered list of trajectories."""
     filters = Filters.parse(request.query_params)
     index = index_of(request)
-    return html(request, "trajectories.html", filters=filters, page=list_trajectories(index, filters), choices=choices(index, filters.run))
+    return html(
+        request,
+        "trajectories.html",
+        filters=filters,
+        page=list_trajectories(index, filters),
+        choices=choices(index, filters.run),
+    )
 
 
 def trajectory(request: Request) -> Response:
@@ -121,34 +153,62 @@ def trajectory(request: Request) -> Response:
 def group(request: Request) -> Response:
     """Show the members of a group side by side."""
     words = request.path_params
-    members = group_of(index_of(request), Address(words["run"], words["kind"], words["name"], words["group"], 0))
+    members = group_of(
+        index_of(request), Address(words["run"], words["kind"], words["name"], words["group"], 0)
+    )
     if not members:
-        raise NotFoundError(f"There is no group {words['group']} in {words['run']}/{words['kind']}/{words['name']}.")
-    rewards = [member.row["reward"] for member in members if member.row["outcome"] != "failed"] or [0.0]
-    return html(request, "group.html", members=members, mean=fmean(rewards), deviation=pstdev(rewards), **words)
+        raise NotFoundError(
+            f"There is no group {words['group']} in {words['run']}/{words['kind']}/{words['name']}."
+        )
+    rewards = [member.row["reward"] for member in members if member.row["outcome"] != "failed"] or [
+        0.0
+    ]
+    return html(
+        request,
+        "group.html",
+        members=members,
+        mean=fmean(rewards),
+        deviation=pstdev(rewards),
+        **words,
+    )
 
 
 def task(request: Request) -> Response:
     """Show one task at several checkpoints or in several runs, and where the attempts diverge."""
     environment, number = request.path_params["environment"], request.path_params["task"]
     chosen = [name for name in request.query_params.getlist("run") if name]
-    found: list[Attempt] = attempts_of_task(index_of(request), environment, number, chosen, request.query_params.get("sample", ""))
+    found: list[Attempt] = attempts_of_task(
+        index_of(request), environment, number, chosen, request.query_params.get("sample", "")
+    )
     if not found:
         raise NotFoundError(f"No evaluation contains task {number} of {environment}.")
-    return html(request, "task.html", attempts=found, environment=environment, task=number, chosen=chosen)
+    return html(
+        request, "task.html", attempts=found, environment=environment, task=number, chosen=chosen
+    )
 
 
 def compare(request: Request) -> Response:
     """Show several runs in one figure, each compared with the first and paired by task."""
     chosen = requested_runs(request)
-    everything = [each for each in run_folders(index_of(request).runs) if each.metrics() or each.evaluations()]
+    everything = [
+        each for each in run_folders(index_of(request).runs) if each.metrics() or each.evaluations()
+    ]
     ends = [final_evaluation(each) for each in chosen]
     gaps = [difference_by_task(ends[0], end) if ends[0] and end else None for end in ends[1:]]
     tallies = [end["tallies"] if end else {} for end in ends]
     shared = set.intersection(*(set(each) for each in tallies if each)) if any(tallies) else set()
     rows = [(task, [each.get(task) for each in tallies]) for task in sorted(shared, key=int)]
     rows.sort(key=lambda row: _rate(row[1][-1]) - _rate(row[1][0]))
-    return html(request, "compare.html", everything=everything, chosen=chosen, names=names_of(chosen), ends=ends, gaps=gaps, rows=rows)
+    return html(
+        request,
+        "compare.html",
+        everything=everything,
+        chosen=chosen,
+        names=names_of(chosen),
+        ends=ends,
+        gaps=gaps,
+        rows=rows,
+    )
 
 
 def study(request: Request) -> Response:
@@ -159,12 +219,16 @@ def study(request: Request) -> Response:
 def about_study(request: Request) -> dict[str, Any]:
     """Return the template values of a study's page."""
     arms, left_out = requested_arms(request)
-    reference = next((arm for arm in arms if arm.name == request.query_params.get("against")), arms[0])
+    reference = next(
+        (arm for arm in arms if arm.name == request.query_params.get("against")), arms[0]
+    )
     return {
         "experiment": request.path_params["experiment"],
         "arms": arms,
         "reference": reference,
-        "differences": {arm.name: difference_by_seed(reference, arm) for arm in arms if arm is not reference},
+        "differences": {
+            arm.name: difference_by_seed(reference, arm) for arm in arms if arm is not reference
+        },
         "best": best_arm(arms),
         "left_out": left_out,
     }
@@ -174,11 +238,17 @@ def about(request: Request, found: TrajectoryView) -> dict[str, Any]:
     """Return the template values of a trajectory's page."""
     address = found.address
     siblings = index_of(request).query(
-        'select member, outcome, reward from trajectories where run = ? and kind = ? and name = ? and "group" = ? order by member',
+        "select member, outcome, reward from trajectories where run = ? and kind = ? and name = ? "
+        'and "group" = ? order by member',
         [address.run, address.kind, address.name, address.group],
     )
     mean = fmean([row["reward"] for row in siblings if row["outcome"] != "failed"] or [0.0])
-    return {"found": found, "siblings": siblings, "against_group": found.row["reward"] - mean, "drawing": Markup("")}
+    return {
+        "found": found,
+        "siblings": siblings,
+        "against_group": found.row["reward"] - mean,
+        "drawing": Markup(""),
+    }
 
 
 def _rate(tally: list[int] | None) -> float:

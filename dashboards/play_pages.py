@@ -45,8 +45,12 @@ async def start(request: Request) -> Response:
     words = await request.form()
     environment = str(words.get("environment", ""))
     if environment not in world_names():
-        raise FilterError("environment", f"must be one of {', '.join(world_names())}, not {environment!r}")
-    return await _register(request, await _players(request).begin(World(name=environment), _task(words)))
+        raise FilterError(
+            "environment", f"must be one of {', '.join(world_names())}, not {environment!r}"
+        )
+    return await _register(
+        request, await _players(request).begin(World(name=environment), _task(words))
+    )
 
 
 async def branch(request: Request) -> Response:
@@ -62,7 +66,9 @@ async def branch(request: Request) -> Response:
     world = world_of(run_folder(index.runs, address.run), found.row["environment"])
     episode = await _players(request).begin(world, recorded.task, recorded.seed)
     try:
-        await episode.replay(recorded.first_observation, recorded.turns[: max(0, min(turns, len(recorded.turns)))])
+        await episode.replay(
+            recorded.first_observation, recorded.turns[: max(0, min(turns, len(recorded.turns)))]
+        )
     except BaseException:
         await episode.close()
         raise
@@ -75,12 +81,25 @@ async def watch_policy(request: Request) -> Response:
     The settings are those of the recipe's evaluation.
     """
     index, run, words = request.app.state.index, requested_run(request), await request.form()
-    players, world = _players(request), world_of(run, str(run.field("environment.name", "textcraft")))
-    held_out = index.query("select min(task) as task from trajectories where run = ? and kind = 'evaluations'", [run.name])[0]["task"]
+    players, world = (
+        _players(request),
+        world_of(run, str(run.field("environment.name", "textcraft"))),
+    )
+    held_out = index.query(
+        "select min(task) as task from trajectories where run = ? and kind = 'evaluations'",
+        [run.name],
+    )[0]["task"]
     task = _task(words)
     source, _ = _source(request, {"agent": f"{run.name}/{words.get('checkpoint', '')}"}, None)
-    episode = await players.begin(world, held_out if task is None else task, horizon=int(run.field("evaluation.horizon", MAX_TURNS)))
-    episode.play_on(lambda: players.agent(world, source), budgets_of(run, float(run.field("evaluation.temperature", 1.0))))
+    episode = await players.begin(
+        world,
+        held_out if task is None else task,
+        horizon=int(run.field("evaluation.horizon", MAX_TURNS)),
+    )
+    episode.play_on(
+        lambda: players.agent(world, source),
+        budgets_of(run, float(run.field("evaluation.temperature", 1.0))),
+    )
     return await _register(request, episode)
 
 
@@ -92,10 +111,13 @@ async def watch(request: Request) -> Response:
     others = [
         (f"{each.name}/{path.name}", f"{each.path.name} {path.name}")
         for each in run_folders(request.app.state.index.runs)
-        if (run is None or each.name != run.name) and each.field("environment.name", "textcraft") == episode.trajectory.environment
+        if (run is None or each.name != run.name)
+        and each.field("environment.name", "textcraft") == episode.trajectory.environment
         for path in checkpoints_of(each)[-1:]
     ]
-    return html(request, "play.html", origin=origin, checkpoints=agents + others, **_state(number, episode))
+    return html(
+        request, "play.html", origin=origin, checkpoints=agents + others, **_state(number, episode)
+    )
 
 
 async def state(request: Request) -> Response:
@@ -133,7 +155,9 @@ async def act(request: Request) -> Response:
             source, run = _source(request, words, origin)
             own = run_folder(request.app.state.index.runs, origin.run) if origin else None
             players, world = _players(request), world_of(own, episode.trajectory.environment)
-            budgets = budgets_of(run, real_number(str(words.get("temperature", "1")), "temperature", 0, 10))
+            budgets = budgets_of(
+                run, real_number(str(words.get("temperature", "1")), "temperature", 0, 10)
+            )
             if what == "turn":
                 name, agent = await players.agent(world, source)
                 await episode.advance(name, agent, budgets)
@@ -155,14 +179,22 @@ def save(runs: Path, number: str, episode: LiveEpisode) -> str:
     settings = folder / "settings.json"
     if not settings.is_file():
         settings.write_text(
-            json.dumps({"environment": episode.trajectory.environment, "source": {"kind": "viewer"}}) + "\n", encoding="utf-8"
+            json.dumps(
+                {"environment": episode.trajectory.environment, "source": {"kind": "viewer"}}
+            )
+            + "\n",
+            encoding="utf-8",
         )
     write_trajectories(folder / f"played-{number}.parquet", [episode.trajectory])
-    (folder / f"played-{number}.json").write_text(json.dumps({"by": episode.players}) + "\n", encoding="utf-8")
+    (folder / f"played-{number}.json").write_text(
+        json.dumps({"by": episode.players}) + "\n", encoding="utf-8"
+    )
     return f"{folder.relative_to(runs)}/played-{number}"
 
 
-async def _register(request: Request, episode: LiveEpisode, origin: Address | None = None) -> Response:
+async def _register(
+    request: Request, episode: LiveEpisode, origin: Address | None = None
+) -> Response:
     episodes = request.app.state.episodes
     number = f"{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(3)}"
     episodes[number] = (episode, origin)
@@ -183,25 +215,43 @@ def _episode(request: Request) -> tuple[str, LiveEpisode, Address | None]:
 
 def _state(number: str, episode: LiveEpisode) -> dict[str, Any]:
     trajectory = view_of(episode.trajectory)
-    return {"number": number, "episode": episode, "found": trajectory, "drawing": drawing_of(trajectory, len(trajectory.turns))}
+    return {
+        "number": number,
+        "episode": episode,
+        "found": trajectory,
+        "drawing": drawing_of(trajectory, len(trajectory.turns)),
+    }
 
 
-def _source(request: Request, words: Any, origin: Address | None) -> tuple[Source, RunFolder | None]:
+def _source(
+    request: Request, words: Any, origin: Address | None
+) -> tuple[Source, RunFolder | None]:
     chosen, runs = str(words.get("agent", "")), request.app.state.index.runs
     own = run_folder(runs, origin.run) if origin else None
     if chosen == "expert":
-        return Source(kind="oracle", action_format=own.field("policy.action_format", "bare") if own else "bare"), own
+        return Source(
+            kind="oracle",
+            action_format=own.field("policy.action_format", "bare") if own else "bare",
+        ), own
     if chosen == "endpoint":
         try:
-            return Source(kind="openai", urls=(str(words.get("url", "")),), model=str(words.get("model", "")) or None), own
+            return Source(
+                kind="openai",
+                urls=(str(words.get("url", "")),),
+                model=str(words.get("model", "")) or None,
+            ), own
         except ValidationError as problem:
-            raise FilterError("endpoint", f"is invalid: {explain(problem, 'the endpoint').strip()}") from None
+            raise FilterError(
+                "endpoint", f"is invalid: {explain(problem, 'the endpoint').strip()}"
+            ) from None
     name, _, step = chosen.rpartition("/")
     run = run_folder(runs, name)
     for checkpoint in checkpoints_of(run) if run else []:
         if run and checkpoint.name == step:
             return checkpoint_source(run, checkpoint), run
-    raise FilterError("agent", f"must be the expert, a listed checkpoint or an endpoint, not {chosen!r}")
+    raise FilterError(
+        "agent", f"must be the expert, a listed checkpoint or an endpoint, not {chosen!r}"
+    )
 
 
 def _task(words: Any) -> int | None:

@@ -46,11 +46,15 @@ class Players:
             if name not in self._client_of:
                 urls = await asyncio.to_thread(self._serve, world)
                 self._world_infos[name] = await verify_servers(urls, world)
-                client = EnvironmentClient(urls, expected=self._world_infos[name].identity, deadline_s=DEADLINE_SECONDS)
+                client = EnvironmentClient(
+                    urls, expected=self._world_infos[name].identity, deadline_s=DEADLINE_SECONDS
+                )
                 self._client_of[name] = await self._clients.enter_async_context(client)
             return self._client_of[name]
 
-    async def begin(self, world: World, task: int | None, seed: int = 0, horizon: int = MAX_TURNS) -> LiveEpisode:
+    async def begin(
+        self, world: World, task: int | None, seed: int = 0, horizon: int = MAX_TURNS
+    ) -> LiveEpisode:
         """Start an episode of a task in a world, by default of its first held-out task.
 
         Raises:
@@ -58,7 +62,9 @@ class Players:
         """
         client = await self.client(world)
         chosen = (await client.tasks("test"))[0] if task is None else task
-        return await begin(client, world.name, chosen, seed, horizon, self._world_infos[_name(world)].success_score)
+        return await begin(
+            client, world.name, chosen, seed, horizon, self._world_infos[_name(world)].success_score
+        )
 
     async def agent(self, world: World, source: Source) -> tuple[str, Agent]:
         """Return an agent for an environment, and its name.
@@ -82,13 +88,19 @@ class Players:
 
     def _serve(self, world: World) -> tuple[str, ...]:
         with self._closing:
-            return self._resources.enter_context(environment_replicas(world.name, rules=world.rules)).urls
+            return self._resources.enter_context(
+                environment_replicas(world.name, rules=world.rules)
+            ).urls
 
     def _open(self, world: World, source: Source) -> Agent:
         # Only one episode runs at a time. Plain transformers starts faster than a batching engine.
-        collection = Collection(environment=world, source=source, rollout=Rollout(engine="transformers"))
+        collection = Collection(
+            environment=world, source=source, rollout=Rollout(engine="transformers")
+        )
         with self._closing:
-            return self._resources.enter_context(open_agent(collection, self._world_infos[_name(world)]))
+            return self._resources.enter_context(
+                open_agent(collection, self._world_infos[_name(world)])
+            )
 
 
 def world_of(run: RunFolder | None, environment: str) -> World:
@@ -112,7 +124,9 @@ def budgets_of(run: RunFolder | None, temperature: float) -> Budgets:
     rollout: dict[str, Any] = run.field("rollout", {}) if run is not None else {}
     defaults = Rollout()
     return Budgets(
-        temperature, rollout.get("turn_tokens", defaults.turn_tokens), rollout.get("trajectory_tokens", defaults.trajectory_tokens)
+        temperature,
+        rollout.get("turn_tokens", defaults.turn_tokens),
+        rollout.get("trajectory_tokens", defaults.trajectory_tokens),
     )
 
 

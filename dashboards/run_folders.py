@@ -15,7 +15,17 @@ import yaml
 from tasks.tracking.run_folder import COLLAPSED, FINISHED, TITLE
 from tasks.tracking.step_metrics_file import METRICS, Steps, read_steps
 
-NO_TRAJECTORIES = {"checkpoints", "starter", "models", "prefect", "records", "services", "artifacts", "train_samples", "damaged"}
+NO_TRAJECTORIES = {
+    "checkpoints",
+    "starter",
+    "models",
+    "prefect",
+    "records",
+    "services",
+    "artifacts",
+    "train_samples",
+    "damaged",
+}
 """Folders without trajectories to show.
 
 `records` holds copies for MLflow, `damaged` holds unreadable files.
@@ -82,7 +92,12 @@ class RunFolder:
                 found[path.stem] = json.loads(path.read_text(encoding="utf-8"))
             except (OSError, ValueError):
                 continue
-        return dict(sorted(found.items(), key=lambda item: (item[1].get("step", 0), item[0] != "start", item[0])))
+        return dict(
+            sorted(
+                found.items(),
+                key=lambda item: (item[1].get("step", 0), item[0] != "start", item[0]),
+            )
+        )
 
     @property
     def steps(self) -> int:
@@ -104,7 +119,11 @@ class RunFolder:
     def duration(self) -> float | None:
         """Seconds from the first start to the end or the last write, including interruptions."""
         done = self.path / "done" / FINISHED
-        return (done.stat().st_mtime if done.is_file() else self.changed) - self.began if self.began is not None else None
+        return (
+            (done.stat().st_mtime if done.is_file() else self.changed) - self.began
+            if self.began is not None
+            else None
+        )
 
     @property
     def _noted(self) -> dict[str, Any]:
@@ -132,13 +151,22 @@ class RunFolder:
     @property
     def changed(self) -> float:
         """Time of the last write, in seconds since 1970."""
-        paths = (self.path / METRICS, self.path / "recipe.yaml", self.path / "trainer.log", self.path / "evaluations")
+        paths = (
+            self.path / METRICS,
+            self.path / "recipe.yaml",
+            self.path / "trainer.log",
+            self.path / "evaluations",
+        )
         return max((path.stat().st_mtime for path in paths if path.exists()), default=0.0)
 
 
 def run_folders(runs: Path) -> list[RunFolder]:
     """Return the training runs below a folder, newest first."""
-    found = [folder for path in sorted(runs.glob("*/recipe.yaml")) if (folder := run_folder(runs, path.parent.name)) is not None]
+    found = [
+        folder
+        for path in sorted(runs.glob("*/recipe.yaml"))
+        if (folder := run_folder(runs, path.parent.name)) is not None
+    ]
     return sorted(found, key=lambda folder: folder.changed, reverse=True)
 
 
@@ -168,7 +196,9 @@ def checkpoints_of(run: RunFolder) -> list[Path]:
 def sources(runs: Path) -> Iterator[Source]:
     """Yield all trajectory files below a folder."""
     for folder, folders, files in os.walk(runs):
-        folders[:] = sorted(name for name in folders if not name.startswith(".") and name not in NO_TRAJECTORIES)
+        folders[:] = sorted(
+            name for name in folders if not name.startswith(".") and name not in NO_TRAJECTORIES
+        )
         for file in sorted(files):
             if file.endswith(".parquet") and not file.startswith("."):
                 yield _source(runs, Path(folder) / file)
@@ -180,11 +210,20 @@ def _source(runs: Path, path: Path) -> Source:
     kind = path.parent.name if path.parent.name in ("rollouts", "evaluations") else "collected"
     owner = relative.parent.parent if kind != "collected" else relative.parent
     step = STEP_FILE.fullmatch(path.name)
-    return Source(path, f"{status.st_mtime_ns}:{status.st_size}", str(owner), kind, path.stem, int(step[1]) if step else -1)
+    return Source(
+        path,
+        f"{status.st_mtime_ns}:{status.st_size}",
+        str(owner),
+        kind,
+        path.stem,
+        int(step[1]) if step else -1,
+    )
 
 
 def temperature_of(runs: Path, source: Source) -> float | None:
     """Return the sampling temperature of a file's trajectories. None without a recipe."""
-    field = {"rollouts": "rollout.temperature", "evaluations": "evaluation.temperature"}.get(source.kind)
+    field = {"rollouts": "rollout.temperature", "evaluations": "evaluation.temperature"}.get(
+        source.kind
+    )
     folder = run_folder(runs, source.run) if field else None
     return float(folder.field(field, 1.0)) if folder is not None and field else None

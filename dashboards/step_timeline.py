@@ -102,7 +102,15 @@ class StepTimeline:
 
     def max_staleness(self) -> int:
         """Return the largest staleness of the weights behind this step's turns, in steps."""
-        return max((self.step - 1 - t.weights for e in self.episodes if e.step == self.step for t in e.turns), default=0)
+        return max(
+            (
+                self.step - 1 - t.weights
+                for e in self.episodes
+                if e.step == self.step
+                for t in e.turns
+            ),
+            default=0,
+        )
 
     def _share(self, intervals: Iterable[Interval]) -> float:
         begin, end = self.window
@@ -118,9 +126,16 @@ def step_timeline(index: Index, run: RunFolder, step: int) -> StepTimeline | Non
     if not own:
         return None
     begins = [span.began for span in spans] or [episode.began for episode in own]
-    ends = [span.ended for span in spans if span.part != "evaluation"] or [episode.ended for episode in own]
+    ends = [span.ended for span in spans if span.part != "evaluation"] or [
+        episode.ended for episode in own
+    ]
     window = min(begins), max(ends)
-    later = [episode for each in range(step + 1, step + ahead + 1) for episode in _episodes(index, run, each) if episode.began < window[1]]
+    later = [
+        episode
+        for each in range(step + 1, step + ahead + 1)
+        for episode in _episodes(index, run, each)
+        if episode.began < window[1]
+    ]
     work = [span for span in spans if span.part in PARTS and span.began < window[1]]
     return StepTimeline(step, window, work, [*own, *later])
 
@@ -142,17 +157,40 @@ def timeline_figure(timeline: StepTimeline) -> Figure:
     zero = timeline.window[0]
     turns = [turn for episode in timeline.episodes for turn in episode.turns]
     data = [
-        _in_flight([(t.began - zero, t.written - zero) for t in turns], "engine: messages in generation", BLUE, "y4"),
-        _in_flight([(t.written - zero, t.answered - zero) for t in turns], "environments: pending actions", GREEN, "y3"),
+        _in_flight(
+            [(t.began - zero, t.written - zero) for t in turns],
+            "engine: messages in generation",
+            BLUE,
+            "y4",
+        ),
+        _in_flight(
+            [(t.written - zero, t.answered - zero) for t in turns],
+            "environments: pending actions",
+            GREEN,
+            "y3",
+        ),
         *_trainer(timeline, zero),
         *_gantt(timeline, zero),
     ]
     layout = {
         "barmode": "overlay",
-        "xaxis": {"title": {"text": "seconds since the start of the step"}, "anchor": "y", "range": [0, timeline.window[1] - zero]},
-        "yaxis": {"title": {"text": "episodes"}, "domain": [0, 0.46], "showticklabels": False, "zeroline": False},
+        "xaxis": {
+            "title": {"text": "seconds since the start of the step"},
+            "anchor": "y",
+            "range": [0, timeline.window[1] - zero],
+        },
+        "yaxis": {
+            "title": {"text": "episodes"},
+            "domain": [0, 0.46],
+            "showticklabels": False,
+            "zeroline": False,
+        },
         "yaxis2": {"domain": [0.5, 0.58], "showticklabels": False, "title": {"text": "trainer"}},
-        "yaxis3": {"domain": [0.62, 0.78], "title": {"text": "environments"}, "rangemode": "tozero"},
+        "yaxis3": {
+            "domain": [0.62, 0.78],
+            "title": {"text": "environments"},
+            "rangemode": "tozero",
+        },
         "yaxis4": {"domain": [0.82, 1], "title": {"text": "engine"}, "rangemode": "tozero"},
         "height": 660,
         "hovermode": "closest",
@@ -169,8 +207,13 @@ def _episodes(index: Index, run: RunFolder, step: int) -> Iterator[PlayedEpisode
     except duckdb.Error:  # written by a version without times
         return
     for row in rows:
-        turns = [PlayedTurn(n, a, a + g, a + g + e, int(v)) for n, (a, g, e, v) in enumerate(row["turns"], 1)]
-        yield PlayedEpisode(step, row["group"], row["member"], row["began"], row["began"] + row["seconds"], turns)
+        turns = [
+            PlayedTurn(n, a, a + g, a + g + e, int(v))
+            for n, (a, g, e, v) in enumerate(row["turns"], 1)
+        ]
+        yield PlayedEpisode(
+            step, row["group"], row["member"], row["began"], row["began"] + row["seconds"], turns
+        )
 
 
 def _in_flight(intervals: Sequence[Interval], name: str, colour: str, axis: str) -> dict[str, Any]:
@@ -205,8 +248,12 @@ def _gantt(timeline: StepTimeline, zero: float) -> Iterator[dict[str, Any]]:
             age = episode.step - 1 - turn.weights
             words = CURRENT if age <= 0 else f"generation, weights {age} step{'s' * (age > 1)} old"
             about = f"group {episode.group}.{episode.member}, turn {turn.number}"
-            segments.setdefault(words, []).append((turn.began - zero, turn.written - zero, place, f"{about}: {words}"))
-            segments.setdefault(WAITING, []).append((turn.written - zero, turn.answered - zero, place, about))
+            segments.setdefault(words, []).append(
+                (turn.began - zero, turn.written - zero, place, f"{about}: {words}")
+            )
+            segments.setdefault(WAITING, []).append(
+                (turn.written - zero, turn.answered - zero, place, about)
+            )
     ages = (colour for colour in COLOURS if colour not in (GREEN, BLUE))
     for words in sorted(segments, key=lambda each: (each == WAITING, each != CURRENT, each)):
         colour = GREEN if words == WAITING else BLUE if words == CURRENT else next(ages, GREY)

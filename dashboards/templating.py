@@ -14,7 +14,10 @@ from starlette.responses import HTMLResponse, Response
 from tasks.evaluation.statistics import Estimate
 
 TEMPLATES = Environment(
-    loader=PackageLoader("dashboards"), autoescape=select_autoescape(default=True), trim_blocks=True, lstrip_blocks=True
+    loader=PackageLoader("dashboards"),
+    autoescape=select_autoescape(default=True),
+    trim_blocks=True,
+    lstrip_blocks=True,
 )
 
 
@@ -33,7 +36,9 @@ def bounds(row: Any) -> str:
     Equal bounds give one value.
     """
     low, high = (row["low"], row["high"]) if isinstance(row, dict) else (row.low, row.high)
-    return percent(low) if low == high else f"{percent(low)} to {percent(high)} (episodes are missing)"
+    return (
+        percent(low) if low == high else f"{percent(low)} to {percent(high)} (episodes are missing)"
+    )
 
 
 def interval(estimate: Estimate, points: bool = False) -> str:
@@ -45,7 +50,11 @@ def interval(estimate: Estimate, points: bool = False) -> str:
     if estimate.low != estimate.low:
         return value
     # Intervals from Student's t may leave the range 0 to 1.
-    low, high = (estimate.low, estimate.high) if points else (max(0.0, estimate.low), min(1.0, estimate.high))
+    low, high = (
+        (estimate.low, estimate.high)
+        if points
+        else (max(0.0, estimate.low), min(1.0, estimate.high))
+    )
     return f"{value} [{100 * low:{sign}.1f}, {100 * high:{sign}.1f}]"
 
 
@@ -54,14 +63,22 @@ def stored_interval(estimate: Mapping[str, Any] | None) -> str:
     if not estimate or estimate.get("value") is None:
         return "—"
     low, high = estimate.get("low"), estimate.get("high")
-    return percent(estimate["value"]) + (f" [{100 * low:.1f}, {100 * high:.1f}]" if low is not None and high is not None else "")
+    return percent(estimate["value"]) + (
+        f" [{100 * low:.1f}, {100 * high:.1f}]" if low is not None and high is not None else ""
+    )
 
 
 def seconds(value: float | None) -> str:
     """Format a duration in ms, seconds or minutes."""
     if value is None:
         return "—"
-    return f"{1000 * value:.0f} ms" if value < 1 else f"{value:.1f} s" if value < 120 else f"{value / 60:.1f} min"
+    return (
+        f"{1000 * value:.0f} ms"
+        if value < 1
+        else f"{value:.1f} s"
+        if value < 120
+        else f"{value / 60:.1f} min"
+    )
 
 
 def moment(value: float | None) -> str:
@@ -74,7 +91,13 @@ def duration(value: float | None) -> str:
     if value is None:
         return "—"
     hours, minutes = divmod(round(value / 60), 60)
-    return f"{value:.0f} s" if value < 120 else f"{hours} h {minutes:02} min" if hours else f"{minutes} min"
+    return (
+        f"{value:.0f} s"
+        if value < 120
+        else f"{hours} h {minutes:02} min"
+        if hours
+        else f"{minutes} min"
+    )
 
 
 def query(words: Mapping[str, str | list[str]]) -> str:
@@ -82,7 +105,10 @@ def query(words: Mapping[str, str | list[str]]) -> str:
     return urlencode(words, doseq=True)
 
 
-TEMPLATES.filters |= {each.__name__: each for each in (query, percent, bounds, interval, stored_interval, seconds, moment, duration)}
+TEMPLATES.filters |= {
+    each.__name__: each
+    for each in (query, percent, bounds, interval, stored_interval, seconds, moment, duration)
+}
 
 
 def html(request: Request, template: str, **values: Any) -> Response:
@@ -92,5 +118,7 @@ def html(request: Request, template: str, **values: Any) -> Response:
 
 def problem(request: Request, message: str, status: int, field: str = "") -> Response:
     """Render an error page. `field` names the invalid field of an address or a form."""
-    page = TEMPLATES.get_template("problem.html").render(request=request, message=message, status=status, field=field)
+    page = TEMPLATES.get_template("problem.html").render(
+        request=request, message=message, status=status, field=field
+    )
     return HTMLResponse(page, status)

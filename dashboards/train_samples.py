@@ -57,8 +57,12 @@ def trained_tokens(index: Index, rollouts: Path, group: int, member: int) -> lis
         return []
     if not rows:
         return []
-    columns = [rows[0][name] for name in ("advantages", "loss_mask", "log_probabilities", "entropies")]
-    return [TrainedToken(a, bool(m), _known(p), _known(e)) for a, m, p, e in zip(*columns, strict=True)]
+    columns = [
+        rows[0][name] for name in ("advantages", "loss_mask", "log_probabilities", "entropies")
+    ]
+    return [
+        TrainedToken(a, bool(m), _known(p), _known(e)) for a, m, p, e in zip(*columns, strict=True)
+    ]
 
 
 def _known(value: float) -> float | None:

@@ -63,7 +63,11 @@ class Token:
     @property
     def gap(self) -> float | None:
         """The trainer's log-probability minus the engine's, in nats."""
-        if self.trained is None or self.trained.log_probability is None or self.log_probability is None:
+        if (
+            self.trained is None
+            or self.trained.log_probability is None
+            or self.log_probability is None
+        ):
             return None
         return self.trained.log_probability - self.log_probability
 
@@ -75,7 +79,9 @@ class Token:
         if self.log_probability is not None:
             parts.append(f"log-probability {self.log_probability:.3f}")
         if trained is not None:
-            parts.append(f"advantage {trained.advantage:+.3f}" if trained.in_loss else "not in the loss")
+            parts.append(
+                f"advantage {trained.advantage:+.3f}" if trained.in_loss else "not in the loss"
+            )
         if trained is not None and trained.entropy is not None:
             parts.append(f"entropy {trained.entropy:.3f}")
         if gap is not None:
@@ -143,7 +149,12 @@ class TrajectoryView:
     @property
     def has_uniform_advantage(self) -> bool:
         """Whether all its tokens have the same advantage."""
-        found = {round(t.trained.advantage, 6) for turn in self.turns for t in turn.tokens if t.trained and t.trained.in_loss}
+        found = {
+            round(t.trained.advantage, 6)
+            for turn in self.turns
+            for t in turn.tokens
+            if t.trained and t.trained.in_loss
+        }
         return len(found) <= 1
 
     @property
@@ -154,24 +165,34 @@ class TrajectoryView:
 
 def load_trajectory(index: Index, address: Address) -> TrajectoryView | None:
     """Read a trajectory from its parquet file. None if it does not exist."""
-    rows = index.query(WHOLE, [address.run, address.kind, address.name, address.group, address.member])
+    rows = index.query(
+        WHOLE, [address.run, address.kind, address.name, address.group, address.member]
+    )
     return _load(index, address, rows[0]) if rows else None
 
 
 def group_of(index: Index, address: Address) -> list[TrajectoryView]:
     """Return all members of a trajectory's group, in order."""
     rows = index.query(
-        'select member from trajectories where run = ? and kind = ? and name = ? and "group" = ? order by member',
+        'select member from trajectories where run = ? and kind = ? and name = ? and "group" = ? '
+        "order by member",
         [address.run, address.kind, address.name, address.group],
     )
-    members = (load_trajectory(index, Address(address.run, address.kind, address.name, address.group, row["member"])) for row in rows)
+    members = (
+        load_trajectory(
+            index, Address(address.run, address.kind, address.name, address.group, row["member"])
+        )
+        for row in rows
+    )
     return [member for member in members if member is not None]
 
 
 def _load(index: Index, address: Address, row: dict[str, Any]) -> TrajectoryView:
     path = row["path"]
     (stored,) = index.query(
-        "select prompt, first_observation, turns from read_parquet(?, file_row_number = true) where file_row_number = ?", [path, row["row"]]
+        "select prompt, first_observation, turns from read_parquet(?, file_row_number = true) "
+        "where file_row_number = ?",
+        [path, row["row"]],
     )
     tokenizer = tokenizer_of(Path(path), index.runs)
     trained = iter(trained_tokens(index, Path(path), address.group, address.member))
@@ -179,14 +200,24 @@ def _load(index: Index, address: Address, row: dict[str, Any]) -> TrajectoryView
         TurnView(
             number=number,
             tokens=_tokens(tokenizer, turn, [next(trained, None) for _ in turn["tokens"]]),
-            **{name: turn[name] for name in TurnView.__dataclass_fields__ if name not in ("number", "tokens")},
+            **{
+                name: turn[name]
+                for name in TurnView.__dataclass_fields__
+                if name not in ("number", "tokens")
+            },
         )
         for number, turn in enumerate(stored["turns"])
     ]
     about = {name: value for name, value in row.items() if name not in ("texts", "path", "file")}
-    prompt = tokenizer.decode(stored["prompt"], skip_special_tokens=False) if tokenizer and stored["prompt"] else ""
+    prompt = (
+        tokenizer.decode(stored["prompt"], skip_special_tokens=False)
+        if tokenizer and stored["prompt"]
+        else ""
+    )
     has_train_samples = train_samples_of(Path(path)) is not None
-    return TrajectoryView(address, Path(path), about, prompt, stored["first_observation"], turns, has_train_samples)
+    return TrajectoryView(
+        address, Path(path), about, prompt, stored["first_observation"], turns, has_train_samples
+    )
 
 
 def view_of(trajectory: Trajectory) -> TrajectoryView:
@@ -195,12 +226,23 @@ def view_of(trajectory: Trajectory) -> TrajectoryView:
         TurnView(
             number=number,
             tokens=[],
-            **{name: getattr(turn, name) for name in TurnView.__dataclass_fields__ if name not in ("number", "tokens")},
+            **{
+                name: getattr(turn, name)
+                for name in TurnView.__dataclass_fields__
+                if name not in ("number", "tokens")
+            },
         )
         for number, turn in enumerate(trajectory.turns)
     ]
-    row = {"environment": trajectory.environment, "task": trajectory.task, "horizon": trajectory.horizon, "tag": None}
-    return TrajectoryView(Address("", "", "", 0, 0), Path(), row, "", trajectory.first_observation, turns)
+    row = {
+        "environment": trajectory.environment,
+        "task": trajectory.task,
+        "horizon": trajectory.horizon,
+        "tag": None,
+    }
+    return TrajectoryView(
+        Address("", "", "", 0, 0), Path(), row, "", trajectory.first_observation, turns
+    )
 
 
 def tokenizer_of(file: Path, runs: Path) -> Any:
@@ -255,10 +297,14 @@ def _load_tokenizer(path: Path) -> Any:
     return Tokenizer.from_file(str(path))
 
 
-def _tokens(tokenizer: Any, turn: dict[str, Any], trained: Sequence[TrainedToken | None]) -> list[Token]:
+def _tokens(
+    tokenizer: Any, turn: dict[str, Any], trained: Sequence[TrainedToken | None]
+) -> list[Token]:
     """Return the tokens of a message. Without a tokenizer the text is the token id."""
     ids: Sequence[int] = turn["tokens"]
-    texts = token_texts(tokenizer, ids) if tokenizer is not None else [f"⟨{token}⟩" for token in ids]
+    texts = (
+        token_texts(tokenizer, ids) if tokenizer is not None else [f"⟨{token}⟩" for token in ids]
+    )
     whole = "".join(texts)
     begin = whole.rfind(turn["action"]) if turn["action"] and not turn["malformed"] else -1
     end = begin + len(turn["action"])
@@ -273,7 +319,11 @@ def _tokens(tokenizer: Any, turn: dict[str, Any], trained: Sequence[TrainedToken
 
 
 def _mean_advantage(tokens: Sequence[Token]) -> float | None:
-    found = [token.trained.advantage for token in tokens if token.trained is not None and token.trained.in_loss]
+    found = [
+        token.trained.advantage
+        for token in tokens
+        if token.trained is not None and token.trained.in_loss
+    ]
     return sum(found) / len(found) if found else None
 
 

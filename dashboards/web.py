@@ -43,7 +43,8 @@ HEADERS = {
     # The templates escape the texts of environments and models. If one is not escaped, the browser
     # still does not run its scripts.
     b"content-security-policy": b"default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self' data: blob:; "
-    b"connect-src 'self'; font-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'",
+    b"connect-src 'self'; font-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors "
+    b"'none'",
     b"x-content-type-options": b"nosniff",
     b"referrer-policy": b"same-origin",
     b"cross-origin-opener-policy": b"same-origin",
@@ -79,7 +80,9 @@ class SameOriginOnly:
         if scope["type"] == "http" and scope["method"] not in ("GET", "HEAD"):
             headers = Headers(scope=scope)
             if headers.get("origin") != f"{scope['scheme']}://{headers.get('host')}":
-                await PlainTextResponse("Requests that change something must come from the viewer's own pages.", 403)(scope, receive, send)
+                await PlainTextResponse(
+                    "Requests that change something must come from the viewer's own pages.", 403
+                )(scope, receive, send)
                 return
         await self._app(scope, receive, send)
 
@@ -115,7 +118,9 @@ def application(runs: Path, links: Links, hosts: list[str], login: str) -> Starl
             try:
                 await run_in_threadpool(index.refresh)
             except Exception:
-                log.exception("the index could not be updated; the next try is in %g s", REFRESH_SECONDS)
+                log.exception(
+                    "the index could not be updated; the next try is in %g s", REFRESH_SECONDS
+                )
             await asyncio.sleep(REFRESH_SECONDS)
 
     @asynccontextmanager
@@ -132,7 +137,10 @@ def application(runs: Path, links: Links, hosts: list[str], login: str) -> Starl
 
     app = Starlette(
         routes=[
-            *(Route(path, _with_error_pages(answer), methods=[method]) for method, path, answer in play_pages.ROUTES),
+            *(
+                Route(path, _with_error_pages(answer), methods=[method])
+                for method, path, answer in play_pages.ROUTES
+            ),
             *(Route(path, _page(answer)) for path, answer in (*figure_pages.ROUTES, *pages.ROUTES)),
             Route("/health", _health),
             Mount("/static", StaticFiles(packages=[("dashboards", "static")])),
@@ -145,7 +153,12 @@ def application(runs: Path, links: Links, hosts: list[str], login: str) -> Starl
         ],
         lifespan=lifespan,
     )
-    app.state.index, app.state.links, app.state.players, app.state.episodes = index, links, players, {}
+    app.state.index, app.state.links, app.state.players, app.state.episodes = (
+        index,
+        links,
+        players,
+        {},
+    )
     return app
 
 
@@ -154,7 +167,9 @@ def _page(answer: Callable[[Request], Response]) -> Callable[[Request], Awaitabl
     return _with_error_pages(lambda request: run_in_threadpool(answer, request))
 
 
-def _with_error_pages(answer: Callable[[Request], Awaitable[Response]]) -> Callable[[Request], Awaitable[Response]]:
+def _with_error_pages(
+    answer: Callable[[Request], Awaitable[Response]],
+) -> Callable[[Request], Awaitable[Response]]:
     """Turn errors of an address or of an environment server into error pages."""
 
     async def answered(request: Request) -> Response:

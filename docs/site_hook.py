@@ -42,7 +42,14 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     for uri, text in reference_pages().items():
         files.append(File.generated(config, uri, content=text))
     for path in linked_sources(files):
-        files.append(File.generated(config, source_uri(path), content=source_page(path), inclusion=InclusionLevel.NOT_IN_NAV))
+        files.append(
+            File.generated(
+                config,
+                source_uri(path),
+                content=source_page(path),
+                inclusion=InclusionLevel.NOT_IN_NAV,
+            )
+        )
     return files
 
 
@@ -57,7 +64,9 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
         target = posixpath.relpath(site_uri(path), posixpath.dirname(page.file.src_uri) or ".")
         return f"{match[1]}{target}{match[3] or ''}{match[4]}"
 
-    return "".join(text if i % 2 else LINK.sub(rewritten, text) for i, text in enumerate(CODE.split(markdown)))
+    return "".join(
+        text if i % 2 else LINK.sub(rewritten, text) for i, text in enumerate(CODE.split(markdown))
+    )
 
 
 def source_path(file: File) -> str:
@@ -92,7 +101,9 @@ def linked_sources(files: Files) -> list[str]:
     for file in files.documentation_pages():
         source = source_path(file)
         for text in CODE.split(file.content_string)[::2]:
-            linked |= {path for match in LINK.finditer(text) if (path := linked_path(source, match[2]))}
+            linked |= {
+                path for match in LINK.finditer(text) if (path := linked_path(source, match[2]))
+            }
     return sorted(path for path in linked if path not in PAGES and not path.startswith("docs/"))
 
 
@@ -100,7 +111,13 @@ def source_page(path: str) -> str:
     """Return a page that shows a source file, or the names in a folder."""
     file = ROOT / path
     if file.is_dir():
-        body = "\n".join(f"- `{each.name}`" for each in sorted(file.iterdir()) if not each.name.startswith(("_", ".")))
+        body = "\n".join(
+            f"- `{each.name}`"
+            for each in sorted(file.iterdir())
+            if not each.name.startswith(("_", "."))
+        )
     else:
-        body = f"````` {LANGUAGES.get(file.suffix, 'text')}\n{file.read_text(encoding='utf-8')}\n`````"
+        body = (
+            f"````` {LANGUAGES.get(file.suffix, 'text')}\n{file.read_text(encoding='utf-8')}\n`````"
+        )
     return f"---\nsearch:\n  exclude: true\n---\n# `{path}`\n\n{body}\n"

@@ -44,14 +44,28 @@ def recipe_page() -> str:
     """Return the page of all fields of a recipe."""
     intro = "A recipe is a YAML file with the sections below. Every field can be overridden on the command line by its dotted name."
     parts = [f"# Recipe fields\n\n{intro}\n", *sections(Experiment, "")]
-    for title, name, registry in (("Algorithms", "algorithm", ALGORITHMS), ("Schedules", "curriculum", SCHEDULES)):
+    for title, name, registry in (
+        ("Algorithms", "algorithm", ALGORITHMS),
+        ("Schedules", "curriculum", SCHEDULES),
+    ):
         parts.append(f"## {title}\n\nThe field `{name}.{registry.field}` selects one of these.\n")
         parts.append(f"### Fields of every entry of `{name}`\n\n{table(registry.base, f'{name}.')}")
         shared = registry.base.model_fields
         for kind, model in registry.all_built_in().items():
-            own = {key: field for key, field in model.model_fields.items() if not same(field, shared.get(key))}
-            parts.append(f"### `{name}.{registry.field}: {kind}`\n\n{paragraphs(model.__doc__)}\n\n{table(model, f'{name}.', own)}")
-            parts += [section for key in own for section in nested(model.model_fields[key], f"{name}.{key}", level=4)]
+            own = {
+                key: field
+                for key, field in model.model_fields.items()
+                if not same(field, shared.get(key))
+            }
+            parts.append(
+                f"### `{name}.{registry.field}: "
+                f"{kind}`\n\n{paragraphs(model.__doc__)}\n\n{table(model, f'{name}.', own)}"
+            )
+            parts += [
+                section
+                for key in own
+                for section in nested(model.model_fields[key], f"{name}.{key}", level=4)
+            ]
     return "\n".join(parts)
 
 
@@ -81,8 +95,14 @@ def commands_page() -> str:
     calls |= {f"python -m {name}": ["-m", name] for name in MODULES}
     with ThreadPoolExecutor(2) as pool:
         helps = list(pool.map(help_of, calls.values()))
-    parts = [f"## `{shown}`\n\n```` text\n{text}\n````\n" for shown, text in zip(calls, helps, strict=True)]
-    return "# Commands\n\nEach section shows what the command prints with `--help`.\n\n" + "\n".join(parts)
+    parts = [
+        f"## `{shown}`\n\n```` text\n{text}\n````\n"
+        for shown, text in zip(calls, helps, strict=True)
+    ]
+    return (
+        "# Commands\n\nEach section shows what the command prints with `--help`.\n\n"
+        + "\n".join(parts)
+    )
 
 
 def help_of(call: list[str]) -> str:
@@ -90,7 +110,8 @@ def help_of(call: list[str]) -> str:
     return subprocess.run(
         [sys.executable, *call, "--help"],
         cwd=ROOT,
-        env={name: value for name, value in os.environ.items() if not name.startswith(PREFIX)} | {"COLUMNS": "100"},
+        env={name: value for name, value in os.environ.items() if not name.startswith(PREFIX)}
+        | {"COLUMNS": "100"},
         capture_output=True,
         text=True,
         check=True,
@@ -134,7 +155,12 @@ def same(field: FieldInfo, other: FieldInfo | None) -> bool:
     )
 
 
-def table(model: type[BaseModel], prefix: str, fields: Mapping[str, FieldInfo] | None = None, upper: bool = False) -> str:
+def table(
+    model: type[BaseModel],
+    prefix: str,
+    fields: Mapping[str, FieldInfo] | None = None,
+    upper: bool = False,
+) -> str:
     """Return the table of a model's fields: name, type and range, default, description."""
     chosen = model.model_fields if fields is None else fields
     if not chosen:
@@ -142,7 +168,9 @@ def table(model: type[BaseModel], prefix: str, fields: Mapping[str, FieldInfo] |
     rows = ["| field | type | default | description |", "|---|---|---|---|"]
     for name, field in chosen.items():
         full = prefix + (name.upper() if upper else name)
-        rows.append(f"| `{full}` | {type_of(field)} | {default_of(field)} | {cell(field.description)} |")
+        rows.append(
+            f"| `{full}` | {type_of(field)} | {default_of(field)} | {cell(field.description)} |"
+        )
     return "\n".join(rows) + "\n"
 
 
@@ -175,8 +203,15 @@ def schema_type(schema: Mapping[str, Any], defs: Mapping[str, Any]) -> str:
         return f"list of {schema_type(items, defs)}" if items else "list"
     if kind == "object":
         return "section" if "properties" in schema else "mapping"
-    word = {"integer": "integer", "number": "number", "boolean": "true or false", "string": "text"}.get(str(kind), "any")
-    return " ".join([word, *bounds(schema)]) + (f" matching `{escaped(schema['pattern'])}`" if "pattern" in schema else "")
+    word = {
+        "integer": "integer",
+        "number": "number",
+        "boolean": "true or false",
+        "string": "text",
+    }.get(str(kind), "any")
+    return " ".join([word, *bounds(schema)]) + (
+        f" matching `{escaped(schema['pattern'])}`" if "pattern" in schema else ""
+    )
 
 
 def bounds(schema: Mapping[str, Any]) -> Iterator[str]:
@@ -184,7 +219,12 @@ def bounds(schema: Mapping[str, Any]) -> Iterator[str]:
     if "minimum" in schema and "maximum" in schema:
         yield f"from {schema['minimum']:g} to {schema['maximum']:g}"
         return
-    for key, sign in (("minimum", "≥"), ("exclusiveMinimum", ">"), ("maximum", "≤"), ("exclusiveMaximum", "<")):
+    for key, sign in (
+        ("minimum", "≥"),
+        ("exclusiveMinimum", ">"),
+        ("maximum", "≤"),
+        ("exclusiveMaximum", "<"),
+    ):
         if key in schema:
             yield f"{sign} {schema[key]:g}"
 
@@ -204,7 +244,9 @@ def default_of(field: FieldInfo) -> str:
 
 def paragraphs(text: str | None) -> str:
     """Return a docstring as Markdown."""
-    lines = [line.strip() for line in (text or "").partition("\nAttributes:")[0].strip().splitlines()]
+    lines = [
+        line.strip() for line in (text or "").partition("\nAttributes:")[0].strip().splitlines()
+    ]
     return marked(re.sub(r"(?<=[^\n])\n(- )", r"\n\1", "\n".join(lines)))
 
 
@@ -215,7 +257,17 @@ def cell(text: str | None) -> str:
     for block in blocks:
         items = re.split(r"(?:^|\n)\s*- ", block)
         lead, rest = items[0], items[1:]
-        made.append("<br>".join(filter(None, [marked(" ".join(lead.split())), *(f"• {marked(' '.join(item.split()))}" for item in rest)])))
+        made.append(
+            "<br>".join(
+                filter(
+                    None,
+                    [
+                        marked(" ".join(lead.split())),
+                        *(f"• {marked(' '.join(item.split()))}" for item in rest),
+                    ],
+                )
+            )
+        )
     return "<br><br>".join(made).replace("|", "\\|")
 
 
@@ -223,7 +275,8 @@ def marked(text: str) -> str:
     """Escape what Markdown or HTML would interpret outside of code."""
     parts = re.split(r"(`[^`]+`)", text)
     return "".join(
-        part if i % 2 else re.sub(r"([<*_])", lambda m: {"<": "&lt;"}.get(m[1], f"\\{m[1]}"), part) for i, part in enumerate(parts)
+        part if i % 2 else re.sub(r"([<*_])", lambda m: {"<": "&lt;"}.get(m[1], f"\\{m[1]}"), part)
+        for i, part in enumerate(parts)
     )
 
 

@@ -37,22 +37,43 @@ def main(arguments: list[str] | None = None, prog: str = "python -m environments
         lines = [line.format(prog=prog) for name in names for line in EXAMPLES[name]]
         return "\n  ".join(["examples:", *lines])
 
-    parser = argparse.ArgumentParser(prog=prog, description=__doc__, epilog=examples(*EXAMPLES), formatter_class=verbatim)
+    parser = argparse.ArgumentParser(
+        prog=prog, description=__doc__, epilog=examples(*EXAMPLES), formatter_class=verbatim
+    )
     commands = parser.add_subparsers(dest="command", required=True)
 
     def add(name: str, summary: str, *aliases: str) -> argparse.ArgumentParser:
         about = f"{summary.capitalize()}."
-        return commands.add_parser(name, aliases=aliases, help=summary, description=about, epilog=examples(name), formatter_class=verbatim)
+        return commands.add_parser(
+            name,
+            aliases=aliases,
+            help=summary,
+            description=about,
+            epilog=examples(name),
+            formatter_class=verbatim,
+        )
 
     add("worlds", "print the names of the worlds", "list")
     served = add("serve", "serve one world over HTTP")
     served.add_argument("name", help="the world, e.g. textcraft or module:Class")
     served.add_argument(
-        "--rules", choices=get_args(Rules), default="ours", help="rule set; agentgym is that of AgentGym's servers, see docs/agentgym.md"
+        "--rules",
+        choices=get_args(Rules),
+        default="ours",
+        help="rule set; agentgym is that of AgentGym's servers, see docs/agentgym.md",
     )
-    served.add_argument("--host", default="127.0.0.1", help="address to listen on (default: %(default)s)")
-    served.add_argument("--port", type=_port, default=8000, help="port to listen on (default: %(default)s)")
-    served.add_argument("--max-sessions", type=_positive, default=10_000, help="sessions open at once (default: %(default)s)")
+    served.add_argument(
+        "--host", default="127.0.0.1", help="address to listen on (default: %(default)s)"
+    )
+    served.add_argument(
+        "--port", type=_port, default=8000, help="port to listen on (default: %(default)s)"
+    )
+    served.add_argument(
+        "--max-sessions",
+        type=_positive,
+        default=10_000,
+        help="sessions open at once (default: %(default)s)",
+    )
     served.add_argument(
         "--lease",
         type=_seconds,
@@ -69,13 +90,26 @@ def main(arguments: list[str] | None = None, prog: str = "python -m environments
     tasks.add_argument("name", help="the world, e.g. textcraft")
     play = add("play", "play an episode in the terminal")
     play.add_argument("name", help="the world, e.g. textcraft")
-    play.add_argument("--rules", choices=get_args(Rules), default="ours", help="rule set, see serve")
+    play.add_argument(
+        "--rules", choices=get_args(Rules), default="ours", help="rule set, see serve"
+    )
     play.add_argument("--task", type=int, help="the task index (default: the first training task)")
-    check = add("check", "check that a world keeps the contract: determinism, oracle, server and so on")
+    check = add(
+        "check", "check that a world keeps the contract: determinism, oracle, server and so on"
+    )
     check.add_argument("name", help="the world, e.g. textcraft, or module:Class")
-    check.add_argument("--rules", choices=get_args(Rules), default="ours", help="rule set, see serve")
-    check.add_argument("--tasks", type=_positive, default=3, help="tasks of each split to play (default: %(default)s)")
-    check.add_argument("--seed", type=int, default=0, help="seed of the random actions (default: %(default)s)")
+    check.add_argument(
+        "--rules", choices=get_args(Rules), default="ours", help="rule set, see serve"
+    )
+    check.add_argument(
+        "--tasks",
+        type=_positive,
+        default=3,
+        help="tasks of each split to play (default: %(default)s)",
+    )
+    check.add_argument(
+        "--seed", type=int, default=0, help="seed of the random actions (default: %(default)s)"
+    )
     openenv = add("openenv", "write an OpenEnv package of a world")
     openenv.add_argument("name", help="the world, e.g. textcraft, or module:Class")
     openenv.add_argument("folder", type=Path, help="where to write; it must not exist yet")
@@ -105,7 +139,12 @@ def main(arguments: list[str] | None = None, prog: str = "python -m environments
         from environments.registry import image_of, load_world
 
         try:
-            return _reported(parsed.name, lambda: write_package(parsed.name, load_world(parsed.name), image_of(parsed.name), parsed.folder))
+            return _reported(
+                parsed.name,
+                lambda: write_package(
+                    parsed.name, load_world(parsed.name), image_of(parsed.name), parsed.folder
+                ),
+            )
         except FileExistsError:
             parser.error(f"folder: {parsed.folder} exists; name a new one")
     if parsed.command == "tasks":
@@ -123,7 +162,8 @@ def main(arguments: list[str] | None = None, prog: str = "python -m environments
     try:
         if token is None and not parsed.no_token and not is_loopback(parsed.host):
             parser.error(
-                f"--host {parsed.host} can be reached by other machines: set {VARIABLE} to a secret, here and for the clients, "
+                f"--host {parsed.host} can be reached by other machines: set {VARIABLE} to a "
+                "secret, here and for the clients, "
                 "or add --no-token to serve any client"
             )
     except OSError as unknown:
@@ -138,7 +178,10 @@ def main(arguments: list[str] | None = None, prog: str = "python -m environments
     try:
         return _reported(parsed.name, lambda: serve(load_world(parsed.name, parsed.rules), options))
     except OSError as taken:
-        sys.stderr.write(f"cannot listen on {options.host}:{options.port}: {taken.strerror}; choose another --port\n")
+        sys.stderr.write(
+            f"cannot listen on {options.host}:{options.port}: {taken.strerror}; choose another "
+            "--port\n"
+        )
         return 1
 
 

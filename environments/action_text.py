@@ -27,7 +27,13 @@ def without_punctuation(action: str) -> str:
         cleaned = action.strip(_MARKS).rstrip(_STOPS)
         opening, inside = cleaned[:1], cleaned[1:-1]
         closing = _BRACKETS.get(opening)
-        if closing and len(cleaned) > 1 and cleaned[-1] == closing and opening not in inside and closing not in inside:
+        if (
+            closing
+            and len(cleaned) > 1
+            and cleaned[-1] == closing
+            and opening not in inside
+            and closing not in inside
+        ):
             cleaned = inside
         if cleaned == action:
             return cleaned

@@ -21,7 +21,13 @@ from typing import Any, Self
 from environments.address import present_url
 from environments.agentgym_wires import WIRES
 from environments.environment import Step
-from environments.errors import EnvironmentCallError, ServerFailedError, UnreachableError, WrongWorldError, error_of_status
+from environments.errors import (
+    EnvironmentCallError,
+    ServerFailedError,
+    UnreachableError,
+    WrongWorldError,
+    error_of_status,
+)
 from environments.http import FIRST_PAUSE_S, HttpClient, pause
 from environments.protocol import in_range
 
@@ -74,7 +80,9 @@ class AgentGymClient:
     It is an async context manager, bound to the event loop that enters it.
     """
 
-    def __init__(self, urls: Sequence[str], world: str, *, deadline_s: float = 60.0, connections: int = 256) -> None:
+    def __init__(
+        self, urls: Sequence[str], world: str, *, deadline_s: float = 60.0, connections: int = 256
+    ) -> None:
         """
         Args:
             urls: Base URLs of servers of one world, or files that hold them (see `present_url`). A
@@ -87,7 +95,9 @@ class AgentGymClient:
             ValueError: The protocol is unknown for this world, or `urls` is empty.
         """
         if world not in WIRES:
-            raise ValueError(f"the world is {world!r}; AgentGym's dialect is known for: {', '.join(WIRES)}")
+            raise ValueError(
+                f"the world is {world!r}; AgentGym's dialect is known for: {', '.join(WIRES)}"
+            )
         if not urls:
             raise ValueError("urls is empty: name at least one environment server")
         self._servers = [Server(url, present_url(url)) for url in urls]
@@ -103,7 +113,12 @@ class AgentGymClient:
         self._http = HttpClient(self._connections)
         return self
 
-    async def __aexit__(self, kind: type[BaseException] | None, fault: BaseException | None, trace: TracebackType | None) -> None:
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        fault: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         """Close the open sessions on all reachable servers, then the connections."""
         assert self._http is not None
         try:
@@ -126,7 +141,9 @@ class AgentGymClient:
         deadline = self._deadline(None)
         await asyncio.gather(*(self._check(server, deadline) for server in self._servers))
 
-    async def start(self, index: int, *, lease_s: float = 0.0, deadline_s: float | None = None) -> tuple[Session, str]:
+    async def start(
+        self, index: int, *, lease_s: float = 0.0, deadline_s: float | None = None
+    ) -> tuple[Session, str]:
         """Open a session and begin task `index`. Return the session and the first observation.
 
         If the call is cancelled, a session that it still opens is closed in the background.
@@ -163,11 +180,14 @@ class AgentGymClient:
         if not in_range(reward, self._wire.reward_range):
             low, high = self._wire.reward_range
             raise ServerFailedError(
-                f"{session.server.url} sent the reward {reward}, but {self._world} has rewards from {low:g} to {high:g}"
+                f"{session.server.url} sent the reward {reward}, but {self._world} has rewards "
+                f"from {low:g} to {high:g}"
             )
         session.score += reward
         session.turn += 1
-        return Step(observation, reward, bool(_read(self._wire.done, reply, bool, int)), refused=None)
+        return Step(
+            observation, reward, bool(_read(self._wire.done, reply, bool, int)), refused=None
+        )
 
     async def close(self, session: Session) -> None:
         """End the session if the server can be reached. Never raises an EnvironmentCallError."""
@@ -176,7 +196,12 @@ class AgentGymClient:
         self._sessions.discard(session)
         session.server.sessions -= 1
         try:
-            await self._ask(session.server, "close", {self._wire.field: session.number}, time.monotonic() + CLOSE_S)
+            await self._ask(
+                session.server,
+                "close",
+                {self._wire.field: session.number},
+                time.monotonic() + CLOSE_S,
+            )
         except EnvironmentCallError:
             return
 
@@ -197,7 +222,12 @@ class AgentGymClient:
             raise
         self._sessions.add(session)
         try:
-            begun = await self._ask(server, "reset", {**self._wire.reset(index), self._wire.field: session.number}, deadline)
+            begun = await self._ask(
+                server,
+                "reset",
+                {**self._wire.reset(index), self._wire.field: session.number},
+                deadline,
+            )
             observation = _read(self._wire.first, begun, str)
             if observation == "TimeoutError":  # AgentGym's WebArena reports a failed reset this way
                 raise ServerFailedError(f"{server.url} failed to reset to task {index}")
@@ -216,10 +246,13 @@ class AgentGymClient:
     async def _check(self, server: Server, deadline: float) -> None:
         greeting = await self._exchange("GET", f"{server.url}/", None, deadline)
         if greeting != self._wire.greeting:
-            known = [f"{name} of AgentGym" for name, wire in WIRES.items() if wire.greeting == greeting]
+            known = [
+                f"{name} of AgentGym" for name, wire in WIRES.items() if wire.greeting == greeting
+            ]
             hosted = " or ".join(known) or f"an unknown server that answers {str(greeting)[:80]!r}"
             raise WrongWorldError(
-                f"{server.url} hosts {hosted}, but environment.name is {self._world}. Set AGENTGYM_ENVIRONMENT_URLS to a server of it",
+                f"{server.url} hosts {hosted}, but environment.name is {self._world}. Set "
+                "AGENTGYM_ENVIRONMENT_URLS to a server of it",
                 field="environment.name",
                 url=server.url,
                 hosted=hosted,
@@ -243,7 +276,9 @@ class AgentGymClient:
         Retry only requests that never reached the server.
         """
         if self._http is None:
-            raise RuntimeError("use the client as a context manager: async with AgentGymClient(...) as client")
+            raise RuntimeError(
+                "use the client as a context manager: async with AgentGymClient(...) as client"
+            )
         pause_s = FIRST_PAUSE_S
         while True:
             try:
@@ -254,11 +289,15 @@ class AgentGymClient:
                     raise
                 pause_s = await pause(pause_s, deadline, fault)
         if status != 200:
-            raise error_of_status(status, f"{url}: {status} {content[:200]!r}", of_session=method == "POST")
+            raise error_of_status(
+                status, f"{url}: {status} {content[:200]!r}", of_session=method == "POST"
+            )
         try:
             return json.loads(content)
         except ValueError as unreadable:
-            raise ServerFailedError(f"{url} sent an answer that is not JSON: {content[:200]!r}") from unreadable
+            raise ServerFailedError(
+                f"{url} sent an answer that is not JSON: {content[:200]!r}"
+            ) from unreadable
 
 
 def _read(read: Callable[[Any], Any], reply: Any, *types: type) -> Any:
@@ -270,7 +309,12 @@ def _read(read: Callable[[Any], Any], reply: Any, *types: type) -> Any:
     try:
         value = read(reply)
     except (KeyError, TypeError) as missing:
-        raise ServerFailedError(f"the answer lacks a field: {missing!r} in {str(reply)[:200]}") from missing
+        raise ServerFailedError(
+            f"the answer lacks a field: {missing!r} in {str(reply)[:200]}"
+        ) from missing
     if not isinstance(value, types):
-        raise ServerFailedError(f"the answer has {value!r} in place of a {' or '.join(type_.__name__ for type_ in types)}")
+        raise ServerFailedError(
+            f"the answer has {value!r} in place of a "
+            f"{' or '.join(type_.__name__ for type_ in types)}"
+        )
     return value

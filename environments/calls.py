@@ -100,7 +100,14 @@ class Calls:
         Replicas that failed recently come last.
         """
         now = time.monotonic()
-        return min(self.replicas, key=lambda replica: (replica.avoided_until > now, replica.sessions - replica.room, replica.sessions))
+        return min(
+            self.replicas,
+            key=lambda replica: (
+                replica.avoided_until > now,
+                replica.sessions - replica.room,
+                replica.sessions,
+            ),
+        )
 
     async def perform(
         self,
@@ -134,9 +141,14 @@ class Calls:
                 else:
                     reply = await replica.batcher.ask(operation, item, attempt)
                 if not reply.answers(item) or (reply.status == 200 and not complete(reply)):
-                    raise DamagedAnswerError(f"{replica.url}/v1/{operation} did not answer {_brief(item)}, but sent {_brief(reply)}")
+                    raise DamagedAnswerError(
+                        f"{replica.url}/v1/{operation} did not answer {_brief(item)}, but sent "
+                        f"{_brief(reply)}"
+                    )
                 if reply.status != 200:
-                    raise _error(reply.status, reply.error, f"{replica.url}/v1/{operation}", of_session=True)
+                    raise _error(
+                        reply.status, reply.error, f"{replica.url}/v1/{operation}", of_session=True
+                    )
                 return reply
             except (UnreachableError, BusyError, DamagedAnswerError) as fault:
                 replica.avoid()
@@ -146,7 +158,9 @@ class Calls:
                 if attempt == deadline:
                     raise
 
-    async def ask(self, replica: Replica, operation: str, items: Sequence[msgspec.Struct], deadline: float) -> list[Reply]:
+    async def ask(
+        self, replica: Replica, operation: str, items: Sequence[msgspec.Struct], deadline: float
+    ) -> list[Reply]:
         """Send one request and return one reply per item.
 
         Args:
@@ -164,7 +178,9 @@ class Calls:
             replies = msgspec.json.decode(body, type=Replies)
         except (msgspec.DecodeError, UnicodeDecodeError) as unreadable:
             if status == 200:
-                raise DamagedAnswerError(f"{url} sent an unreadable answer: {body[:200]!r} ({unreadable})") from unreadable
+                raise DamagedAnswerError(
+                    f"{url} sent an unreadable answer: {body[:200]!r} ({unreadable})"
+                ) from unreadable
             raise _error(status, None, url, body) from unreadable
         if status != 200 and not replies.items:
             raise _error(status, replies.error, url, body)
@@ -204,11 +220,17 @@ class Calls:
         try:
             return msgspec.json.decode(body, type=kind)
         except (msgspec.DecodeError, UnicodeDecodeError) as unreadable:
-            raise DamagedAnswerError(f"{replica.url}{path} sent an unreadable page: {unreadable}") from unreadable
+            raise DamagedAnswerError(
+                f"{replica.url}{path} sent an unreadable page: {unreadable}"
+            ) from unreadable
 
-    async def _exchange(self, method: str, url: str, deadline: float, body: bytes | None = None) -> tuple[int, bytes]:
+    async def _exchange(
+        self, method: str, url: str, deadline: float, body: bytes | None = None
+    ) -> tuple[int, bytes]:
         if self._http is None:
-            raise RuntimeError("use the client as a context manager: async with EnvironmentClient(...) as client")
+            raise RuntimeError(
+                "use the client as a context manager: async with EnvironmentClient(...) as client"
+            )
         return await self._http.exchange(method, url, deadline, body)
 
 
@@ -226,7 +248,9 @@ def _encode(content: dict[str, Any]) -> bytes:
         return msgspec.json.encode(content)
 
 
-def _error(status: int, error: Error | None, url: str, body: bytes = b"", *, of_session: bool = False) -> EnvironmentCallError:
+def _error(
+    status: int, error: Error | None, url: str, body: bytes = b"", *, of_session: bool = False
+) -> EnvironmentCallError:
     why = f" {error.type}: {error.message}" if error else f" {body[:200]!r}" if body else ""
     found = error_of_status(status, f"{url}: {status}{why}", of_session=of_session)
     if error is not None:

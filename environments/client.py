@@ -33,7 +33,16 @@ from environments.errors import (
     UnreachableError,
     WrongWorldError,
 )
-from environments.protocol import CloseItem, CreateItem, Health, Reply, StepItem, TaskList, WorldInfo, in_range
+from environments.protocol import (
+    CloseItem,
+    CreateItem,
+    Health,
+    Reply,
+    StepItem,
+    TaskList,
+    WorldInfo,
+    in_range,
+)
 from environments.request_batcher import RequestBatcher
 
 __all__ = [
@@ -93,7 +102,14 @@ class EnvironmentClient:
     It is an async context manager, bound to the event loop that enters it.
     """
 
-    def __init__(self, urls: Sequence[str], *, expected: str = "", deadline_s: float = 60.0, connections: int = 256) -> None:
+    def __init__(
+        self,
+        urls: Sequence[str],
+        *,
+        expected: str = "",
+        deadline_s: float = 60.0,
+        connections: int = 256,
+    ) -> None:
         """
         Args:
             urls: Base URLs of servers of one world, or files that hold them (see `present_url`). A
@@ -118,7 +134,12 @@ class EnvironmentClient:
         self._calls.open()
         return self
 
-    async def __aexit__(self, kind: type[BaseException] | None, fault: BaseException | None, trace: TracebackType | None) -> None:
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        fault: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         """Close the open sessions on all reachable servers, then the connections."""
         try:
             if self._abandoned:
@@ -129,7 +150,9 @@ class EnvironmentClient:
                 task.cancel()
             await self._calls.close()
 
-    async def start(self, index: int, *, lease_s: float = 600.0, deadline_s: float | None = None) -> tuple[Session, str]:
+    async def start(
+        self, index: int, *, lease_s: float = 600.0, deadline_s: float | None = None
+    ) -> tuple[Session, str]:
         """Open a session and begin task `index`, in one request.
 
         If the call is cancelled, a session that it still opens is closed in the background.
@@ -166,7 +189,9 @@ class EnvironmentClient:
         """
         item = StepItem(session.id, session.turn, action)
         try:
-            reply = await self._calls.perform(lambda: session.replica, "step", item, deadline_s, session.accepts)
+            reply = await self._calls.perform(
+                lambda: session.replica, "step", item, deadline_s, session.accepts
+            )
         except DamagedAnswerError:
             raise
         except (SessionLostError, ServerFailedError):
@@ -186,7 +211,9 @@ class EnvironmentClient:
         """
         self._forget(session)
         try:
-            await self._calls.perform(lambda: session.replica, "close", CloseItem(session.id), CLOSE_S)
+            await self._calls.perform(
+                lambda: session.replica, "close", CloseItem(session.id), CLOSE_S
+            )
         except SessionLostError:
             pass
         except EnvironmentCallError as fault:
@@ -198,7 +225,10 @@ class EnvironmentClient:
         The limit is `HEALTH_S` seconds. There are no retries.
         """
         deadline = time.monotonic() + HEALTH_S
-        asked = (self._calls.read_once(replica, "/health", Health, deadline) for replica in self._replicas)
+        asked = (
+            self._calls.read_once(replica, "/health", Health, deadline)
+            for replica in self._replicas
+        )
         answers = await asyncio.gather(*asked, return_exceptions=True)
         result: dict[str, Health | EnvironmentCallError] = {}
         for replica, answer in zip(self._replicas, answers, strict=True):
@@ -218,7 +248,8 @@ class EnvironmentClient:
         for url, world in others:
             if world.identity != told.identity:
                 raise WrongWorldError(
-                    f"{url} hosts {world.identity}, but {first} hosts {told.identity}. All servers must host the same world and version",
+                    f"{url} hosts {world.identity}, but {first} hosts {told.identity}. All servers "
+                    "must host the same world and version",
                     url=url,
                     hosted=world.identity,
                     expected=told.identity,
@@ -231,7 +262,9 @@ class EnvironmentClient:
         Raises:
             EnvironmentCallError: A server does not answer.
         """
-        worlds = await asyncio.gather(*(self._calls.read(replica, "/v1/world", WorldInfo) for replica in self._replicas))
+        worlds = await asyncio.gather(
+            *(self._calls.read(replica, "/v1/world", WorldInfo) for replica in self._replicas)
+        )
         return {replica.url: world for replica, world in zip(self._replicas, worlds, strict=True)}
 
     async def tasks(self, name: str) -> list[int]:
@@ -241,7 +274,11 @@ class EnvironmentClient:
             EnvironmentCallError: A server does not answer.
             RefusedError: The world has no such list.
         """
-        return (await self._calls.read(self._calls.roomiest(), f"/v1/tasks?split={quote(name)}", TaskList)).tasks
+        return (
+            await self._calls.read(
+                self._calls.roomiest(), f"/v1/tasks?split={quote(name)}", TaskList
+            )
+        ).tasks
 
     async def tags(self, name: str) -> dict[int, str]:
         """Return the tag of each task of a list, e.g. "depth 2", by index.
@@ -252,10 +289,14 @@ class EnvironmentClient:
             EnvironmentCallError: A server does not answer.
             RefusedError: The world has no such list.
         """
-        found = await self._calls.read(self._calls.roomiest(), f"/v1/tasks?split={quote(name)}&tags=1", TaskList)
+        found = await self._calls.read(
+            self._calls.roomiest(), f"/v1/tasks?split={quote(name)}&tags=1", TaskList
+        )
         return dict(zip(found.tasks, found.tags, strict=True)) if found.tags else {}
 
-    async def _start(self, index: int, lease_s: float, deadline_s: float | None) -> tuple[Session, str]:
+    async def _start(
+        self, index: int, lease_s: float, deadline_s: float | None
+    ) -> tuple[Session, str]:
         asked: list[Replica] = []
 
         def choose() -> Replica:
@@ -275,7 +316,9 @@ class EnvironmentClient:
         except RefusedError as refused:  # the server may host another world, which has no such task
             asked[-1].sessions -= 1
             if self._expected:
-                self._check(asked[-1], (await self._calls.read(asked[-1], "/v1/world", WorldInfo)).identity)
+                self._check(
+                    asked[-1], (await self._calls.read(asked[-1], "/v1/world", WorldInfo)).identity
+                )
             raise refused
         except BaseException:
             asked[-1].sessions -= 1
@@ -283,7 +326,9 @@ class EnvironmentClient:
         asked[-1].room = ROOM if reply.free is None else asked[-1].sessions + reply.free
         if reply.batchable and asked[-1].batcher is None:
             asked[-1].batcher = RequestBatcher(partial(self._calls.ask, asked[-1]))
-        session = Session(reply.session, index, asked[-1], reply.reward_range, state_key=reply.state_key)
+        session = Session(
+            reply.session, index, asked[-1], reply.reward_range, state_key=reply.state_key
+        )
         self._sessions[session.id] = session
         try:
             self._check(asked[-1], reply.world or "a world that it does not name")
@@ -295,7 +340,8 @@ class EnvironmentClient:
     def _check(self, replica: Replica, hosted: str) -> None:
         if self._expected and hosted != self._expected:
             raise WrongWorldError(
-                f"{replica.url} hosts {hosted}, but the episodes belong to {self._expected}: the server was replaced. "
+                f"{replica.url} hosts {hosted}, but the episodes belong to {self._expected}: the "
+                "server was replaced. "
                 f"Start a server of {self._expected} there",
                 url=replica.url,
                 hosted=hosted,
@@ -315,7 +361,11 @@ class EnvironmentClient:
         task.add_done_callback(self._abandoned.discard)
 
     async def _close_all(self, replica: Replica) -> None:
-        items = [CloseItem(session.id) for session in self._sessions.values() if session.replica is replica]
+        items = [
+            CloseItem(session.id)
+            for session in self._sessions.values()
+            if session.replica is replica
+        ]
         if not items:
             return
         try:
@@ -327,7 +377,11 @@ class EnvironmentClient:
         """Warn once per server that sessions stay open there until their leases end."""
         if not replica.close_failed:
             replica.close_failed = True
-            log.warning("could not close %d sessions; later ones are not reported. Leases end them: %s", sessions, fault)
+            log.warning(
+                "could not close %d sessions; later ones are not reported. Leases end them: %s",
+                sessions,
+                fault,
+            )
 
     def _forget(self, session: Session) -> None:
         if self._sessions.pop(session.id, None) is not None:

@@ -101,7 +101,9 @@ class Played:
         return bool(self.steps) and self.steps[-1].done and self.score >= world.success_score - 1e-6
 
 
-def check_world(name: str, rules: Rules = "ours", *, tasks: int = 3, seed: int = 0) -> Iterator[Check]:
+def check_world(
+    name: str, rules: Rules = "ours", *, tasks: int = 3, seed: int = 0
+) -> Iterator[Check]:
     """Check a world. All checks run, even after a failure.
 
     Yields:
@@ -153,14 +155,20 @@ class Kit:
         world = self._world
         low, high = world.reward_range
         wrong: dict[str, object] = {
-            "name must be a word without + and :": world.name != self._name and (not world.name or set(world.name) & set("+: \n")),
-            f"name must be {self._name!r}, as in the registry": ":" not in self._name and world.name != self._name,
+            "name must be a word without + and :": world.name != self._name
+            and (not world.name or set(world.name) & set("+: \n")),
+            f"name must be {self._name!r}, as in the registry": ":" not in self._name
+            and world.name != self._name,
             "version must not be empty": not world.version,
             "instruction must not be empty": not world.instruction.strip(),
-            "reward_range must be (smallest, largest)": not (math.isfinite(low) and math.isfinite(high) and low < high),
-            "max_sessions must be at least 1": world.max_sessions is not None and world.max_sessions < 1,
+            "reward_range must be (smallest, largest)": not (
+                math.isfinite(low) and math.isfinite(high) and low < high
+            ),
+            "max_sessions must be at least 1": world.max_sessions is not None
+            and world.max_sessions < 1,
             "awaited needs blocking": world.awaited and not world.blocking,
-            "awaited needs sessions that are AwaitedEnvironments": world.awaited and not isinstance(self._session(), AwaitedEnvironment),
+            "awaited needs sessions that are AwaitedEnvironments": world.awaited
+            and not isinstance(self._session(), AwaitedEnvironment),
         }
         if found := [what for what, is_wrong in wrong.items() if is_wrong]:
             raise Failed("; ".join(found))
@@ -168,7 +176,9 @@ class Kit:
 
     def lists(self) -> str:
         """Check the names, the disjointness and the range of the task lists."""
-        lists = {name: list(self._world.tasks(name)) for name in sorted({*SPLITS, *self._world.lists})}
+        lists = {
+            name: list(self._world.tasks(name)) for name in sorted({*SPLITS, *self._world.lists})
+        }
         for name, tasks in lists.items():
             if not tasks or len(set(tasks)) < len(tasks) or min(tasks) < 0:
                 raise Failed(f"list {name!r} is empty, repeats a task or has a negative index")
@@ -177,11 +187,15 @@ class Kit:
                     session.reset(task)
         for one, other in combinations(SPLITS, 2):
             if shared := set(lists[one]) & set(lists[other]):
-                raise Failed(f"lists {one!r} and {other!r} share {len(shared)} tasks, e.g. {min(shared)}")
+                raise Failed(
+                    f"lists {one!r} and {other!r} share {len(shared)} tasks, e.g. {min(shared)}"
+                )
         with self._open() as session:
             _must_raise(TaskIndexError, lambda: session.reset(-1), "reset(-1)")
         _must_raise(KeyError, lambda: self._world.tasks("no such list"), "tasks('no such list')")
-        return f"{len(lists)} lists; " + ", ".join(f"{split} {len(lists[split])}" for split in SPLITS)
+        return f"{len(lists)} lists; " + ", ".join(
+            f"{split} {len(lists[split])}" for split in SPLITS
+        )
 
     def oracle(self) -> str:
         """Check that the oracle solves the sample."""
@@ -198,9 +212,15 @@ class Kit:
             raise Skipped("the world does not list its valid actions")
         if not self._expert:
             raise Skipped("there is no oracle to compare with")
-        floor, ceiling = (sum(p.is_success(self._world) for p in some) / len(some) for some in (self._drawn, self._expert))
+        floor, ceiling = (
+            sum(p.is_success(self._world) for p in some) / len(some)
+            for some in (self._drawn, self._expert)
+        )
         if floor >= ceiling:
-            raise Failed(f"random valid actions succeed in {floor:.0%} of the episodes, the oracle in {ceiling:.0%}")
+            raise Failed(
+                f"random valid actions succeed in {floor:.0%} of the episodes, the oracle in "
+                f"{ceiling:.0%}"
+            )
         return f"random valid actions succeed in {floor:.0%} of the episodes, the oracle in {ceiling:.0%}"
 
     def determinism(self) -> str:
@@ -208,10 +228,14 @@ class Kit:
         episodes = self._episodes
         if (other := different(episodes, interleaved(self._world, episodes))) is not None:
             raise Failed(f"task {other} gives other answers if sessions are interleaved")
-        request = json.dumps([self._name, self._rules, [[played.task, played.actions] for played in episodes]])
+        request = json.dumps(
+            [self._name, self._rules, [[played.task, played.actions] for played in episodes]]
+        )
         command = [sys.executable, "-c", "from environments.conformance import replay; replay()"]
         variables = _variables() | {"PYTHONHASHSEED": str(self._seed + 1)}
-        done = subprocess.run(command, input=request, env=variables, capture_output=True, text=True, check=False)
+        done = subprocess.run(
+            command, input=request, env=variables, capture_output=True, text=True, check=False
+        )
         if done.returncode:
             raise Failed(f"another process fails: {done.stderr.strip().splitlines()[-1][:300]}")
         again = msgspec.json.decode(done.stdout.splitlines()[-1], type=list[Played])
@@ -225,9 +249,14 @@ class Kit:
         for played in self._episodes:
             for turn, step in enumerate(played.steps):
                 if not in_range(step.reward, (low, high)):
-                    raise Failed(f"task {played.task}: the reward of turn {turn} is {step.reward}, outside of {low} to {high}")
+                    raise Failed(
+                        f"task {played.task}: the reward of turn {turn} is {step.reward}, outside "
+                        f"of {low} to {high}"
+                    )
             if self._rules == "ours" and not -1e-6 <= played.score <= 1 + 1e-6:
-                raise Failed(f"task {played.task}: the rewards add up to {played.score}, outside of 0 to 1")
+                raise Failed(
+                    f"task {played.task}: the rewards add up to {played.score}, outside of 0 to 1"
+                )
         return f"within {low:g} to {high:g}"
 
     def fuzz(self) -> str:
@@ -235,7 +264,14 @@ class Kit:
         rng, actions = random.Random(self._seed), list(ODD_ACTIONS)
         for action in {action for played in self._episodes for action in played.actions[:3]}:
             cut = rng.randrange(len(action) + 1)
-            actions += [action[:cut], action[cut:], action.upper(), action * 2, f" {action}\n", "".join(rng.sample(action, len(action)))]
+            actions += [
+                action[:cut],
+                action[cut:],
+                action.upper(),
+                action * 2,
+                f" {action}\n",
+                "".join(rng.sample(action, len(action))),
+            ]
         task = self._sample[0]
         with self._open() as session:
             _must_raise(EpisodeOverError, lambda: session.step("x"), "step before reset")
@@ -245,7 +281,9 @@ class Kit:
                     step = session.step(action)
                     step.observation.encode()
                 except Exception as fault:
-                    raise Failed(f"the action {action[:40]!r} raises {type(fault).__name__}: {fault}"[:500]) from fault
+                    raise Failed(
+                        f"the action {action[:40]!r} raises {type(fault).__name__}: {fault}"[:500]
+                    ) from fault
                 if step.done:
                     _must_raise(EpisodeOverError, lambda: session.step("x"), "step after the end")
                     session.reset(task)
@@ -267,9 +305,15 @@ class Kit:
         async def play_all(url: str) -> list[Played]:
             async with EnvironmentClient([url], deadline_s=START_S) as client:
                 hosted = await client.world()
-                if (hosted.name, hosted.version, hosted.instruction) != (self._world.name, self._world.version, self._world.instruction):
+                if (hosted.name, hosted.version, hosted.instruction) != (
+                    self._world.name,
+                    self._world.version,
+                    self._world.instruction,
+                ):
                     raise Failed(f"the server hosts {hosted.identity}")
-                return list(await asyncio.gather(*(play(client, played) for played in self._episodes)))
+                return list(
+                    await asyncio.gather(*(play(client, played) for played in self._episodes))
+                )
 
         again = self._served(play_all, len(self._episodes))
         if (other := different(self._episodes, again)) is not None:
@@ -288,26 +332,42 @@ class Kit:
 
             async def ask(operation: str, *items: dict[str, Any]) -> list[Reply]:
                 body = json.dumps({"items": items}).encode()
-                _, answer = await http.exchange("POST", f"{url}/v1/{operation}", time.monotonic() + START_S, body)
+                _, answer = await http.exchange(
+                    "POST", f"{url}/v1/{operation}", time.monotonic() + START_S, body
+                )
                 return msgspec.json.decode(answer, type=Replies).items
 
             try:
                 opened = await ask("create", *[{"index": task}] * limit)
                 [beyond] = await ask("create", {"index": task})
-                if {reply.status for reply in opened} != {200} or answer_of(beyond) != (503, "session_limit"):
-                    raise Failed(f"with {limit} sessions open, create answers {answer_of(beyond)}, not 503 session_limit")
+                if {reply.status for reply in opened} != {200} or answer_of(beyond) != (
+                    503,
+                    "session_limit",
+                ):
+                    raise Failed(
+                        f"with {limit} sessions open, create answers {answer_of(beyond)}, not 503 "
+                        "session_limit"
+                    )
                 await ask("close", *({"session": reply.session} for reply in opened))
                 opened = await ask("create", *[{"index": task, "lease_s": LEASE_S}] * limit)
                 if {reply.status for reply in opened} != {200}:
                     raise Failed("closed sessions still count towards the limit")
                 deadline = time.monotonic() + START_S
-                while msgspec.json.decode((await http.exchange("GET", f"{url}/health", deadline))[1], type=Health).sessions:
+                while msgspec.json.decode(
+                    (await http.exchange("GET", f"{url}/health", deadline))[1], type=Health
+                ).sessions:
                     if time.monotonic() > deadline:
-                        raise Failed(f"{START_S:g} s after the last request, idle sessions with a lease of {LEASE_S:g} s are open")
+                        raise Failed(
+                            f"{START_S:g} s after the last request, idle sessions with a lease of "
+                            f"{LEASE_S:g} s are open"
+                        )
                     await asyncio.sleep(0.2)
                 [late] = await ask("step", {"session": opened[0].session, "turn": 0, "action": "x"})
                 if answer_of(late) != (410, "session_ended"):
-                    raise Failed(f"after its lease a session answers {answer_of(late)}, not 410 session_ended")
+                    raise Failed(
+                        f"after its lease a session answers {answer_of(late)}, not 410 "
+                        "session_ended"
+                    )
             finally:
                 await http.close()
             return f"{limit} idle sessions ended after their lease of {LEASE_S:g} s"
@@ -335,7 +395,10 @@ class Kit:
     def _expert(self) -> list[Played]:
         if "oracle_action" not in self._offers:
             return []
-        return [self._play(task, lambda session, _: session.oracle_action(), MAX_TURNS) for task in self._sample]
+        return [
+            self._play(task, lambda session, _: session.oracle_action(), MAX_TURNS)
+            for task in self._sample
+        ]
 
     @cached_property
     def _drawn(self) -> list[Played]:
@@ -343,7 +406,9 @@ class Kit:
         turns = max((len(played.steps) for played in self._expert), default=DEFAULT_TURNS)
 
         def draw(session: Environment, rng: random.Random) -> str:
-            return rng.choice(session.valid_actions() if "valid_actions" in self._offers else ODD_ACTIONS[:2])
+            return rng.choice(
+                session.valid_actions() if "valid_actions" in self._offers else ODD_ACTIONS[:2]
+            )
 
         return [self._play(task, draw, turns) for task in self._sample]
 
@@ -351,7 +416,9 @@ class Kit:
     def _episodes(self) -> list[Played]:
         return [*self._expert, *self._drawn]
 
-    def _play(self, task: int, choose: Callable[[Environment, random.Random], str], turns: int) -> Played:
+    def _play(
+        self, task: int, choose: Callable[[Environment, random.Random], str], turns: int
+    ) -> Played:
         rng = random.Random(f"{self._seed} {task}")
         with self._open() as session:
             played = Played(task, session.reset(task))
@@ -362,7 +429,10 @@ class Kit:
                     break
                 began = time.process_time()
                 step = session.step(action)
-                self._cpu_s, self._n_steps = self._cpu_s + time.process_time() - began, self._n_steps + 1
+                self._cpu_s, self._n_steps = (
+                    self._cpu_s + time.process_time() - began,
+                    self._n_steps + 1,
+                )
                 played.actions.append(action)
                 played.steps.append(step)
         return played
@@ -384,7 +454,15 @@ class Kit:
     def _served(self, use: Callable[[str], Awaitable[T]], sessions: int) -> T:
         with socket.create_server(("127.0.0.1", 0)) as free:
             port = free.getsockname()[1]
-        command = [sys.executable, "-m", "environments", "serve", self._name, "--rules", self._rules]
+        command = [
+            sys.executable,
+            "-m",
+            "environments",
+            "serve",
+            self._name,
+            "--rules",
+            self._rules,
+        ]
         command += ["--port", str(port), "--max-sessions", str(sessions)]
         url = f"http://127.0.0.1:{port}"
 
@@ -397,7 +475,9 @@ class Kit:
                     await asyncio.sleep(0.1)
             return await use(url)
 
-        with subprocess.Popen(command, env=_variables(), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as server:
+        with subprocess.Popen(
+            command, env=_variables(), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        ) as server:
             try:
                 return asyncio.run(run())
             finally:
@@ -410,14 +490,19 @@ def interleaved(world: World, episodes: Sequence[Played]) -> list[Played]:
     At most `world.max_sessions` sessions are open at once.
     """
     at_once = world.max_sessions or max(1, len(episodes))
-    return [played for first in range(0, len(episodes), at_once) for played in _interleaved(world, episodes[first : first + at_once])]
+    return [
+        played
+        for first in range(0, len(episodes), at_once)
+        for played in _interleaved(world, episodes[first : first + at_once])
+    ]
 
 
 def _interleaved(world: World, episodes: Sequence[Played]) -> list[Played]:
     sessions = [world.create() for _ in episodes]
     try:
         again = [
-            Played(played.task, session.reset(played.task), played.actions) for played, session in zip(episodes, sessions, strict=True)
+            Played(played.task, session.reset(played.task), played.actions)
+            for played, session in zip(episodes, sessions, strict=True)
         ]
         for turn in range(max((len(played.actions) for played in episodes), default=0)):
             for played, session in zip(again, sessions, strict=True):
@@ -431,7 +516,9 @@ def _interleaved(world: World, episodes: Sequence[Played]) -> list[Played]:
 
 def different(episodes: Sequence[Played], again: Sequence[Played]) -> int | None:
     """Return the task of the first episode that differs, or None."""
-    return next((one.task for one, other in zip(episodes, again, strict=True) if one != other), None)
+    return next(
+        (one.task for one, other in zip(episodes, again, strict=True) if one != other), None
+    )
 
 
 def replay() -> None:

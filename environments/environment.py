@@ -67,7 +67,10 @@ class Environment(ABC):
         for name in [each for each in vars(cls) if not each.startswith("_")]:
             near = difflib.get_close_matches(name, MEMBERS, 1, cutoff=0.8)
             if near and name not in MEMBERS:
-                raise ContractError(f"{cls.__name__} has an attribute {name!r}, which is close to {near[0]!r}; rename it")
+                raise ContractError(
+                    f"{cls.__name__} has an attribute {name!r}, which is close to {near[0]!r}; "
+                    "rename it"
+                )
         cls.offers = cls.offers | (OPTIONAL & set(vars(cls)))
 
     @abstractmethod
@@ -210,7 +213,8 @@ class World(ABC):
         """Task indices by list name, each list in a fixed order.
 
         A subclass defines it as a class attribute or as a property. The lists "train", "validation"
-        and "test" must exist. Each world splits its tasks by some property, e.g. the goal, and no two
+        and "test" must exist. Each world splits its tasks by some property, e.g. the goal, and no
+        two
         of these lists share a value of it.
         """
 
@@ -230,7 +234,8 @@ class World(ABC):
     def scripts(self) -> Mapping[str, Script]:
         """Scripts of a few lines, by name, which a trained policy should outperform.
 
-        Every table of results shows their success. A script sees what an agent sees: it receives the
+        Every table of results shows their success. A script sees what an agent sees: it receives
+        the
         first observation, yields an action, and is sent the next observation.
         """
         return {}
@@ -319,7 +324,9 @@ class UnknownWorldError(WorldError):
         nearest: The most similar of these names. None if none is similar.
     """
 
-    def __init__(self, message: str, *, name: str = "", known: Sequence[str] = (), nearest: str | None = None) -> None:
+    def __init__(
+        self, message: str, *, name: str = "", known: Sequence[str] = (), nearest: str | None = None
+    ) -> None:
         super().__init__(message)
         self.name, self.known, self.nearest = name, tuple(known), nearest
 

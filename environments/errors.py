@@ -69,7 +69,9 @@ class WrongWorldError(EnvironmentCallError):
         expected: The world, or the rules, that the caller expects.
     """
 
-    def __init__(self, message: str, *, field: str = "", url: str = "", hosted: str = "", expected: str = "") -> None:
+    def __init__(
+        self, message: str, *, field: str = "", url: str = "", hosted: str = "", expected: str = ""
+    ) -> None:
         super().__init__(message)
         self.field, self.url, self.hosted, self.expected = field, url, hosted, expected
 

@@ -26,7 +26,9 @@ from environments.registry import entry_of, task_indices_of
 class EpisodeClient(Protocol):
     """Interface of clients that play episodes, for both protocols. See `EnvironmentClient`."""
 
-    async def start(self, index: int, *, lease_s: float = ..., deadline_s: float | None = ...) -> tuple[Any, str]: ...
+    async def start(
+        self, index: int, *, lease_s: float = ..., deadline_s: float | None = ...
+    ) -> tuple[Any, str]: ...
 
     async def step(self, session: Any, action: str, *, deadline_s: float | None = ...) -> Step: ...
 
@@ -34,11 +36,22 @@ class EpisodeClient(Protocol):
 
     async def __aenter__(self) -> Self: ...
 
-    async def __aexit__(self, kind: type[BaseException] | None, fault: BaseException | None, trace: TracebackType | None) -> None: ...
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        fault: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None: ...
 
 
 def open_client(
-    urls: Sequence[str], world: str, dialect: Dialect, *, expected: str = "", deadline_s: float = 60.0, connections: int = 256
+    urls: Sequence[str],
+    world: str,
+    dialect: Dialect,
+    *,
+    expected: str = "",
+    deadline_s: float = 60.0,
+    connections: int = 256,
 ) -> EpisodeClient:
     """Return a client of the servers of one world.
 
@@ -46,14 +59,17 @@ def open_client(
         urls: Their addresses.
         world: The world's name.
         dialect: Their protocol.
-        expected: `WorldInfo.identity` of the world, as returned by `verify_servers`. Ignored for AgentGym's
+        expected: `WorldInfo.identity` of the world, as returned by `verify_servers`. Ignored for
+            AgentGym's
             protocol.
         deadline_s: Default time limit of a call in seconds.
         connections: Most requests in flight at once.
     """
     if dialect == "agentgym":
         return AgentGymClient(urls, world, deadline_s=deadline_s, connections=connections)
-    return EnvironmentClient(urls, expected=expected, deadline_s=deadline_s, connections=connections)
+    return EnvironmentClient(
+        urls, expected=expected, deadline_s=deadline_s, connections=connections
+    )
 
 
 async def verify_servers(urls: Sequence[str], world: World) -> WorldInfo:
@@ -74,13 +90,21 @@ async def verify_servers(urls: Sequence[str], world: World) -> WorldInfo:
         async with AgentGymClient(urls, world.name) as client:
             await client.check()
         assert world.success_score is not None
-        return WorldInfo(world.name, "", world.instruction or "", {}, rules="agentgym", success_score=world.success_score)
+        return WorldInfo(
+            world.name,
+            "",
+            world.instruction or "",
+            {},
+            rules="agentgym",
+            success_score=world.success_score,
+        )
     async with EnvironmentClient(urls) as ours:
         try:
             worlds = await ours.worlds()
         except (RefusedError, ServerFailedError) as strange:
             raise WrongWorldError(
-                f"environment.dialect: a server does not use this project's protocol ({strange}). If it is AgentGym's own server, "
+                f"environment.dialect: a server does not use this project's protocol ({strange}). "
+                "If it is AgentGym's own server, "
                 "set environment.dialect: agentgym",
                 field="environment.dialect",
             ) from strange
@@ -88,11 +112,15 @@ async def verify_servers(urls: Sequence[str], world: World) -> WorldInfo:
             _check(url, each, world)
         hosted = await ours.world()
     hosted.instruction = hosted.instruction if world.instruction is None else world.instruction
-    hosted.success_score = hosted.success_score if world.success_score is None else world.success_score
+    hosted.success_score = (
+        hosted.success_score if world.success_score is None else world.success_score
+    )
     return hosted
 
 
-async def task_indices(urls: Sequence[str], world: World, tasks: TaskSelection, field: str) -> list[int]:
+async def task_indices(
+    urls: Sequence[str], world: World, tasks: TaskSelection, field: str
+) -> list[int]:
     """Return the task indices of a recipe's field.
 
     For given indices, the smallest and the largest are started once, to check that these tasks
@@ -115,7 +143,9 @@ async def task_indices(urls: Sequence[str], world: World, tasks: TaskSelection, 
             except RefusedError as unknown:
                 raise WrongWorldError(f"{field}: {unknown}", field=field) from unknown
     try:
-        given = indices(tasks) if world.dialect == "agentgym" else task_indices_of(world.name, tasks)
+        given = (
+            indices(tasks) if world.dialect == "agentgym" else task_indices_of(world.name, tasks)
+        )
     except TaskIndexError as unknown:
         raise WrongWorldError(f"{field}: {unknown}", field=field) from unknown
     async with open_client(urls, world.name, world.dialect) as client:
@@ -123,7 +153,9 @@ async def task_indices(urls: Sequence[str], world: World, tasks: TaskSelection, 
             try:
                 session, _ = await client.start(index)
             except (RefusedError, ServerFailedError) as refused:
-                raise WrongWorldError(f"{field}: task {index} cannot be started: {refused}", field=field) from refused
+                raise WrongWorldError(
+                    f"{field}: task {index} cannot be started: {refused}", field=field
+                ) from refused
             await client.close(session)
     return given
 
@@ -159,7 +191,8 @@ def check_same(file: Path, identity: str, what: str) -> None:
     begun = file.read_text(encoding="utf-8").strip()
     if begun != identity:
         raise WrongWorldError(
-            f"the {what} in {file.parent} began on {begun}, but the servers host {identity}. Start servers of the first version, or "
+            f"the {what} in {file.parent} began on {begun}, but the servers host {identity}. Start "
+            "servers of the first version, or "
             f"begin another {what} in another folder",
             hosted=identity,
             expected=begun,
@@ -167,9 +200,12 @@ def check_same(file: Path, identity: str, what: str) -> None:
 
 
 def _check(url: str, hosted: WorldInfo, world: World) -> None:
-    if world.name not in (hosted.name, hosted.entry) and (len(members(world.name)) > 1 or entry_of(world.name) != hosted.entry):
+    if world.name not in (hosted.name, hosted.entry) and (
+        len(members(world.name)) > 1 or entry_of(world.name) != hosted.entry
+    ):
         raise WrongWorldError(
-            f"{url} hosts {hosted.identity}, but environment.name is {world.name}. Start a server of {world.name} there "
+            f"{url} hosts {hosted.identity}, but environment.name is {world.name}. Start a server "
+            f"of {world.name} there "
             f"(agentgym serve {world.name}), or set AGENTGYM_ENVIRONMENT_URLS to another server",
             field="environment.name",
             url=url,
@@ -178,7 +214,8 @@ def _check(url: str, hosted: WorldInfo, world: World) -> None:
         )
     if hosted.rules != world.rules:
         raise WrongWorldError(
-            f"{url} hosts {hosted.name} under the rules {hosted.rules!r}, but environment.rules is {world.rules!r}. Start it with --rules "
+            f"{url} hosts {hosted.name} under the rules {hosted.rules!r}, but environment.rules is "
+            f"{world.rules!r}. Start it with --rules "
             f"{world.rules}, or set environment.rules: {hosted.rules}",
             field="environment.rules",
             url=url,

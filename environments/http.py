@@ -10,7 +10,13 @@ import time
 import aiohttp
 from yarl import URL
 
-from environments.errors import DamagedAnswerError, DeadlineExceededError, EnvironmentCallError, RefusedError, UnreachableError
+from environments.errors import (
+    DamagedAnswerError,
+    DeadlineExceededError,
+    EnvironmentCallError,
+    RefusedError,
+    UnreachableError,
+)
 from environments.protocol import DIGEST_HEADER, content_digest
 from environments.token import foreign_origins, token_here
 
@@ -28,9 +34,14 @@ class HttpClient:
                 password in a URL takes precedence.
         """
         connector = aiohttp.TCPConnector(limit=connections, keepalive_timeout=30.0)
-        self._http = aiohttp.ClientSession(connector=connector, auto_decompress=False, cookie_jar=aiohttp.DummyCookieJar())
+        self._http = aiohttp.ClientSession(
+            connector=connector, auto_decompress=False, cookie_jar=aiohttp.DummyCookieJar()
+        )
         # The name identifies this client, so that a full server can share its sessions fairly.
-        self._headers = {"content-type": "application/json", "environment-client": secrets.token_hex(8)}
+        self._headers = {
+            "content-type": "application/json",
+            "environment-client": secrets.token_hex(8),
+        }
         token = token or token_here()
         self._authorization = {"authorization": f"Bearer {token}"} if token else {}
         self._foreign = foreign_origins()
@@ -39,7 +50,9 @@ class HttpClient:
         """Close the connections."""
         await self._http.close()
 
-    async def exchange(self, method: str, url: str, deadline: float, body: bytes | None = None) -> tuple[int, bytes]:
+    async def exchange(
+        self, method: str, url: str, deadline: float, body: bytes | None = None
+    ) -> tuple[int, bytes]:
         """Send one request and return the status and body of the answer.
 
         Args:
@@ -60,10 +73,19 @@ class HttpClient:
         headers = self._headers | self._authorization if has_token else self._headers
         timeout = aiohttp.ClientTimeout(total=max(0.001, deadline - time.monotonic()))
         try:
-            async with self._http.request(method, url, data=body, timeout=timeout, headers=headers, allow_redirects=False) as response:
+            async with self._http.request(
+                method, url, data=body, timeout=timeout, headers=headers, allow_redirects=False
+            ) as response:
                 content, digest = await response.read(), response.headers.get(DIGEST_HEADER)
-                if digest is not None and "sha-256=" in digest and content_digest(content) not in digest:
-                    raise DamagedAnswerError(f"{url} sent an answer that does not match its content-digest: {content[:200]!r}")
+                if (
+                    digest is not None
+                    and "sha-256=" in digest
+                    and content_digest(content) not in digest
+                ):
+                    raise DamagedAnswerError(
+                        f"{url} sent an answer that does not match its content-digest: "
+                        f"{content[:200]!r}"
+                    )
                 return response.status, content
         except (aiohttp.ConnectionTimeoutError, aiohttp.ClientConnectorError) as refused:
             raise UnreachableError(f"{url} is not reachable: {refused}", sent=False) from refused

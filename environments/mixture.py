@@ -108,16 +108,26 @@ class Mixture(World):
         self.name = name
         self.version = SEPARATOR.join(world.version for world in worlds)
         self.rules = worlds[0].rules
-        self.instruction = "\n\n".join(["The first message shows which of these worlds you are in.", *(w.instruction for w in worlds)])
+        self.instruction = "\n\n".join(
+            [
+                "The first message shows which of these worlds you are in.",
+                *(w.instruction for w in worlds),
+            ]
+        )
         scores = {world.success_score for world in worlds}
         if len(scores) > 1:
-            raise WorldError(f"{self.name} cannot be mixed: its worlds have different success scores ({sorted(scores)})")
+            raise WorldError(
+                f"{self.name} cannot be mixed: its worlds have different success scores "
+                f"({sorted(scores)})"
+            )
         self.success_score = scores.pop()
         ranges = [world.reward_range for world in worlds]
         self.reward_range = (min(low for low, _ in ranges), max(high for _, high in ranges))
         self.blocking = any(world.blocking or world.awaited for world in worlds)
         self.oracle_recovers = all(world.oracle_recovers for world in worlds)
-        self.max_sessions = min((world.max_sessions for world in worlds if world.max_sessions is not None), default=None)
+        self.max_sessions = min(
+            (world.max_sessions for world in worlds if world.max_sessions is not None), default=None
+        )
 
     @property
     def lists(self) -> dict[str, tuple[int, ...]]:
@@ -150,12 +160,17 @@ class Mixture(World):
             KeyError: A world has no such list.
         """
         named = weighted_lists(self.name, name)
-        lists = [(world.tasks(each), weight) for world, (each, weight) in zip(self._worlds, named, strict=True)]
+        lists = [
+            (world.tasks(each), weight)
+            for world, (each, weight) in zip(self._worlds, named, strict=True)
+        ]
         smallest = min(len(tasks) / weight for tasks, weight in lists)
         placed = []
         for number, (tasks, weight) in enumerate(lists):
             share = min(len(tasks), max(1, round(smallest * weight)))
-            placed += [((k + 0.5) / share, number, tasks[k * len(tasks) // share]) for k in range(share)]
+            placed += [
+                ((k + 0.5) / share, number, tasks[k * len(tasks) // share]) for k in range(share)
+            ]
         return tuple(index * len(self._worlds) + number for _, number, index in sorted(placed))
 
     def tag(self, index: int) -> str:

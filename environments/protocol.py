@@ -21,8 +21,16 @@ MAX_LEASE_S = 86_400.0
 MAX_ITEMS = 10_000
 MAX_ACTION_CHARACTERS = 2**20
 
-SessionId = Annotated[str, msgspec.Meta(max_length=128, description="What `create` answered; its content has no meaning.")]
-Key = Annotated[str, msgspec.Meta(max_length=128, description="Chosen by the client at random. The reply repeats it.")]
+SessionId = Annotated[
+    str,
+    msgspec.Meta(max_length=128, description="What `create` answered; its content has no meaning."),
+]
+Key = Annotated[
+    str,
+    msgspec.Meta(
+        max_length=128, description="Chosen by the client at random. The reply repeats it."
+    ),
+]
 Action = Annotated[str, msgspec.Meta(max_length=MAX_ACTION_CHARACTERS)]
 Int64 = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
 """Any integer in a message. No larger integer is a valid id or index."""
@@ -37,7 +45,14 @@ class CreateItem(msgspec.Struct, forbid_unknown_fields=True):
 
     index: TaskIndex | None = None
     lease_s: (
-        Annotated[float, msgspec.Meta(ge=MIN_LEASE_S, le=MAX_LEASE_S, description="Seconds that the session outlives its last request.")]
+        Annotated[
+            float,
+            msgspec.Meta(
+                ge=MIN_LEASE_S,
+                le=MAX_LEASE_S,
+                description="Seconds that the session outlives its last request.",
+            ),
+        ]
         | None
     ) = None
     key: Key | None = None
@@ -60,7 +75,12 @@ class StepItem(msgspec.Struct, forbid_unknown_fields=True):
     """
 
     session: SessionId
-    turn: Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1, description="0 for the first action of the episode, then 1, 2, ...")]
+    turn: Annotated[
+        int,
+        msgspec.Meta(
+            ge=0, le=2**63 - 1, description="0 for the first action of the episode, then 1, 2, ..."
+        ),
+    ]
     action: Action
 
 
@@ -133,7 +153,9 @@ class Reply(msgspec.Struct, omit_defaults=True):
         """
         if isinstance(item, CreateItem):
             return self.key == item.key
-        return self.session == getattr(item, "session", None) and (not isinstance(item, StepItem) or self.turn == item.turn)
+        return self.session == getattr(item, "session", None) and (
+            not isinstance(item, StepItem) or self.turn == item.turn
+        )
 
 
 class Replies(msgspec.Struct, omit_defaults=True):

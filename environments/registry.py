@@ -15,7 +15,13 @@ from configs.mixture import members, weighted_lists
 from configs.plugins import nearest, plugin_names, plugin_targets
 from configs.rules import Rules
 from configs.task_selection import goal_of, indices
-from environments.environment import ContractError, TaskIndexError, UnknownWorldError, World, WorldError
+from environments.environment import (
+    ContractError,
+    TaskIndexError,
+    UnknownWorldError,
+    World,
+    WorldError,
+)
 from environments.mixture import Mixture
 from environments.package import WorldPackage
 from environments.task_lists import no_such_list
@@ -53,7 +59,10 @@ def entry_of(name: str) -> str:
         found = plugin_targets(GROUP, name)
         if len(found) > 1:
             raise UnknownWorldError(
-                f"several installed packages offer a world {name!r}. Use one of these instead: {', '.join(found)}", name=name, known=found
+                f"several installed packages offer a world {name!r}. Use one of these instead: "
+                f"{', '.join(found)}",
+                name=name,
+                known=found,
             )
         entry = found[0] if found else None
     module, _, attribute = (entry or name).partition(":")
@@ -106,7 +115,9 @@ def load_world(name: str, rules: Rules = "ours") -> World:
     elif "rules" in inspect.signature(make).parameters:
         made = make(rules=rules)
     else:
-        raise WorldError(f"{name} does not support the rules {rules!r}; omit rules, or set rules: ours")
+        raise WorldError(
+            f"{name} does not support the rules {rules!r}; omit rules, or set rules: ours"
+        )
     if not isinstance(made, World):
         raise ContractError(f"{name} is not a subclass of environments.environment.World")
     if missing := sorted({"name", "version", "instruction"} - set(dir(made))):
@@ -167,7 +178,8 @@ def _index_of_goal(item: str, find: Callable[[str], int]) -> int:
     if goal is None:
         raise TaskIndexError(
             f"{item!r} does not name its goal, and AgentGym's servers number goals differently. "
-            f"Add the goal, e.g. '{item}: dark oak sign', or give the file of trajectories or our index"
+            f"Add the goal, e.g. '{item}: dark oak sign', or give the file of trajectories or our "
+            "index"
         )
     return find(goal)
 
@@ -183,7 +195,8 @@ def image_of(name: str) -> str:
     images = {_package(member).image for member in members(name)} - {"light"}
     if len(images) > 1:
         raise WorldError(
-            f"no container image serves all of {name} ({', '.join(sorted(images))}); set an image, or serve it by a local process"
+            f"no container image serves all of {name} ({', '.join(sorted(images))}); set an image, "
+            "or serve it by a local process"
         )
     return images.pop() if images else "light"
 

@@ -64,17 +64,25 @@ class RequestBatcher:
             self._going.add(task)
             task.add_done_callback(self._going.discard)
 
-    async def _exchange(self, operation: str, waiting: list[tuple[msgspec.Struct, float, asyncio.Future[Reply]]]) -> None:
+    async def _exchange(
+        self, operation: str, waiting: list[tuple[msgspec.Struct, float, asyncio.Future[Reply]]]
+    ) -> None:
         # The others were cancelled before the request was sent.
         asked = [each for each in waiting if not each[2].done()]
         if not asked:
             return
         try:
-            replies = await self._send(operation, [item for item, _, _ in asked], max(deadline for _, deadline, _ in asked))
+            replies = await self._send(
+                operation, [item for item, _, _ in asked], max(deadline for _, deadline, _ in asked)
+            )
         except Exception as fault:  # noqa: BLE001 - any error must reach the waiting calls
             for _, _, answer in asked:
                 if not answer.done():
-                    answer.set_exception(type(fault)(*fault.args) if isinstance(fault, EnvironmentCallError) else fault)
+                    answer.set_exception(
+                        type(fault)(*fault.args)
+                        if isinstance(fault, EnvironmentCallError)
+                        else fault
+                    )
             return
         for (_, _, answer), reply in zip(asked, replies, strict=True):
             if not answer.done():

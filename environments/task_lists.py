@@ -20,7 +20,15 @@ class UnknownTaskListError(KeyError):
         nearest: The most similar of these names. None if none is similar.
     """
 
-    def __init__(self, message: str, *, world: str = "", name: str = "", known: Iterable[str] = (), nearest: str | None = None) -> None:
+    def __init__(
+        self,
+        message: str,
+        *,
+        world: str = "",
+        name: str = "",
+        known: Iterable[str] = (),
+        nearest: str | None = None,
+    ) -> None:
         super().__init__(message)
         self.world, self.name, self.known, self.nearest = world, name, tuple(known), nearest
 

@@ -22,6 +22,10 @@ def _table(name: str) -> str:
     described = task_lists_of(name) or dict.fromkeys(world.lists, "")
     rows = [(each, str(len(world.tasks(each))), what) for each, what in described.items()]
     widths = [max(len(row[column]) for row in rows) for column in (0, 1)]
-    lines = [f"{each:<{widths[0]}}  {size:>{widths[1]}}  {what}".rstrip() for each, size, what in rows]
-    header = f"Task lists of {world.name} ({world.version})" + (f"; its tasks are {world.stand_in}:" if world.stand_in else ":")
+    lines = [
+        f"{each:<{widths[0]}}  {size:>{widths[1]}}  {what}".rstrip() for each, size, what in rows
+    ]
+    header = f"Task lists of {world.name} ({world.version})" + (
+        f"; its tasks are {world.stand_in}:" if world.stand_in else ":"
+    )
     return "\n".join([header, *lines]) + "\n"

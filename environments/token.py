@@ -58,4 +58,6 @@ def is_loopback(host: str) -> bool:
         OSError: There is no such host.
     """
     found = socket.getaddrinfo(host or "0.0.0.0", None, type=socket.SOCK_STREAM)
-    return all(ipaddress.ip_address(str(address[0]).partition("%")[0]).is_loopback for *_, address in found)
+    return all(
+        ipaddress.ip_address(str(address[0]).partition("%")[0]).is_loopback for *_, address in found
+    )

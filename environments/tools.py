@@ -41,8 +41,19 @@ class Tool(msgspec.Struct, frozen=True, omit_defaults=True):
     @property
     def schema(self) -> dict[str, Any]:
         """The tool in the form of OpenAI's chat protocol, which chat templates take."""
-        properties = {"type": "object", "properties": self.parameters, "required": list(self.parameters)}
-        return {"type": "function", "function": {"name": self.name, "description": self.description, "parameters": properties}}
+        properties = {
+            "type": "object",
+            "properties": self.parameters,
+            "required": list(self.parameters),
+        }
+        return {
+            "type": "function",
+            "function": {
+                "name": self.name,
+                "description": self.description,
+                "parameters": properties,
+            },
+        }
 
     def action_of(self, arguments: Mapping[str, Any]) -> str:
         """Return the action text of a call.
@@ -54,7 +65,10 @@ class Tool(msgspec.Struct, frozen=True, omit_defaults=True):
             return json.dumps({"name": self.name, "arguments": dict(arguments)}, ensure_ascii=False)
         if set(arguments) != set(self.parameters):
             given = ", ".join(arguments) or "none"
-            raise ToolCallError(f"{self.name} takes the arguments {', '.join(self.parameters) or 'none'}, but the call has {given}.")
+            raise ToolCallError(
+                f"{self.name} takes the arguments {', '.join(self.parameters) or 'none'}, but the "
+                f"call has {given}."
+            )
         texts = {name: self._text(name, value) for name, value in arguments.items()}
         return _FIELD.sub(lambda field: texts[field[1]], self.action)
 
@@ -64,7 +78,9 @@ class Tool(msgspec.Struct, frozen=True, omit_defaults=True):
             return None
         pieces = _FIELD.split(self.action)  # text, name, text, name, ..., text
         pattern = "".join(
-            f"(?P<{piece}>{_PATTERNS.get(self.parameters[piece]['type'], '.*?')})" if place % 2 else re.escape(piece)
+            f"(?P<{piece}>{_PATTERNS.get(self.parameters[piece]['type'], '.*?')})"
+            if place % 2
+            else re.escape(piece)
             for place, piece in enumerate(pieces)
         )
         if (found := re.fullmatch(pattern, action, re.DOTALL)) is None:
@@ -90,17 +106,28 @@ class Tool(msgspec.Struct, frozen=True, omit_defaults=True):
             case "array", list() if all(isinstance(each, str) for each in value):
                 value = _SEPARATOR.join(value)
             case kind, _:
-                raise ToolCallError(f"{name} of {self.name} must be of type {kind}, not {json.dumps(value)[:100]}.")
+                raise ToolCallError(
+                    f"{name} of {self.name} must be of type {kind}, not {json.dumps(value)[:100]}."
+                )
         if value not in schema.get("enum", (value,)):
-            raise ToolCallError(f"{name} of {self.name} must be one of {', '.join(map(str, schema['enum']))}.")
+            raise ToolCallError(
+                f"{name} of {self.name} must be one of {', '.join(map(str, schema['enum']))}."
+            )
         return str(value)
 
     def _value(self, name: str, text: str) -> Any:
         kind = self.parameters[name]["type"]
-        return int(text) if kind == "integer" else text.split(_SEPARATOR) if kind == "array" else text
+        return (
+            int(text) if kind == "integer" else text.split(_SEPARATOR) if kind == "array" else text
+        )
 
 
-ANY_ACTION = Tool("act", "Perform one action.", {"action": {"type": "string", "description": "The text of the action."}}, "{action}")
+ANY_ACTION = Tool(
+    "act",
+    "Perform one action.",
+    {"action": {"type": "string", "description": "The text of the action."}},
+    "{action}",
+)
 """The tool of a world that declares none."""
 
 
@@ -128,7 +155,10 @@ def call_of(tools: Sequence[Tool], action: str) -> tuple[str, dict[str, Any]]:
     for tool in tools:
         if (arguments := tool.arguments_of(action)) is not None:
             return tool.name, arguments
-    raise ToolCallError(f"no tool performs the action {action[:100]!r}. The tools are {', '.join(tool.name for tool in tools)}.")
+    raise ToolCallError(
+        f"no tool performs the action {action[:100]!r}. The tools are "
+        f"{', '.join(tool.name for tool in tools)}."
+    )
 
 
 def action_of(tools: Sequence[Tool], name: str, arguments: object) -> str:
@@ -142,4 +172,6 @@ def action_of(tools: Sequence[Tool], name: str, arguments: object) -> str:
             if not isinstance(arguments, dict):
                 raise ToolCallError(f"the arguments of {name} must be an object.")
             return tool.action_of(arguments)
-    raise ToolCallError(f"there is no tool {name[:50]!r}. The tools are {', '.join(tool.name for tool in tools)}.")
+    raise ToolCallError(
+        f"there is no tool {name[:50]!r}. The tools are {', '.join(tool.name for tool in tools)}."
+    )

@@ -90,7 +90,9 @@ class Guessing(World):
 def main() -> None:
     """Let the expert play under two turn limits, and print its success."""
     n_tasks = int(sys.argv[1]) if len(sys.argv) > 1 else 50
-    expert = evaluate("own_world:Guessing", "oracle", tasks="test", horizons=[5, 10], n_tasks=n_tasks)
+    expert = evaluate(
+        "own_world:Guessing", "oracle", tasks="test", horizons=[5, 10], n_tasks=n_tasks
+    )
     print(expert.success()[["horizon", "success", "success_low", "success_high", "turns"]])
     (_, last) = expert.cells
     print(expert.episodes(last)[["task", "n_turns", "outcome"]].head())

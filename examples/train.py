@@ -19,7 +19,9 @@ def main() -> None:
     print(run.success()[["step", "success", "success_low", "success_high"]])
     gain = run.gain
     print(f"gain {gain.value:+.3f} [{gain.low:+.3f}, {gain.high:+.3f}]")
-    print(run.metrics().filter(["rollout/success", "update/loss"]).tail())  # imitation may collect no episodes
+    print(
+        run.metrics().filter(["rollout/success", "update/loss"]).tail()
+    )  # imitation may collect no episodes
     print(f"newest checkpoint: {run.checkpoint}")
 
 

@@ -43,8 +43,12 @@ def expert_episodes(recipe: Experiment) -> CollectedEpisodes:
     chosen = random.Random(recipe.seeds.starter).sample(tasks, min(N_TASKS, len(tasks)))
     expert = Source(kind="oracle", tokenizer=recipe.policy.model, **recipe.policy.turn_format())
     fields = {"environment.rules": environment.rules}
-    fields |= {f"rollout.{name}": getattr(rollout, name) for name in ("turn_tokens", "trajectory_tokens")}
-    return collect(environment.name, expert, tasks=chosen, horizon=recipe.evaluation.horizon, overrides=fields)
+    fields |= {
+        f"rollout.{name}": getattr(rollout, name) for name in ("turn_tokens", "trajectory_tokens")
+    }
+    return collect(
+        environment.name, expert, tasks=chosen, horizon=recipe.evaluation.horizon, overrides=fields
+    )
 
 
 def main() -> None:
@@ -54,7 +58,12 @@ def main() -> None:
     recipe = load_recipe(name, changes)
     print(NOTE.format(n=N_TASKS), flush=True)
     demonstrations = expert_episodes(recipe)
-    cloning = {**changes, **CLONING, "name": f"{recipe.name}-start", "algorithm.trajectories": str(demonstrations.folder)}
+    cloning = {
+        **changes,
+        **CLONING,
+        "name": f"{recipe.name}-start",
+        "algorithm.trajectories": str(demonstrations.folder),
+    }
     cloned = train(name, cloning)
     trained = train(name, changes | {"policy.model": str(cloned.checkpoint)})
     print(cloned.success()[["step", "success", "success_low", "success_high"]])

@@ -18,7 +18,9 @@ from tasks.training.local_trainer import default_processes
 
 
 @contextmanager
-def accelerators_held(infrastructure: InfraSettings, run: str, say: Callable[[str], object]) -> Iterator[None]:
+def accelerators_held(
+    infrastructure: InfraSettings, run: str, say: Callable[[str], object]
+) -> Iterator[None]:
     """Hold as many accelerators as the run uses for the duration of the block.
 
     A run with its own private Prefect server does not wait. On a Ray cluster, Ray does the waiting.
@@ -28,7 +30,10 @@ def accelerators_held(infrastructure: InfraSettings, run: str, say: Callable[[st
         run: The run's name, shown to runs that wait for it.
         say: Called with a line that says which runs this one waits for.
     """
-    alone = addresses(infrastructure.runs.absolute()) is None and prefect_server() in ("", OWN_SERVER)
+    alone = addresses(infrastructure.runs.absolute()) is None and prefect_server() in (
+        "",
+        OWN_SERVER,
+    )
     if infrastructure.ray_address is not None or alone:
         yield
         return
@@ -39,5 +44,11 @@ def accelerators_held(infrastructure: InfraSettings, run: str, say: Callable[[st
     def waiting(holders: str) -> None:
         say(f"waiting for {wanted} of {there.number} accelerators, in use by {holders}")
 
-    with hold_accelerators(infrastructure.runs.absolute(), wanted, there.number, f"{run} (process {os.getpid()})", waiting):
+    with hold_accelerators(
+        infrastructure.runs.absolute(),
+        wanted,
+        there.number,
+        f"{run} (process {os.getpid()})",
+        waiting,
+    ):
         yield

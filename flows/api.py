@@ -58,7 +58,9 @@ Result = TypeVar("Result")
 SCRIPTED = ("oracle", "random", "nearest-neighbour")
 
 
-def train(recipe: str | Path = "quickstart", overrides: Mapping[str, Any] | None = None) -> TrainingRun:
+def train(
+    recipe: str | Path = "quickstart", overrides: Mapping[str, Any] | None = None
+) -> TrainingRun:
     """Train an agent by a recipe and evaluate it on held-out tasks.
 
     Args:
@@ -117,7 +119,9 @@ def evaluate(
     lists = (tasks,) if isinstance(tasks, str) else tasks
     given |= {"tasks": lists, "horizons": horizons, "temperatures": temperatures}
     grid = evaluation_request(given, trained_recipe(given["source"]))
-    other = against.folder if isinstance(against, Evaluation) else Path(against) if against else None
+    other = (
+        against.folder if isinstance(against, Evaluation) else Path(against) if against else None
+    )
 
     def run() -> Evaluation:
         from flows.evaluate import evaluate as flow
@@ -158,7 +162,14 @@ def collect(
     return _run(run)
 
 
-def _given(world: str, policy: Policy, samples: int, n_tasks: int | None, seed: int, overrides: Mapping[str, Any] | None) -> dict[str, Any]:
+def _given(
+    world: str,
+    policy: Policy,
+    samples: int,
+    n_tasks: int | None,
+    seed: int,
+    overrides: Mapping[str, Any] | None,
+) -> dict[str, Any]:
     """Return the fields that collections and evaluations share."""
     if isinstance(policy, Source):
         source = policy.model_dump(exclude_unset=True)
@@ -166,7 +177,9 @@ def _given(world: str, policy: Policy, samples: int, n_tasks: int | None, seed: 
         source = {"kind": policy}
     else:
         source = {"kind": "model", "model": str(policy)}
-    return request_fields(world, source, overrides or {}, samples=samples, n_tasks=n_tasks, seed=seed)
+    return request_fields(
+        world, source, overrides or {}, samples=samples, n_tasks=n_tasks, seed=seed
+    )
 
 
 _opening = threading.Lock()
@@ -221,4 +234,6 @@ def _in_thread(flow: Callable[[], Result]) -> Result:
         except KeyboardInterrupt:
             if future.done():
                 raise
-            ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread.ident or 0), ctypes.py_object(KeyboardInterrupt))
+            ctypes.pythonapi.PyThreadState_SetAsyncExc(
+                ctypes.c_ulong(thread.ident or 0), ctypes.py_object(KeyboardInterrupt)
+            )

@@ -51,7 +51,9 @@ TEMPERATURES = (1.0, 0.0)
     on_running=[note_flow_run],
     flow_run_name=named_by(lambda given: f"{given.get('recipe', 'quickstart')}, before and after"),
 )
-def before_after(recipe: Recipe = "quickstart", overrides: Overrides = None, n_seeds: PositiveInt = 1) -> BeforeAfterResult:
+def before_after(
+    recipe: Recipe = "quickstart", overrides: Overrides = None, n_seeds: PositiveInt = 1
+) -> BeforeAfterResult:
     """Train under the seeds 0, 1, ... and evaluate three policies on the final tasks.
 
     These are the policy before RL, after RL, and after more behaviour cloning. Finished runs are
@@ -60,12 +62,18 @@ def before_after(recipe: Recipe = "quickstart", overrides: Overrides = None, n_s
     infrastructure = infra_settings()
     found, experiment = [], fit_experiment(load_recipe(recipe, overrides))
     for seed in range(n_seeds):
-        seeded = {f"seeds.{part}": seed for part in ("training", "evaluation", "starter")} if n_seeds > 1 else {}
+        seeded = (
+            {f"seeds.{part}": seed for part in ("training", "evaluation", "starter")}
+            if n_seeds > 1
+            else {}
+        )
         fields = {**(overrides or {}), **seeded}
         experiment = fit_experiment(load_recipe(recipe, fields))
         if finished_run(infrastructure, experiment) is None:
             scaling_inter(recipe, overrides=fields)
-        found.append(measured(experiment, RunFolder(infrastructure.runs, experiment), infrastructure))
+        found.append(
+            measured(experiment, RunFolder(infrastructure.runs, experiment), infrastructure)
+        )
     baselines = scripted(experiment, infrastructure)
     table = before_after_table(found, baselines)
     seeds = f"{n_seeds}-seeds" if n_seeds > 1 else f"seed-{experiment.seeds.training}"
@@ -79,10 +87,16 @@ def before_after(recipe: Recipe = "quickstart", overrides: Overrides = None, n_s
 
 def measured(experiment: Experiment, run: RunFolder, infrastructure: InfraSettings) -> BeforeAfter:
     """Evaluate the three policies of one seed on the final tasks."""
-    end = results(experiment, str(run.checkpoint(max(steps_in(run.path / "checkpoints")))), infrastructure)
+    end = results(
+        experiment, str(run.checkpoint(max(steps_in(run.path / "checkpoints")))), infrastructure
+    )
     if experiment.policy.model != "starter":
         return BeforeAfter(results(experiment, experiment.policy.model, infrastructure), end, None)
-    starters, world, seed = infrastructure.runs.absolute() / "starter", experiment.environment.name, experiment.seeds.starter
+    starters, world, seed = (
+        infrastructure.runs.absolute() / "starter",
+        experiment.environment.name,
+        experiment.seeds.starter,
+    )
     start = starter_policy(experiment.policy, world, seed, starters, lambda _: None)
     made = find_starter_policy(experiment.policy, world, seed, starters)
     assert made is not None
@@ -91,9 +105,15 @@ def measured(experiment: Experiment, run: RunFolder, infrastructure: InfraSettin
     # More tokens need more demonstrations: the longer behaviour cloning must not repeat the same
     # ones.
     unseen = max(starter.demonstrations, -(-made.demonstrations * tokens // made.tokens))
-    more = starter.model_copy(update={"tokens": tokens, "demonstrations": unseen, "stop_at_exact_match": None})
-    longer = starter_policy(policy.model_copy(update={"starter": more}), world, seed, starters, lambda _: None)
-    return BeforeAfter(results(experiment, start, infrastructure), end, results(experiment, longer, infrastructure))
+    more = starter.model_copy(
+        update={"tokens": tokens, "demonstrations": unseen, "stop_at_exact_match": None}
+    )
+    longer = starter_policy(
+        policy.model_copy(update={"starter": more}), world, seed, starters, lambda _: None
+    )
+    return BeforeAfter(
+        results(experiment, start, infrastructure), end, results(experiment, longer, infrastructure)
+    )
 
 
 def training_seconds(run: RunFolder) -> float:
@@ -105,7 +125,9 @@ def training_seconds(run: RunFolder) -> float:
     return sum(metrics.get(part, 0.0) for metrics in run.metrics().values() for part in parts)
 
 
-def results(experiment: Experiment, policy: str, infrastructure: InfraSettings) -> dict[str, EvaluationResult]:
+def results(
+    experiment: Experiment, policy: str, infrastructure: InfraSettings
+) -> dict[str, EvaluationResult]:
     """Evaluate a policy on the final tasks at each temperature, in the format it was trained in."""
     grid = grid_of_run(experiment, policy, tasks=final_tasks(experiment), temperatures=TEMPERATURES)
     run = RunFolder(infrastructure.runs, experiment).path.name
@@ -113,14 +135,25 @@ def results(experiment: Experiment, policy: str, infrastructure: InfraSettings) 
     return evaluate(grid, folder).cells
 
 
-def scripted(experiment: Experiment, infrastructure: InfraSettings) -> dict[str, dict[str, EvaluationResult]]:
+def scripted(
+    experiment: Experiment, infrastructure: InfraSettings
+) -> dict[str, dict[str, EvaluationResult]]:
     """Return the results of scripted policies on the final tasks that are named lists.
 
     Tasks given by indices have none.
     """
     world, evaluation = experiment.environment, experiment.evaluation
-    lists = {name: load_world(world.name, world.rules).tasks(name) for name in final_tasks(experiment) if isinstance(name, str)}
-    return {name: scripted_results(world, tasks[: evaluation.n_tasks], evaluation.horizon, infrastructure) for name, tasks in lists.items()}
+    lists = {
+        name: load_world(world.name, world.rules).tasks(name)
+        for name in final_tasks(experiment)
+        if isinstance(name, str)
+    }
+    return {
+        name: scripted_results(
+            world, tasks[: evaluation.n_tasks], evaluation.horizon, infrastructure
+        )
+        for name, tasks in lists.items()
+    }
 
 
 def final_tasks(experiment: Experiment) -> tuple[TaskSelection, ...]:

@@ -33,14 +33,22 @@ def check_experiment(experiment: Experiment, infrastructure: InfraSettings) -> N
         raise RecipeError(str(problem)) from None
     policy, world = experiment.policy, experiment.environment
     check_world("environment.name", world.name)
-    lists: dict[str, TaskSelection] = {"environment.train_tasks": world.train_tasks, "evaluation.tasks": experiment.evaluation.tasks}
-    lists |= {f"evaluation.final_tasks ({name})": name for name in experiment.evaluation.final_tasks}
+    lists: dict[str, TaskSelection] = {
+        "environment.train_tasks": world.train_tasks,
+        "evaluation.tasks": experiment.evaluation.tasks,
+    }
+    lists |= {
+        f"evaluation.final_tasks ({name})": name for name in experiment.evaluation.final_tasks
+    }
     if policy.model == "starter":
         lists["policy.starter.tasks"] = policy.starter.tasks
     else:
         check_policy("policy.model", policy.model)
     algorithm = experiment.algorithm
-    if isinstance(algorithm, PolicyGradient) and (teacher := algorithm.reference_model()) is not None:
+    if (
+        isinstance(algorithm, PolicyGradient)
+        and (teacher := algorithm.reference_model()) is not None
+    ):
         check_policy("algorithm.teacher", teacher)
     check_task_lists(world.name, lists, infrastructure)
     fit_experiment(experiment)
@@ -59,11 +67,16 @@ def check_engine_sleep(experiment: Experiment, infrastructure: InfraSettings) ->
     rollout = experiment.rollout
     if rollout.max_off_policy_steps:
         raise RecipeError(
-            f"rollout.max_off_policy_steps: {rollout.max_off_policy_steps} keeps episodes running during the update, while "
-            "AGENTGYM_ENGINE_SLEEP=true makes the engine sleep; set it to 0, or unset AGENTGYM_ENGINE_SLEEP"
+            f"rollout.max_off_policy_steps: {rollout.max_off_policy_steps} keeps episodes running "
+            "during the update, while "
+            "AGENTGYM_ENGINE_SLEEP=true makes the engine sleep; set it to 0, or unset "
+            "AGENTGYM_ENGINE_SLEEP"
         )
     if rollout.engine != "vllm":
-        raise RecipeError(f"rollout.engine: {rollout.engine} has no sleep mode; set it to vllm, or unset AGENTGYM_ENGINE_SLEEP")
+        raise RecipeError(
+            f"rollout.engine: {rollout.engine} has no sleep mode; set it to vllm, or unset "
+            "AGENTGYM_ENGINE_SLEEP"
+        )
 
 
 def check_study(study: Study, infrastructure: InfraSettings) -> None:
@@ -91,7 +104,9 @@ def check_world(field: str, world: str) -> None:
         raise RecipeError(f"{field}: {unknown}") from None
 
 
-def check_task_lists(world: str, lists: dict[str, TaskSelection], infrastructure: InfraSettings) -> None:
+def check_task_lists(
+    world: str, lists: dict[str, TaskSelection], infrastructure: InfraSettings
+) -> None:
     """Check that task lists exist in the world's package.
 
     A world that is served elsewhere is not checked here; its servers are asked later.
@@ -117,7 +132,9 @@ def check_task_lists(world: str, lists: dict[str, TaskSelection], infrastructure
         try:
             check_task_list(world, name)
         except KeyError as problem:
-            raise RecipeError(f"{field}: {problem.args[0]}. `agentgym tasks {world}` says what each holds.") from None
+            raise RecipeError(
+                f"{field}: {problem.args[0]}. `agentgym tasks {world}` says what each holds."
+            ) from None
 
 
 def check_policy(field: str, model: str) -> None:

@@ -79,11 +79,19 @@ def _view(words: list[str]) -> None:
 
 COMMANDS = {
     "train": Command("train an agent by a recipe and evaluate it", _flow("train")),
-    "evaluate": Command("evaluate a checkpoint, model, endpoint or scripted policy", _flow("evaluate")),
-    "study": Command("train the arms of a study under several seeds and compare them", _flow("study")),
+    "evaluate": Command(
+        "evaluate a checkpoint, model, endpoint or scripted policy", _flow("evaluate")
+    ),
+    "study": Command(
+        "train the arms of a study under several seeds and compare them", _flow("study")
+    ),
     "collect": Command("collect trajectories of any policy as parquet", _flow("collect")),
-    "nightly": Command("train tonight's challenger and compare it with the champion", _flow("nightly")),
-    "before-after": Command("compare the policies before and after training", _flow("before_after")),
+    "nightly": Command(
+        "train tonight's challenger and compare it with the champion", _flow("nightly")
+    ),
+    "before-after": Command(
+        "compare the policies before and after training", _flow("before_after")
+    ),
     "plan": Command("estimate turns, tokens, memory and time of a recipe", _flow("plan")),
     "view": Command("serve the viewer of runs and trajectories", _view),
     "worlds": Command("print the names of the worlds", _environments("worlds")),
@@ -109,8 +117,12 @@ def main(words: Sequence[str] | None = None) -> int | None:
         epilog=f"commands:\n{_table()}\n\n{EXAMPLES}",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--version", action="version", version=f"{PROG} {version('agentgym-pipeline')}")
-    parser.add_argument("command", choices=COMMANDS, metavar="COMMAND", help="one of the commands below")
+    parser.add_argument(
+        "--version", action="version", version=f"{PROG} {version('agentgym-pipeline')}"
+    )
+    parser.add_argument(
+        "command", choices=COMMANDS, metavar="COMMAND", help="one of the commands below"
+    )
     name = parser.parse_args(given[:1]).command
     _search_current_folder()
     return COMMANDS[name].main(given[1:])
@@ -135,4 +147,6 @@ def _search_current_folder() -> None:
 
 def _table() -> str:
     width = max(map(len, COMMANDS))
-    return "\n".join(f"  {name.ljust(width)}  {command.summary}" for name, command in COMMANDS.items())
+    return "\n".join(
+        f"  {name.ljust(width)}  {command.summary}" for name, command in COMMANDS.items()
+    )

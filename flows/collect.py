@@ -49,11 +49,15 @@ def collect(collection: Collection, folder: Path | None = None) -> CollectedEpis
             again plays them.
     """
     infrastructure = infra_settings()
-    collection = collection.model_copy(update={"rollout": fit_source(collection.source, collection.rollout)})
+    collection = collection.model_copy(
+        update={"rollout": fit_source(collection.source, collection.rollout)}
+    )
     folder = folder or infrastructure.runs / "collected" / folder_name(collection)
     with CollectionSession(collection, infrastructure) as session:
         tally = session.collect(collection, folder)
-    create_markdown_artifact(f"{tally.summary()}\n\n`{folder}`", key="collection", description=str(folder))
+    create_markdown_artifact(
+        f"{tally.summary()}\n\n`{folder}`", key="collection", description=str(folder)
+    )
     get_run_logger().info("%s: %s", folder, tally.summary())
     print(f"{tally.summary()}\n{folder}")
     tally.check_complete(folder)

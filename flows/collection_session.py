@@ -76,7 +76,9 @@ class CollectionSession:
         try:
             world, tasks = asyncio.run(ask(self._urls, collection))
             check_same(folder / "world", world.identity, "collection")
-            requests = evaluation_plans(tasks[: collection.n_tasks], collection.samples, collection.seed)
+            requests = evaluation_plans(
+                tasks[: collection.n_tasks], collection.samples, collection.seed
+            )
             missing = sum(not writer.has(request.group, request.member) for request in requests)
             tally = Tally(len(requests), len(requests) - missing)
             if not missing:
@@ -153,7 +155,10 @@ class Tally:
             self.reasons[trajectory.reason] = self.reasons.get(trajectory.reason, 0) + 1
         self.tokens += sum(len(turn.tokens) for turn in trajectory.turns)
         note = f", {self.failed} missing" if self.failed else ""
-        self._bar.finished(f"{self.outcomes[Outcome.SUCCESS]} successes, {self._tokens_per_second():.0f} tokens/s{note}")
+        self._bar.finished(
+            f"{self.outcomes[Outcome.SUCCESS]} successes, {self._tokens_per_second():.0f} "
+            f"tokens/s{note}"
+        )
 
     def summary(self) -> str:
         """Return a one-line summary of counts.
@@ -187,7 +192,8 @@ class Tally:
         """
         if self.failed:
             raise MissingEpisodesError(
-                f"{self.failed} episodes are missing in {folder}. Most frequent cause: {self.reason}. "
+                f"{self.failed} episodes are missing in {folder}. Most frequent cause: "
+                f"{self.reason}. "
                 "Run the same command again to play the missing episodes.",
                 self.failed,
             )
@@ -205,7 +211,9 @@ async def ask(urls: tuple[str, ...], collection: Collection) -> tuple[WorldInfo,
 def identity(played: Collection | EvaluationGrid) -> dict[str, Any]:
     """Return the fields that identify a collection: all but addresses, deadlines, concurrency."""
     plain = played.model_dump(mode="json")
-    plain["rollout"] = {name: plain["rollout"][name] for name in ("turn_tokens", "trajectory_tokens")}
+    plain["rollout"] = {
+        name: plain["rollout"][name] for name in ("turn_tokens", "trajectory_tokens")
+    }
     if plain["source"]["kind"] == "vllm":
         del plain["source"]["urls"]
     return plain

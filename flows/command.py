@@ -56,7 +56,9 @@ class Arguments(argparse.ArgumentParser):
 def set_engine_variables() -> None:
     """Set environment variables for an engine in this process. torch reads them at import."""
     os.environ.setdefault("OMP_NUM_THREADS", "1")  # an engine on a CPU steps small matrices
-    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # vLLM reports its choice of CPU memory as a warning
+    os.environ.setdefault(
+        "TORCH_CPP_LOG_LEVEL", "ERROR"
+    )  # vLLM reports its choice of CPU memory as a warning
 
 
 def recipe_parser(prog: str, description: str, examples: str, options: str = "") -> Arguments:
@@ -70,7 +72,9 @@ def recipe_parser(prog: str, description: str, examples: str, options: str = "")
     """
     usage = " ".join(filter(None, ("RECIPE", options, "[--field.path value ...]")))
     parser = Arguments(prog, usage, description, f"{examples}\n\n{NOTES}")
-    parser.add_argument("recipe", metavar="RECIPE", help=f"a YAML file, or one of: {', '.join(recipe_names())}")
+    parser.add_argument(
+        "recipe", metavar="RECIPE", help=f"a YAML file, or one of: {', '.join(recipe_names())}"
+    )
     return parser
 
 
@@ -85,7 +89,9 @@ def positive(word: str) -> int:
     return int(word)
 
 
-def parse_recipe(parser: argparse.ArgumentParser, arguments: list[str]) -> tuple[argparse.Namespace, dict[str, Any]]:
+def parse_recipe(
+    parser: argparse.ArgumentParser, arguments: list[str]
+) -> tuple[argparse.Namespace, dict[str, Any]]:
     """Parse options and overrides, and check the recipe. Exits on --help and on errors."""
     parsed, rest = parser.parse_known_args(arguments)
     try:
@@ -145,11 +151,20 @@ class LocalRecords:
             "PREFECT_CLIENT_MAX_RETRIES": "7",
             "DO_NOT_TRACK": "1",
         }
-        if services is not None and settings.mlflow_tracking_uri in (None, services.mlflow_tracking_uri):
-            defaults |= {"AGENTGYM_MLFLOW_TRACKING_URI": services.mlflow_tracking_uri, **mlflow_login(runs)}
+        if services is not None and settings.mlflow_tracking_uri in (
+            None,
+            services.mlflow_tracking_uri,
+        ):
+            defaults |= {
+                "AGENTGYM_MLFLOW_TRACKING_URI": services.mlflow_tracking_uri,
+                **mlflow_login(runs),
+            }
         theirs = os.environ.get("PREFECT_API_URL")
         if services is not None and theirs in (None, services.prefect_api_url):
-            os.environ |= {"PREFECT_API_URL": services.prefect_api_url, "PREFECT_API_AUTH_STRING": opens}
+            os.environ |= {
+                "PREFECT_API_URL": services.prefect_api_url,
+                "PREFECT_API_AUTH_STRING": opens,
+            }
             self._services = (runs, services.prefect_api_url, opens)
         elif theirs is None:
             port = free_port()
@@ -159,7 +174,9 @@ class LocalRecords:
         for name, value in defaults.items():
             os.environ.setdefault(name, value)
         if self._server is not None:
-            self._started = ThreadPoolExecutor(1).submit(start_exclusively, self._server, runs / "prefect")
+            self._started = ThreadPoolExecutor(1).submit(
+                start_exclusively, self._server, runs / "prefect"
+            )
 
     def __enter__(self) -> Self:
         """Wait until records can be written, and mark flow runs whose process was killed.
@@ -182,7 +199,12 @@ class LocalRecords:
         end_killed_flow_runs()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, fault: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        fault: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         if self._cancellation is not None:
             self._cancellation.close()
         if self._kept is not None:
@@ -214,7 +236,10 @@ def hide_prefect_tracebacks() -> None:
     """
 
     def is_wanted(record: logging.LogRecord) -> bool:
-        return record.name not in ("prefect.flow_runs", "prefect.task_runs") or record.levelno < logging.ERROR
+        return (
+            record.name not in ("prefect.flow_runs", "prefect.task_runs")
+            or record.levelno < logging.ERROR
+        )
 
     for handler in (*logging.getLogger().handlers, *logging.getLogger("prefect").handlers):
         handler.addFilter(is_wanted)
@@ -234,7 +259,9 @@ def flush_prefect_queues(seconds: float = 2.0) -> None:
         worker.drain_all(timeout=seconds)
 
 
-def run_command(records: LocalRecords, run: Callable[[], object], continues: str = "from the last checkpoint") -> None:
+def run_command(
+    records: LocalRecords, run: Callable[[], object], continues: str = "from the last checkpoint"
+) -> None:
     """Run a flow from the command line and end the process.
 
     A known error is printed as one message. Ctrl-C and SIGTERM end all started processes, with exit
@@ -249,7 +276,11 @@ def run_command(records: LocalRecords, run: Callable[[], object], continues: str
     from tasks.evaluation.benchmark import EvaluationFileError, IncompleteEvaluationError
     from tasks.inference.engine import EngineError
     from tasks.provision.errors import ProvisionError
-    from tasks.rollout.resumable_writer import CollectionBusyError, DifferentCollectionError, MissingEpisodesError
+    from tasks.rollout.resumable_writer import (
+        CollectionBusyError,
+        DifferentCollectionError,
+        MissingEpisodesError,
+    )
     from tasks.rollout.trajectory_parquet import TrajectoryFileError
     from tasks.tracking.mlflow_import import TrackingError
     from tasks.tracking.outbox import OutboxError
@@ -277,8 +308,17 @@ def run_command(records: LocalRecords, run: Callable[[], object], continues: str
         TrajectoryFileError,
     ) as problem:
         raise SystemExit(f"\n{type(problem).__name__}: {problem}") from None
-    except (EngineError, EnvironmentCallError, OSError, ProvisionError, TrackingError, TrainerFailedError) as problem:
-        raise SystemExit(f"\n{type(problem).__name__}: {problem}\nThe same command continues {continues}.") from None
+    except (
+        EngineError,
+        EnvironmentCallError,
+        OSError,
+        ProvisionError,
+        TrackingError,
+        TrainerFailedError,
+    ) as problem:
+        raise SystemExit(
+            f"\n{type(problem).__name__}: {problem}\nThe same command continues {continues}."
+        ) from None
     except KeyboardInterrupt:
         print(f"\nStopped. The same command continues {continues}.", file=sys.stderr)
         raise SystemExit(INTERRUPTED) from None

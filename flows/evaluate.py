@@ -57,7 +57,9 @@ def described(parameters: Mapping[str, Any]) -> str:
 
 
 @flow(name="evaluate", on_running=[note_flow_run], flow_run_name=named_by(described))
-def evaluate(grid: EvaluationGrid, folder: Path | None = None, against: Path | None = None) -> Evaluation:
+def evaluate(
+    grid: EvaluationGrid, folder: Path | None = None, against: Path | None = None
+) -> Evaluation:
     """Evaluate a policy, and compare it with another one if `against` is given.
 
     Args:
@@ -88,7 +90,9 @@ def evaluate(grid: EvaluationGrid, folder: Path | None = None, against: Path | N
             played = stored_episodes(episodes)
             version = played[0].policy_version if played else 0
             tags = categories_of(grid) or session.tags(cell)
-            results[name] = found_in(played, label=name, step=version, horizon=cell.horizon, tags=tags)
+            results[name] = found_in(
+                played, label=name, step=version, horizon=cell.horizon, tags=tags
+            )
             if grid.environment.rules == "agentgym" and results[name].complete:
                 agentgym += figure_rows(name, played, tags)
             write_evaluation(episodes / "evaluation.json", results[name])
@@ -107,7 +111,9 @@ def categories_of(grid: EvaluationGrid) -> dict[int, str]:
         index: name
         for name, tasks in grid.categories.items()
         if not isinstance(tasks, str)
-        for index in (indices(tasks) if world.dialect == "agentgym" else task_indices_of(world.name, tasks))
+        for index in (
+            indices(tasks) if world.dialect == "agentgym" else task_indices_of(world.name, tasks)
+        )
     }
 
 
@@ -120,26 +126,38 @@ def comparable(grid: EvaluationGrid, against: Path) -> dict[str, EvaluationResul
     """
     other, theirs = read_results(against), _world_of(against)
     ours = grid.environment.model_dump(mode="json")
-    if different := [name for name in ("name", "rules", "success_score") if theirs.get(name) != ours[name]]:
+    if different := [
+        name for name in ("name", "rules", "success_score") if theirs.get(name) != ours[name]
+    ]:
         name = different[0]
         raise EvaluationFileError(
-            f"{against} cannot be compared: its environment.{name} is {theirs.get(name)}, but {ours[name]} in this evaluation"
+            f"{against} cannot be compared: its environment.{name} is {theirs.get(name)}, but "
+            f"{ours[name]} in this evaluation"
         )
     if not set(other) & set(grid.cells()):
         raise EvaluationFileError(
-            f"{against} cannot be compared: it has {'; '.join(other)}, but this evaluation has {'; '.join(grid.cells())}"
+            f"{against} cannot be compared: it has {'; '.join(other)}, but this evaluation has "
+            f"{'; '.join(grid.cells())}"
         )
     shared = [result for name, result in other.items() if name in grid.cells()]
-    check_complete(shared, f"the comparison with {against}", f"Run the command of {against} again to play the missing episodes.")
+    check_complete(
+        shared,
+        f"the comparison with {against}",
+        f"Run the command of {against} again to play the missing episodes.",
+    )
     return other
 
 
 def _world_of(folder: Path) -> dict[str, Any]:
     try:
-        world: dict[str, Any] = json.loads((folder / "evaluation.json").read_text(encoding="utf-8"))["grid"]["environment"]
+        world: dict[str, Any] = json.loads(
+            (folder / "evaluation.json").read_text(encoding="utf-8")
+        )["grid"]["environment"]
         world.get("name")
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as problem:
-        raise EvaluationFileError(f"{folder / 'evaluation.json'} is damaged ({problem!r}). Evaluate that policy again.") from None
+        raise EvaluationFileError(
+            f"{folder / 'evaluation.json'} is damaged ({problem!r}). Evaluate that policy again."
+        ) from None
     return world
 
 
@@ -158,17 +176,27 @@ def record(
     """
     text, page = grid_tables(results, other)
     if agentgym:
-        text, page = f"{text}\n\n{aligned(HEADER, agentgym)}", f"{page}\n{markdown(HEADER, agentgym)}\n"
+        text, page = (
+            f"{text}\n\n{aligned(HEADER, agentgym)}",
+            f"{page}\n{markdown(HEADER, agentgym)}\n",
+        )
     if scripted := without_learning(grid, results, infrastructure):
         text, page = f"{text}\n\n{scripted}", f"{page}\n{scripted}\n"
     picture, title = folder / "evaluation.png", f"{grid.source.label} in {grid.environment.name}"
     draw_grid(picture, grid, results)
     (folder / "evaluation.md").write_text(page, encoding="utf-8")
-    index = {"grid": grid.model_dump(mode="json"), "cells": {name: cell_folder(name) for name in results}}
+    index = {
+        "grid": grid.model_dump(mode="json"),
+        "cells": {name: cell_folder(name) for name in results},
+    }
     replace_file(folder / "evaluation.json", json.dumps(index, indent=1))
     with open_tracker(infrastructure, "evaluations", folder) as tracker:
         note = incomplete_note(results.values())
-        tags = {"kind": "evaluation", "folder": str(folder.absolute()), "mlflow.note.content": note or "Complete."}
+        tags = {
+            "kind": "evaluation",
+            "folder": str(folder.absolute()),
+            "mlflow.note.content": note or "Complete.",
+        }
         run = tracker.start_run(title, identity(grid), tags)
         for name, cell in grid.cells().items():
             figures = {
@@ -188,7 +216,9 @@ def without_learning(grid: EvaluationGrid, results: Results, infrastructure: Inf
     """Return one sentence per list and horizon on the results of scripted policies."""
     line_of_list: dict[str, str] = {}
     for name, cell in grid.cells().items():
-        played = scripted_results(learned_in(grid), results[name].tasks, cell.horizon, infrastructure)
+        played = scripted_results(
+            learned_in(grid), results[name].tasks, cell.horizon, infrastructure
+        )
         line_of_list[name.partition(", temperature")[0]] = baseline_line(played)
     return "\n\n".join(f"{name}. {line}" for name, line in line_of_list.items() if line)
 
@@ -200,4 +230,8 @@ def learned_in(grid: EvaluationGrid) -> World:
     baseline searches them.
     """
     recipe = recipe_of(grid.source.model) if grid.source.model else None
-    return recipe.environment if recipe is not None and recipe.environment.served() == grid.environment else grid.environment
+    return (
+        recipe.environment
+        if recipe is not None and recipe.environment.served() == grid.environment
+        else grid.environment
+    )

@@ -23,4 +23,6 @@ def announce(event: Event, recipe: str, **payload: str | int | float) -> None:
 def announce_collapse(recipe: str, run: RunFolder) -> None:
     """Announce that the training of a run collapsed, if it did."""
     if (fall := run.collapse()) is not None:
-        announce("agentgym.run.collapsed", recipe, folder=str(run.path), last_good_step=fall.last_good)
+        announce(
+            "agentgym.run.collapsed", recipe, folder=str(run.path), last_good_step=fall.last_good
+        )

@@ -50,7 +50,9 @@ def show_picture(picture: Path, key: str, description: str) -> None:
     """
     data = base64.b64encode(small(picture)).decode()
     create_markdown_artifact(
-        f"![{key}](data:image/webp;base64,{data})\n\n{description}\n\nFull size: `{picture}`", key=key, description=description
+        f"![{key}](data:image/webp;base64,{data})\n\n{description}\n\nFull size: `{picture}`",
+        key=key,
+        description=description,
     )
 
 
@@ -63,7 +65,9 @@ def small(picture: Path) -> bytes:
 
     with Image.open(picture) as drawn:
         halved = drawn.convert("RGB").reduce(2)
-    few = halved.quantize(16, Image.Quantize.MAXCOVERAGE, kmeans=1, dither=Image.Dither.NONE).convert("RGB")
+    few = halved.quantize(
+        16, Image.Quantize.MAXCOVERAGE, kmeans=1, dither=Image.Dither.NONE
+    ).convert("RGB")
     packed = io.BytesIO()
     few.save(packed, "WEBP", lossless=True, quality=100, method=6)
     return packed.getvalue()
@@ -83,7 +87,12 @@ def link_to_mlflow(tracker: Tracker, run: str, runs: Path, log: Callable[[str], 
         return
     link = run_link(infra_settings().mlflow_page_url or uri, tracker.experiment_id, mlflow_id)
     log(f"MLflow: {link}")
-    create_link_artifact(link=link, link_text="The run in MLflow", key="mlflow", description=f"Metrics, traces and checkpoints: {link}")
+    create_link_artifact(
+        link=link,
+        link_text="The run in MLflow",
+        key="mlflow",
+        description=f"Metrics, traces and checkpoints: {link}",
+    )
 
 
 def tag_flow_run(*tags: str) -> None:
@@ -94,7 +103,10 @@ def tag_flow_run(*tags: str) -> None:
     context = FlowRunContext.get()
     if context is None or context.flow_run is None:
         return
-    with suppress(Exception), get_client(sync_client=True) as client:  # missing tags must not fail a run
+    with (
+        suppress(Exception),
+        get_client(sync_client=True) as client,
+    ):  # missing tags must not fail a run
         client.update_flow_run(context.flow_run.id, tags={*context.flow_run.tags, *tags})
 
 
@@ -124,7 +136,10 @@ def link_to_viewer(folder: Path, runs: Path, log: Callable[[str], object]) -> No
     if context is not None and context.flow_run is not None:
         # The services' address may change, so the viewer looks it up on each request.
         page = flow_run_link(runs) if addresses(runs) is None else None
-        (folder / "prefect.json").write_text(json.dumps({"flow_run": str(context.flow_run.id), "page": page}) + "\n", encoding="utf-8")
+        (folder / "prefect.json").write_text(
+            json.dumps({"flow_run": str(context.flow_run.id), "page": page}) + "\n",
+            encoding="utf-8",
+        )
     show_viewer_link(folder, runs, log)
 
 
@@ -132,7 +147,12 @@ def show_viewer_link(folder: Path, runs: Path, log: Callable[[str], object]) -> 
     """Link the flow run's page to a run in the viewer, if the viewer is up."""
     if (link := viewer_link(folder, runs)) is not None:
         log(f"Viewer: {link}")
-        create_link_artifact(link=link, link_text="The run in the viewer", key="viewer", description=f"Trajectories and curves: {link}")
+        create_link_artifact(
+            link=link,
+            link_text="The run in the viewer",
+            key="viewer",
+            description=f"Trajectories and curves: {link}",
+        )
 
 
 def viewer_link(folder: Path, runs: Path) -> str | None:
@@ -148,8 +168,10 @@ def description_tags(experiment: Experiment, folder: Path, runs: Path) -> dict[s
     world, evaluation = experiment.environment, experiment.evaluation
     lines = [
         links_line(folder.name, page, viewer),  # first, because MLflow collapses the rest
-        f"**{experiment.algorithm.name}** in **{world.name}**: trains on `{selection_name(world.train_tasks)}` in "
-        f"{experiment.algorithm.steps} steps with the horizon schedule `{experiment.curriculum.kind}`. Evaluated on "
+        f"**{experiment.algorithm.name}** in **{world.name}**: trains on "
+        f"`{selection_name(world.train_tasks)}` in "
+        f"{experiment.algorithm.steps} steps with the horizon schedule "
+        f"`{experiment.curriculum.kind}`. Evaluated on "
         f"`{selection_name(evaluation.tasks)}`.",
         f"Policy: `{experiment.policy.model}`. Folder: `{folder}`. "
         f"To continue the run, start a run with the recipe `{folder / 'recipe.yaml'}`.",

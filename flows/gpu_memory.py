@@ -26,7 +26,10 @@ CPU_OVERHEAD = 1.5 * GB
 
 
 def requested_machine(
-    infrastructure: InfraSettings, gpus: int | None, gpu_memory: float | None, gpu: str | None = None
+    infrastructure: InfraSettings,
+    gpus: int | None,
+    gpu_memory: float | None,
+    gpu: str | None = None,
 ) -> tuple[Machine | None, Placement]:
     """Return the GPUs to plan for: the given ones or, without arguments, this machine's.
 
@@ -69,7 +72,9 @@ def this_machine(infrastructure: InfraSettings) -> Machine | None:
     """Return the GPUs that a run would use here, or None on a machine without GPUs."""
     command = ["nvidia-smi", "--query-gpu=memory.total,name", "--format=csv,noheader,nounits"]
     try:
-        output = subprocess.run(command, capture_output=True, text=True, timeout=30, check=True).stdout
+        output = subprocess.run(
+            command, capture_output=True, text=True, timeout=30, check=True
+        ).stdout
         found = [line.split(",", 1) for line in output.splitlines()]
         sizes = [float(size) * 2**20 / 1e9 for size, _ in found]
     except (OSError, ValueError, subprocess.SubprocessError):
@@ -101,7 +106,10 @@ def cpu_memory(plan: MemoryPlan, infrastructure: InfraSettings) -> dict[str, flo
 
     vLLM keeps its weights plain and packed.
     """
-    own = {"vLLM: weights, plain and packed": 2 * plan.engine_weights, "vLLM: KV cache": infrastructure.engine_cpu_cache_gb * 2.0**30}
+    own = {
+        "vLLM: weights, plain and packed": 2 * plan.engine_weights,
+        "vLLM: KV cache": infrastructure.engine_cpu_cache_gb * 2.0**30,
+    }
     if infrastructure.engine_urls or infrastructure.engine_servers:
         own = {}
     kinds = plan.trainer | own | {"Python, torch, fragments": CPU_OVERHEAD}
@@ -123,9 +131,19 @@ def plan_of(experiment: Experiment, machine: Machine) -> PlanAnswer | None:
     request = PlanRequest(experiment=experiment, model=model, machine=machine).model_dump_json()
     run = [sys.executable, "-m", "tasks.training.memory_plan"]
     offline = {"HF_HUB_OFFLINE": "1"} if local_file(model, CONFIG_FILE) else {}
-    done = subprocess.run(run, input=request, capture_output=True, text=True, timeout=SECONDS, env=os.environ | offline)
+    done = subprocess.run(
+        run,
+        input=request,
+        capture_output=True,
+        text=True,
+        timeout=SECONDS,
+        env=os.environ | offline,
+    )
     if done.returncode != 0:
-        raise RecipeError(f"policy.model: the memory that {experiment.policy.model} needs could not be computed: {_fault(done.stderr)}")
+        raise RecipeError(
+            f"policy.model: the memory that {experiment.policy.model} needs could not be computed: "
+            f"{_fault(done.stderr)}"
+        )
     return PlanAnswer.model_validate_json(done.stdout.splitlines()[-1])
 
 
@@ -141,22 +159,39 @@ def check_memory(experiment: Experiment, infrastructure: InfraSettings) -> None:
         return
     try:
         answer = plan_of(experiment, machine)
-    except (RecipeError, subprocess.TimeoutExpired) as problem:  # a fault of the plan, not of the run
-        logging.getLogger(__name__).warning("it could not be checked whether the run fits on the GPUs: %s", problem)
+    except (
+        RecipeError,
+        subprocess.TimeoutExpired,
+    ) as problem:  # a fault of the plan, not of the run
+        logging.getLogger(__name__).warning(
+            "it could not be checked whether the run fits on the GPUs: %s", problem
+        )
         return
     if answer is not None and not answer.fits:
-        raise RecipeError(f"The run does not fit on the GPUs of this machine and was not started.\n{answer.text}")
+        raise RecipeError(
+            f"The run does not fit on the GPUs of this machine and was not started.\n{answer.text}"
+        )
 
 
 def _rank_fraction(infrastructure: InfraSettings) -> float:
-    return 0.0 if infrastructure.engine_urls or infrastructure.engine_servers else infrastructure.engine_memory_fraction or SHARED_FRACTION
+    return (
+        0.0
+        if infrastructure.engine_urls or infrastructure.engine_servers
+        else infrastructure.engine_memory_fraction or SHARED_FRACTION
+    )
 
 
 def _server_fraction(infrastructure: InfraSettings) -> float:
-    return infrastructure.engine_memory_fraction or OWN_FRACTION if infrastructure.engine_urls or infrastructure.engine_servers else 0.0
+    return (
+        infrastructure.engine_memory_fraction or OWN_FRACTION
+        if infrastructure.engine_urls or infrastructure.engine_servers
+        else 0.0
+    )
 
 
 def _fault(stderr: str) -> str:
     """Return the message of the exception that ended a process, without its traceback."""
-    found = [match.start() for match in re.finditer(r"^[\w.]*(Error|Exception)\b", stderr, re.MULTILINE)]
+    found = [
+        match.start() for match in re.finditer(r"^[\w.]*(Error|Exception)\b", stderr, re.MULTILINE)
+    ]
     return stderr[found[-1] if found else 0 :].strip()

@@ -59,7 +59,9 @@ def main() -> None:
         records = LocalRecords()
         from flows.evaluate import evaluate
 
-        run_command(records, lambda: evaluate(job.grid, job.folder), continues="with the missing episodes")
+        run_command(
+            records, lambda: evaluate(job.grid, job.folder), continues="with the missing episodes"
+        )
 
 
 if __name__ == "__main__":

@@ -53,7 +53,9 @@ def note_flow_run(flow: Any, flow_run: Any, state: Any) -> None:
     path = _folder() / f"{flow_run.id}.json"
     path.parent.mkdir(parents=True, exist_ok=True)
     life = flow_run.run_count + 1  # the flow run was read before Prefect counted this attempt
-    replace_file(path, json.dumps({"owner": this_process(), "server": prefect_server(), "life": life}))
+    replace_file(
+        path, json.dumps({"owner": this_process(), "server": prefect_server(), "life": life})
+    )
     _noted.append(str(flow_run.id))
     if flow_run.deployment_id is not None and flow_run.parent_task_run_id is None:
         start_heartbeats(str(flow_run.id))
@@ -93,10 +95,16 @@ def _end(client: SyncPrefectClient, flow_run: UUID, life: int) -> bool:
     from prefect.states import Cancelled, Crashed
 
     found = client.read_flow_run(flow_run)
-    if found.run_count != life or found.state is None or not (found.state.is_running() or found.state.is_cancelling()):
+    if (
+        found.run_count != life
+        or found.state is None
+        or not (found.state.is_running() or found.state.is_cancelling())
+    ):
         return False
     message = "The process was killed."
-    state: State[Any] = Cancelled(message=message) if found.state.is_cancelling() else Crashed(message=message)
+    state: State[Any] = (
+        Cancelled(message=message) if found.state.is_cancelling() else Crashed(message=message)
+    )
     _set_below(client, flow_run, state)
     client.set_flow_run_state(flow_run, state, force=True)
     return True
@@ -104,12 +112,22 @@ def _end(client: SyncPrefectClient, flow_run: UUID, life: int) -> bool:
 
 def _set_below(client: SyncPrefectClient, flow_run: UUID, state: State[Any]) -> None:
     """Set the state of all unfinished tasks and subflows of a flow run."""
-    from prefect.client.schemas.filters import FlowRunFilter, FlowRunFilterId, FlowRunFilterParentFlowRunId
+    from prefect.client.schemas.filters import (
+        FlowRunFilter,
+        FlowRunFilterId,
+        FlowRunFilterParentFlowRunId,
+    )
 
-    for task in client.read_task_runs(flow_run_filter=FlowRunFilter(id=FlowRunFilterId(any_=[flow_run]))):
+    for task in client.read_task_runs(
+        flow_run_filter=FlowRunFilter(id=FlowRunFilterId(any_=[flow_run]))
+    ):
         if task.state is None or not task.state.is_final():
             client.set_task_run_state(task.id, state, force=True)
-    for called in client.read_flow_runs(flow_run_filter=FlowRunFilter(parent_flow_run_id=FlowRunFilterParentFlowRunId(any_=[flow_run]))):
+    for called in client.read_flow_runs(
+        flow_run_filter=FlowRunFilter(
+            parent_flow_run_id=FlowRunFilterParentFlowRunId(any_=[flow_run])
+        )
+    ):
         if called.state is None or not called.state.is_final():
             _set_below(client, called.id, state)
             client.set_flow_run_state(called.id, state, force=True)
@@ -129,7 +147,9 @@ def prefect_server() -> str:
     """
     api_url = os.environ.get("PREFECT_API_URL", "")
     services = addresses(infra_settings().runs.absolute())
-    ours = api_url == os.environ.get(SERVER_OF_THESE_RUNS) or (services is not None and api_url == services.prefect_api_url)
+    ours = api_url == os.environ.get(SERVER_OF_THESE_RUNS) or (
+        services is not None and api_url == services.prefect_api_url
+    )
     return OWN_SERVER if ours else api_url
 
 

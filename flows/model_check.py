@@ -69,14 +69,20 @@ def fit_source(source: Source, rollout: Rollout) -> Rollout:
     """
     if source.tokenizer is not None:
         # Template variables go to the endpoint. The learner's tokenizer may have another template.
-        form = source.model_copy(update={"chat_template_kwargs": {}}) if source.kind == "openai" else source
+        form = (
+            source.model_copy(update={"chat_template_kwargs": {}})
+            if source.kind == "openai"
+            else source
+        )
         check_tokenizer("tokenizer", source.tokenizer, form)
     if source.kind != "model" or source.model is None:
         return rollout
     return fit_rollout("model", source.model, source, rollout)
 
 
-def fit_rollout(field: str, model: str, form: Policy | Source, rollout: Rollout, needs_tokenizer: bool = True) -> Rollout:
+def fit_rollout(
+    field: str, model: str, form: Policy | Source, rollout: Rollout, needs_tokenizer: bool = True
+) -> Rollout:
     """Check a model and return the rollout settings with budgets that fit its context.
 
     A budget that was not given follows from the model: `trajectory_tokens` is at most its context
@@ -97,17 +103,24 @@ def fit_rollout(field: str, model: str, form: Policy | Source, rollout: Rollout,
     on_cpu = rollout.engine == "vllm" and not accelerators().are_gpus
     if on_cpu and shape.head_size is not None and shape.head_size not in CPU_HEAD_SIZES:
         raise RecipeError(
-            f"{field}: {model} has attention heads of size {shape.head_size}, but vLLM on a CPU supports only "
-            f"{', '.join(map(str, CPU_HEAD_SIZES))}. Set rollout.engine to transformers, or choose another model."
+            f"{field}: {model} has attention heads of size {shape.head_size}, but vLLM on a CPU "
+            "supports only "
+            f"{', '.join(map(str, CPU_HEAD_SIZES))}. Set rollout.engine to transformers, or choose "
+            "another model."
         )
     checks_tokenizer = needs_tokenizer or local_file(model, TOKENIZER_FILE) is not None
     tokens = check_tokenizer(field, model, form) if checks_tokenizer else 0
     if shape.vocabulary is not None and tokens > shape.vocabulary:
         raise RecipeError(
-            f"{field}: the tokenizer of {model} has {tokens} tokens, but the model's embedding has {shape.vocabulary} rows. "
+            f"{field}: the tokenizer of {model} has {tokens} tokens, but the model's embedding has "
+            f"{shape.vocabulary} rows. "
             "Resize the embedding, or use the model's own tokenizer."
         )
-    return rollout if shape.context_length is None else _within_context(field, model, shape.context_length, rollout)
+    return (
+        rollout
+        if shape.context_length is None
+        else _within_context(field, model, shape.context_length, rollout)
+    )
 
 
 def _within_context(field: str, model: str, context_length: int, rollout: Rollout) -> Rollout:
@@ -116,7 +129,8 @@ def _within_context(field: str, model: str, context_length: int, rollout: Rollou
     if trajectory_tokens > context_length:
         if "trajectory_tokens" in given:
             raise RecipeError(
-                f"rollout.trajectory_tokens: {trajectory_tokens} exceeds the context of {model} ({field}), which is "
+                f"rollout.trajectory_tokens: {trajectory_tokens} exceeds the context of {model} "
+                f"({field}), which is "
                 f"{context_length} tokens. Set it to at most {context_length}."
             )
         trajectory_tokens = context_length
@@ -125,7 +139,8 @@ def _within_context(field: str, model: str, context_length: int, rollout: Rollou
         turn_tokens = min(turn_tokens, max(1, trajectory_tokens // 4))
     if turn_tokens >= trajectory_tokens:
         raise RecipeError(
-            f"rollout.turn_tokens: {turn_tokens} leaves no room for a prompt in {trajectory_tokens} tokens "
+            f"rollout.turn_tokens: {turn_tokens} leaves no room for a prompt in "
+            f"{trajectory_tokens} tokens "
             f"(rollout.trajectory_tokens or the context of {model}). Lower it."
         )
     fitted = {"trajectory_tokens": trajectory_tokens, "turn_tokens": turn_tokens}
@@ -169,7 +184,8 @@ def model_shape(field: str, model: str) -> ModelShape:
         ) from None
     except (OSError, ValueError, AttributeError) as problem:
         raise RecipeError(
-            f"{field}: the configuration of {model!r} cannot be read: {problem}. Give a folder with a config.json, or a model's "
+            f"{field}: the configuration of {model!r} cannot be read: {problem}. Give a folder "
+            "with a config.json, or a model's "
             "name on the Hugging Face Hub, e.g. Qwen/Qwen2.5-3B-Instruct."
         ) from None
 
@@ -204,7 +220,9 @@ def check_tokenizer(field: str, name: str, form: Policy | Source) -> int:
         "instruction": form.instruction,
         "chat_template_kwargs": form.chat_template_kwargs,
         "thinking": form.thinking,
-        "conversation_start": start if isinstance(start, str) else [message.model_dump() for message in start],
+        "conversation_start": start
+        if isinstance(start, str)
+        else [message.model_dump() for message in start],
     }
     # Each file that the hub is asked for takes half a minute if it does not answer.
     answer = _checked_chat_format(json.dumps(request), offline=_is_downloaded(name))

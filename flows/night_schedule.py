@@ -28,7 +28,15 @@ def due_dates(first: date, end: date) -> list[date]:
             schedules = client.read_deployment(run.deployment_id).schedules
     except ObjectNotFound:  # deleted while its run waited
         return []
-    return scheduled_dates((each.schedule for each in schedules if each.active and not isinstance(each.schedule, NoSchedule)), first, end)
+    return scheduled_dates(
+        (
+            each.schedule
+            for each in schedules
+            if each.active and not isinstance(each.schedule, NoSchedule)
+        ),
+        first,
+        end,
+    )
 
 
 def scheduled_dates(schedules: Iterable[Any], first: date, end: date) -> list[date]:
@@ -41,7 +49,9 @@ def scheduled_dates(schedules: Iterable[Any], first: date, end: date) -> list[da
     """
     from prefect.server.schemas.schedules import SCHEDULE_TYPES  # takes seconds to import
 
-    dated: list[Any] = [TypeAdapter(SCHEDULE_TYPES).validate_python(each.model_dump()) for each in schedules]
+    dated: list[Any] = [
+        TypeAdapter(SCHEDULE_TYPES).validate_python(each.model_dump()) for each in schedules
+    ]
 
     async def is_due(day: date) -> bool:
         begin = datetime.combine(day, time(), UTC)

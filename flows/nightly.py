@@ -70,7 +70,9 @@ STAGES = 3
 """Stages of a night in the progress bar on its page: training, comparison, record."""
 
 StartFrom = Literal["recipe", "champion"]
-Date = Annotated[str | None, WithJsonSchema({"type": "string", "pattern": "^[0-9]{4}-[0-9]{2}-[0-9]{2}$"})]
+Date = Annotated[
+    str | None, WithJsonSchema({"type": "string", "pattern": "^[0-9]{4}-[0-9]{2}-[0-9]{2}$"})
+]
 
 
 def described(parameters: Mapping[str, Any]) -> str:
@@ -81,7 +83,12 @@ def described(parameters: Mapping[str, Any]) -> str:
         return f"nightly run, {parameters.get('recipe', 'quickstart')}"
 
 
-@flow(name="nightly", on_running=[note_flow_run], flow_run_name=named_by(described), validate_parameters=False)
+@flow(
+    name="nightly",
+    on_running=[note_flow_run],
+    flow_run_name=named_by(described),
+    validate_parameters=False,
+)
 def nightly(
     recipe: Recipe = "quickstart",
     changes: RecipeForm = NOTHING_CHANGED,
@@ -117,19 +124,29 @@ def nightly(
     check_experiment(experiment, infrastructure)
     log = flow_log()
     folder = infrastructure.runs.absolute() / "nights" / experiment.name
-    with claimed(folder, "a nightly run", "nightly runs never overlap, so wait until it has finished"), PageProgress(STAGES) as page:
+    with (
+        claimed(
+            folder, "a nightly run", "nightly runs never overlap, so wait until it has finished"
+        ),
+        PageProgress(STAGES) as page,
+    ):
         begun = begin(folder, tonight, infrastructure, experiment.name)
         try:
             seeded = night_overrides(overrides, begun, start_from)
             challenger = fit_experiment(load_recipe(recipe, seeded))
-            show_viewer_link(RunFolder(infrastructure.runs, challenger).path, infrastructure.runs.absolute(), log)
+            show_viewer_link(
+                RunFolder(infrastructure.runs, challenger).path, infrastructure.runs.absolute(), log
+            )
             page.show(0, "training the challenger")
             scaling_inter(recipe, overrides=seeded)
             announce_collapse(experiment.name, RunFolder(infrastructure.runs, challenger))
             page.show(1, "comparing the challenger with the champion")
             judged = judge(folder, begun, challenger, infrastructure)
         except Exception as problem:
-            write_night(folder, replace(begun, verdict="failed", said=f"{type(problem).__name__}: {problem}"[:500]))
+            write_night(
+                folder,
+                replace(begun, verdict="failed", said=f"{type(problem).__name__}: {problem}"[:500]),
+            )
             show(folder, experiment.name)
             raise
         write_night(folder, judged)
@@ -154,7 +171,11 @@ def date_of(night: str | None) -> date:
         except ValueError:
             raise RecipeError(f"night: {night!r} is not a date; write it like 2026-11-22") from None
     context = FlowRunContext.get()
-    due = context.flow_run.expected_start_time if context is not None and context.flow_run is not None else None
+    due = (
+        context.flow_run.expected_start_time
+        if context is not None and context.flow_run is not None
+        else None
+    )
     return (due or datetime.now(UTC)).astimezone(UTC).date()
 
 
@@ -168,7 +189,10 @@ def check_night(start_from: str, overrides: Mapping[str, Any]) -> None:
         raise RecipeError(f"start_from: must be recipe or champion, not {start_from!r}")
     for name in ("seeds.training", "seeds.evaluation"):
         if name in overrides:
-            raise RecipeError(f"{name}: cannot be {overrides[name]!r}, because the seed is derived from the date; leave it out")
+            raise RecipeError(
+                f"{name}: cannot be {overrides[name]!r}, because the seed is derived from the "
+                "date; leave it out"
+            )
 
 
 def begin(folder: Path, tonight: date, infrastructure: InfraSettings, model: str) -> Night:
@@ -185,7 +209,12 @@ def begin(folder: Path, tonight: date, infrastructure: InfraSettings, model: str
     earlier = [each for each in nights if each.date < tonight.isoformat()]
     due = due_dates(date.fromisoformat(earlier[-1].date), tonight) if earlier else []
     missed = missed_nights(earlier, due, tonight)
-    begun = Night(tonight.isoformat(), seed_of(tonight), champion(infrastructure, model, earlier), missed=missed)
+    begun = Night(
+        tonight.isoformat(),
+        seed_of(tonight),
+        champion(infrastructure, model, earlier),
+        missed=missed,
+    )
     if begun.missed:
         log(f"Missed nights: {', '.join(begun.missed)}")
     write_night(folder, begun)
@@ -220,11 +249,18 @@ def night_overrides(overrides: Mapping[str, Any], begun: Night, start_from: str)
     return seeded
 
 
-def judge(folder: Path, begun: Night, experiment: Experiment, infrastructure: InfraSettings) -> Night:
+def judge(
+    folder: Path, begun: Night, experiment: Experiment, infrastructure: InfraSettings
+) -> Night:
     """Compare tonight's policy with the champion on the same held-out tasks and sampling seeds."""
     run = RunFolder(infrastructure.runs, experiment)
     challenger = evaluations(run, experiment)[-1]
-    measured = replace(begun, challenger=str(run.checkpoint(challenger.step)), challenger_success=challenger.success, said="")
+    measured = replace(
+        begun,
+        challenger=str(run.checkpoint(challenger.step)),
+        challenger_success=challenger.success,
+        said="",
+    )
     if not begun.champion:
         return replace(measured, verdict="first")
     try:
@@ -247,13 +283,28 @@ def measure_champion(folder: Path, checkpoint: Path, experiment: Experiment) -> 
     """
     trained_by = recipe_of(str(checkpoint))
     if trained_by is None or not (checkpoint / "config.json").is_file():
-        raise ModelError(f"{checkpoint} no longer has a checkpoint. Set MLflow's alias {CHAMPION} to another version.")
-    budgets = {name: getattr(trained_by.rollout, name) for name in ("turn_tokens", "trajectory_tokens")}
-    by_champion = {"policy": trained_by.policy, "rollout": experiment.rollout.model_copy(update=budgets)}
-    (collection,) = grid_of_run(experiment.model_copy(update=by_champion), str(checkpoint)).cells().values()
+        raise ModelError(
+            f"{checkpoint} no longer has a checkpoint. Set MLflow's alias {CHAMPION} to another "
+            "version."
+        )
+    budgets = {
+        name: getattr(trained_by.rollout, name) for name in ("turn_tokens", "trajectory_tokens")
+    }
+    by_champion = {
+        "policy": trained_by.policy,
+        "rollout": experiment.rollout.model_copy(update=budgets),
+    }
+    (collection,) = (
+        grid_of_run(experiment.model_copy(update=by_champion), str(checkpoint)).cells().values()
+    )
     collect(collection, folder)
     played = stored_episodes(folder)
-    result = evaluate(played, label=CHAMPION, step=int(checkpoint.name.removeprefix("step-") or 0), horizon=collection.horizon)
+    result = evaluate(
+        played,
+        label=CHAMPION,
+        step=int(checkpoint.name.removeprefix("step-") or 0),
+        horizon=collection.horizon,
+    )
     write_evaluation(folder / "evaluation.json", result)
     return result
 
@@ -263,23 +314,40 @@ def show(folder: Path, model: str) -> str:
     nights, _ = read_nights(folder)
     table, picture = nights_table(nights), folder / "nights.png"
     draw_nights(picture, nights, title=f"Nightly training of {model}")
-    create_markdown_artifact(table, key="nights", description=f"Champion and challengers of {model}")
-    show_picture(picture, "nights-history", f"Held-out success of the challengers and champions of {model} by night")
+    create_markdown_artifact(
+        table, key="nights", description=f"Champion and challengers of {model}"
+    )
+    show_picture(
+        picture,
+        "nights-history",
+        f"Held-out success of the challengers and champions of {model} by night",
+    )
     return table
 
 
-def record(folder: Path, night: Night, experiment: Experiment, infrastructure: InfraSettings, table: str) -> None:
+def record(
+    folder: Path, night: Night, experiment: Experiment, infrastructure: InfraSettings, table: str
+) -> None:
     """Log the verdict to MLflow, on the challenger's run: aliases, metrics, table and picture."""
     run = RunFolder(infrastructure.runs, experiment)
     published = verify(Path(night.challenger), run.fingerprint)
     horizon = int(run.metrics().get(published.step, {}).get("rollout/horizon", 0))
-    entry = CheckpointEntry(experiment.name, published.folder, published.digest, published.step, horizon)
+    entry = CheckpointEntry(
+        experiment.name, published.folder, published.digest, published.step, horizon
+    )
     with open_tracker(infrastructure, experiment.name, run.path) as tracker:
         link_to_mlflow(tracker, RUN, infrastructure.runs.absolute(), flow_log())
-        tracker.point_aliases(RUN, entry, [CHALLENGER, CHAMPION] if night.promoted else [CHALLENGER])
+        tracker.point_aliases(
+            RUN, entry, [CHALLENGER, CHAMPION] if night.promoted else [CHALLENGER]
+        )
         if night.promoted:
             success = night.challenger_success.value
-            announce("agentgym.challenger.promoted", experiment.name, checkpoint=night.challenger, success=success)
+            announce(
+                "agentgym.challenger.promoted",
+                experiment.name,
+                checkpoint=night.challenger,
+                success=success,
+            )
         gain = night.difference
         figures = {
             "challenger_success": night.challenger_success.value,
@@ -289,7 +357,12 @@ def record(folder: Path, night: Night, experiment: Experiment, infrastructure: I
             "difference_high": gain.high,
             "promoted": float(night.promoted),
         }
-        tracker.log_metrics(RUN, {f"nightly/{name}": value for name, value in figures.items()}, published.step, of="night")
+        tracker.log_metrics(
+            RUN,
+            {f"nightly/{name}": value for name, value in figures.items()},
+            published.step,
+            of="night",
+        )
         tracker.log_table(RUN, table, "nights.md")
         picture = run.path / "nights.png"
         picture.write_bytes((folder / "nights.png").read_bytes())

@@ -36,11 +36,18 @@ class PageProgress:
     def __enter__(self) -> Self:
         if FlowRunContext.get() is not None:
             context = contextvars.copy_context()  # the context identifies the flow run of the bar
-            self._thread = threading.Thread(target=context.run, args=(self._send,), name="page-progress", daemon=True)
+            self._thread = threading.Thread(
+                target=context.run, args=(self._send,), name="page-progress", daemon=True
+            )
             self._thread.start()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, fault: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        fault: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         self._over.set()
         self._changed.set()
         if self._thread is not None:
@@ -59,7 +66,9 @@ class PageProgress:
             share, text = 100.0 * self._step / self._steps, self._text
             try:
                 if bar is None:
-                    bar = cast(UUID, create_progress_artifact(share, key="progress", description=text))
+                    bar = cast(
+                        UUID, create_progress_artifact(share, key="progress", description=text)
+                    )
                 else:
                     update_progress_artifact(bar, share, description=text)
             except Exception as problem:  # noqa: BLE001 - a thread has no caller; the next step tries again

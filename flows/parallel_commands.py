@@ -44,7 +44,10 @@ class _RunningCommand:
 
 
 def run_chains(
-    chains: Sequence[Iterator[Command]], at_once: int, environment: Mapping[str, str], say: Callable[[str], object]
+    chains: Sequence[Iterator[Command]],
+    at_once: int,
+    environment: Mapping[str, str],
+    say: Callable[[str], object],
 ) -> list[str]:
     """Run chains of commands in parallel. A failed command ends only its own chain.
 
@@ -74,7 +77,12 @@ def run_chains(
         own = {"PYTHONPATH": os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH")]))}
         if gpus:
             own["CUDA_VISIBLE_DEVICES"] = gpus[place % len(gpus)]
-        process = ChildProcess("study", [sys.executable, "-m", *command.words], environment={**environment, **own}, log_path=command.log)
+        process = ChildProcess(
+            "study",
+            [sys.executable, "-m", *command.words],
+            environment={**environment, **own},
+            log_path=command.log,
+        )
         process.start()
         places[place] = _RunningCommand(chain, command, process)
         say(command.what)
@@ -93,7 +101,8 @@ def run_chains(
                         del places[place]
                         status = held.process.exit_status
                         failures.append(
-                            f"{held.command.what} failed with status {status}. End of {held.command.log}:\n{held.process.log_tail(6)}"
+                            f"{held.command.what} failed with status {status}. End of "
+                            f"{held.command.log}:\n{held.process.log_tail(6)}"
                         )
                         say(failures[-1])
             if places:

@@ -60,7 +60,10 @@ class PlanRequest:
     def training(self) -> tuple[list[tuple[Phase, Work]], str]:
         """Return the phases with their work, and a sentence on the source of the estimate."""
         train, note = expert_episodes(self.experiment, self.experiment.environment.train_tasks)
-        return [(phase, phase_work(self.experiment, phase, train.episodes)) for phase in phases(self.experiment, {})], note
+        return [
+            (phase, phase_work(self.experiment, phase, train.episodes))
+            for phase in phases(self.experiment, {})
+        ], note
 
     @cached_property
     def memory(self) -> PlanAnswer | None:
@@ -68,7 +71,12 @@ class PlanRequest:
         return plan_of(self.experiment, self.machine) if self.machine else None
 
 
-def plan(experiment: Experiment, infrastructure: InfraSettings, machine: Machine | None = None, placement: Placement = NO_GPUS) -> str:
+def plan(
+    experiment: Experiment,
+    infrastructure: InfraSettings,
+    machine: Machine | None = None,
+    placement: Placement = NO_GPUS,
+) -> str:
     """Return the whole plan as text.
 
     With a machine it covers the memory and time of its GPUs, with a placement who uses them.
@@ -82,19 +90,42 @@ def work_section(request: PlanRequest) -> str:
     experiment, (amounts, note) = request.experiment, request.training
     evaluation = experiment.evaluation
     rows = [
-        [f"phase {phase.number}", f"{phase.first_step + 1}-{phase.end_step}", phase.horizons.partition(" ")[2], *_cells(amount)]
+        [
+            f"phase {phase.number}",
+            f"{phase.first_step + 1}-{phase.end_step}",
+            phase.horizons.partition(" ")[2],
+            *_cells(amount),
+        ]
         for phase, amount in amounts
     ]
-    rows.append(["training", f"1-{experiment.algorithm.steps}", "", *_cells(_sum([amount for _, amount in amounts]))])
+    rows.append(
+        [
+            "training",
+            f"1-{experiment.algorithm.steps}",
+            "",
+            *_cells(_sum([amount for _, amount in amounts])),
+        ]
+    )
     held_out, _ = expert_episodes(experiment, evaluation.tasks)
-    n_evaluations = 1 + sum(evaluation.is_due(phase.end_step, experiment.algorithm.steps) for phase, _ in amounts)
+    n_evaluations = 1 + sum(
+        evaluation.is_due(phase.end_step, experiment.algorithm.steps) for phase, _ in amounts
+    )
     if n_tasks := min(held_out.n_tasks, evaluation.n_tasks or held_out.n_tasks):
-        amount = work(experiment, n_evaluations * n_tasks * evaluation.samples, evaluation.horizon, held_out.episodes)
+        amount = work(
+            experiment,
+            n_evaluations * n_tasks * evaluation.samples,
+            evaluation.horizon,
+            held_out.episodes,
+        )
         rows.append([f"{n_evaluations} evaluations", "", str(evaluation.horizon), *_cells(amount)])
-    lines = [aligned(["", "steps", "horizon", "episodes", "turns", "policy tokens", "tokens"], rows), note]
+    lines = [
+        aligned(["", "steps", "horizon", "episodes", "turns", "policy tokens", "tokens"], rows),
+        note,
+    ]
     if experiment.curriculum.looks_back:
         lines.append(
-            f"The schedule {experiment.curriculum.kind} chooses its phases during training. The table assumes that it never advances."
+            f"The schedule {experiment.curriculum.kind} chooses its phases during training. The "
+            "table assumes that it never advances."
         )
     return "\n".join(lines)
 
@@ -109,19 +140,29 @@ def placement_section(request: PlanRequest) -> str:
     for gpu in [*ranks, *servers]:
         engine = engines.get(gpu)
         held = "" if engine is None else servers.get(gpu) or f"in {ranks[gpu]}"
-        rows.append([gpu, ranks.get(gpu, ""), held, f"{engine.memory_fraction:.0%}" if engine else ""])
+        rows.append(
+            [gpu, ranks.get(gpu, ""), held, f"{engine.memory_fraction:.0%}" if engine else ""]
+        )
     return aligned(["GPU", "trainer", "engine", "engine's memory"], rows) if rows else ""
 
 
 def transfer_section(request: PlanRequest) -> str:
     """Say what new weights for vLLM servers take on their way."""
     infrastructure = request.infrastructure
-    if request.memory is None or not request.memory.plan.machine.server_fraction or request.experiment.policy.lora is not None:
+    if (
+        request.memory is None
+        or not request.memory.plan.machine.server_fraction
+        or request.experiment.policy.lora is not None
+    ):
         return ""
     size = request.memory.plan.engine_weights
     if infrastructure.engine_weights == "nccl":
         return f"New weights take at most two buffers of {PART_BYTES / GB:.1f} GB and one weight on the GPU of rank 0, beside its shard."
-    folder = "the runs folder" if infrastructure.ray_address else "/dev/shm (SHM_SIZE with Docker Compose)"
+    folder = (
+        "the runs folder"
+        if infrastructure.ray_address
+        else "/dev/shm (SHM_SIZE with Docker Compose)"
+    )
     return f"New weights take {size / GB:.1f} GB in {folder}, and at most {PART_BYTES / GB:.1f} GB and one weight in rank 0's memory."
 
 
@@ -139,18 +180,38 @@ def time_section(request: PlanRequest) -> str:
         return ""
     if machine.gpu is None:
         return (
-            f"The time of a step is not estimated for these GPUs. Use --gpus, --gpu-memory and --gpu ({', '.join(GPUS)}) to assume others."
+            "The time of a step is not estimated for these GPUs. "
+            f"Use --gpus, --gpu-memory and --gpu ({', '.join(GPUS)}) to assume others."
         )
     if not isinstance(experiment.algorithm, PolicyGradient) or experiment.policy.dtype == "float32":
         return "The time of a step is estimated only for RL methods, and not for float32."
     rows, ends = [], []
     for phase, amount in request.training[0]:
         steps = phase.end_step - phase.first_step
-        each = [_step_seconds(request, request.memory, machine.gpu, amount, end, steps) for end in (0, 1)]
+        each = [
+            _step_seconds(request, request.memory, machine.gpu, amount, end, steps)
+            for end in (0, 1)
+        ]
         cells = [in_words(low, high) for low, high in zip(*each, strict=True)]
         ends.append([steps * seconds[2] for seconds in each])
-        rows.append([f"phase {phase.number}", f"{phase.first_step + 1}-{phase.end_step}", *cells, in_words(*ends[-1])])
-    rows.append(["training", f"1-{experiment.algorithm.steps}", "", "", "", in_words(*map(sum, zip(*ends, strict=True)))])
+        rows.append(
+            [
+                f"phase {phase.number}",
+                f"{phase.first_step + 1}-{phase.end_step}",
+                *cells,
+                in_words(*ends[-1]),
+            ]
+        )
+    rows.append(
+        [
+            "training",
+            f"1-{experiment.algorithm.steps}",
+            "",
+            "",
+            "",
+            in_words(*map(sum, zip(*ends, strict=True))),
+        ]
+    )
     title = f"Estimated time on {machine.gpus} x {machine.gpu}, from the fewest tokens to the most"
     return f"{title}\n{aligned(['', 'steps', 'rollout', 'update', 'per step', 'all steps'], rows)}\n{ASSUMPTIONS}"
 
@@ -158,26 +219,49 @@ def time_section(request: PlanRequest) -> str:
 def cpu_section(request: PlanRequest) -> str:
     """Describe memory and time of a language model on this machine's cores, without GPUs."""
     experiment = request.experiment
-    if request.machine is not None or experiment.policy.model == "starter" or experiment.policy.dtype == "float32":
+    if (
+        request.machine is not None
+        or experiment.policy.model == "starter"
+        or experiment.policy.dtype == "float32"
+    ):
         return ""
     answer = plan_of(experiment, cpu_machine(request.infrastructure))
     assert answer is not None
     held = cpu_memory(answer.plan, request.infrastructure)
     rows = [[kind, f"{size / GB:.1f} GB"] for kind, size in held.items() if size]
-    rows += [["all", f"{sum(held.values()) / GB:.1f} GB"], ["this machine", f"{answer.plan.machine.gpu_memory:.1f} GB"]]
-    lines = [f"Peak memory of the trainer with its engine, on the CPU ({experiment.policy.model})", aligned(["", "memory"], rows)]
+    rows += [
+        ["all", f"{sum(held.values()) / GB:.1f} GB"],
+        ["this machine", f"{answer.plan.machine.gpu_memory:.1f} GB"],
+    ]
+    lines = [
+        f"Peak memory of the trainer with its engine, on the CPU ({experiment.policy.model})",
+        aligned(["", "memory"], rows),
+    ]
     if sum(held.values()) > answer.plan.room:
-        lines.append("The run does not fit. Lower algorithm.micro_batch_tokens, or set policy.gradient_checkpointing: true.")
+        lines.append(
+            "The run does not fit. Lower algorithm.micro_batch_tokens, or set "
+            "policy.gradient_checkpointing: true."
+        )
     if isinstance(experiment.algorithm, PolicyGradient):
         cores = len(os.sched_getaffinity(0))
         rows = []
         for phase, amount in request.training[0]:
             steps = phase.end_step - phase.first_step
-            each = [_cpu_step_seconds(experiment, answer.plan.parameters, amount, end, steps, cores) for end in (0, 1)]
+            each = [
+                _cpu_step_seconds(experiment, answer.plan.parameters, amount, end, steps, cores)
+                for end in (0, 1)
+            ]
             cells = [in_words(low, high) for low, high in zip(*each, strict=True)]
-            rows.append([f"phase {phase.number}", f"{phase.first_step + 1}-{phase.end_step}", *cells])
+            rows.append(
+                [f"phase {phase.number}", f"{phase.first_step + 1}-{phase.end_step}", *cells]
+            )
         title = f"Estimated time on {cores} cores, from the fewest tokens to the most"
-        lines += ["", title, aligned(["", "steps", "rollout", "update", "per step", "all steps"], rows), CPU_ASSUMPTIONS]
+        lines += [
+            "",
+            title,
+            aligned(["", "steps", "rollout", "update", "per step", "all steps"], rows),
+            CPU_ASSUMPTIONS,
+        ]
     return "\n".join(lines)
 
 
@@ -199,12 +283,16 @@ def _cpu_step_seconds(
 
     `end` selects the fewest (0) or the most (1) tokens of `steps` steps.
     """
-    step = StepTokens(amount.episodes / steps, amount.policy_tokens[end] / steps, amount.tokens[end] / steps)
+    step = StepTokens(
+        amount.episodes / steps, amount.policy_tokens[end] / steps, amount.tokens[end] / steps
+    )
     rollout, update = cpu_seconds(step, parameters, operations_per_token(experiment), cores)
     return rollout, update, rollout + update, steps * (rollout + update)
 
 
-def _step_seconds(request: PlanRequest, answer: PlanAnswer, kind: str, amount: Work, end: int, steps: int) -> tuple[float, float, float]:
+def _step_seconds(
+    request: PlanRequest, answer: PlanAnswer, kind: str, amount: Work, end: int, steps: int
+) -> tuple[float, float, float]:
     """Return the seconds of rollout, update and both per step.
 
     `end` selects the fewest (0) or the most (1) tokens of `steps` steps.
@@ -218,10 +306,23 @@ def _step_seconds(request: PlanRequest, answer: PlanAnswer, kind: str, amount: W
         kv_bytes=plan.kv_bytes,
         weight_bytes=plan.engine_weights,
     )
-    step, gpu = StepTokens(amount.episodes / steps, amount.policy_tokens[end] / steps, amount.tokens[end] / steps), GPUS[kind]
+    step, gpu = (
+        StepTokens(
+            amount.episodes / steps, amount.policy_tokens[end] / steps, amount.tokens[end] / steps
+        ),
+        GPUS[kind],
+    )
     rollout = rollout_seconds(step, plan.parameters, engines, gpu)
-    update = update_seconds(step, plan.parameters, operations_per_token(experiment), plan.machine.gpus, gpu)
-    return rollout, update, max(rollout, update) if apart and experiment.rollout.max_off_policy_steps else rollout + update
+    update = update_seconds(
+        step, plan.parameters, operations_per_token(experiment), plan.machine.gpus, gpu
+    )
+    return (
+        rollout,
+        update,
+        max(rollout, update)
+        if apart and experiment.rollout.max_off_policy_steps
+        else rollout + update,
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -241,22 +342,36 @@ def expert_episodes(experiment: Experiment, tasks: TaskSelection) -> tuple[Sampl
     began, played, chosen = time.monotonic(), list[ExpertEpisode](), list[int]()
     try:
         world = load_world(experiment.environment.name, experiment.environment.rules)
-        chosen = list(world.tasks(tasks)) if isinstance(tasks, str) else task_indices_of(world.name, tasks)
+        chosen = (
+            list(world.tasks(tasks))
+            if isinstance(tasks, str)
+            else task_indices_of(world.name, tasks)
+        )
         for task in chosen[:: max(1, len(chosen) // EXPERT_TASKS)][:EXPERT_TASKS]:
             if time.monotonic() - began < EXPERT_SECONDS:
                 played.append(play_expert(world, task))
     except (ImportError, WorldError) as problem:
         nothing = Sample([], len(chosen))
-        return nothing, f"Turns and tokens are the recipe's maxima, because the world's expert cannot play here ({problem})."
+        return (
+            nothing,
+            "Turns and tokens are the recipe's maxima, because the world's expert cannot play "
+            f"here ({problem}).",
+        )
     lengths = sorted(each.turns for each in played)
     return Sample(played, len(chosen)), (
-        f"Lower bounds: {len(played)} episodes of the expert ({lengths[0]} to {lengths[-1]} turns, 4 characters per token).\n"
+        f"Lower bounds: {len(played)} episodes of the expert ({lengths[0]} to {lengths[-1]} turns, "
+        "4 characters per token).\n"
         "Upper bounds: horizon, rollout.turn_tokens and rollout.trajectory_tokens."
     )
 
 
 def _cells(amount: Work) -> list[str]:
-    return [f"{amount.episodes:,}", _range(amount.turns), _range(amount.policy_tokens), _range(amount.tokens)]
+    return [
+        f"{amount.episodes:,}",
+        _range(amount.turns),
+        _range(amount.policy_tokens),
+        _range(amount.tokens),
+    ]
 
 
 def _sum(amounts: Sequence[Work]) -> Work:

@@ -61,7 +61,11 @@ class RunServer:
         port = urlsplit(api_url).port
         assert port is not None, "the services' addresses have ports"
         server = single_run_server(port, guarded(api_url.removesuffix("/api"), login))
-        return cls(server, api_url, lambda: read(runs) is None and not server.alive() and not answers(f"{api_url}/health"))
+        return cls(
+            server,
+            api_url,
+            lambda: read(runs) is None and not server.alive() and not answers(f"{api_url}/health"),
+        )
 
     def close(self) -> None:
         """End the watch, and the server if it was started."""
@@ -99,7 +103,15 @@ def single_run_server(port: int, environment: dict[str, str]) -> LocalServer:
         port: Port on which it listens.
         environment: Variables of the server in addition to those of this process.
     """
-    command = [sys.executable, "-m", "uvicorn", "--factory", "tasks.provision.prefect_app:one_run", "--port", "{port}"]
+    command = [
+        sys.executable,
+        "-m",
+        "uvicorn",
+        "--factory",
+        "tasks.provision.prefect_app:one_run",
+        "--port",
+        "{port}",
+    ]
     return LocalServer(
         "prefect-server",
         [*command, "--log-level", "error", "--lifespan", "on", "--no-proxy-headers"],

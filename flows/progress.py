@@ -25,7 +25,10 @@ class RunBar:
     """The training steps of a run, and its current activity."""
 
     def __init__(
-        self, steps: int, log: Callable[[str], object] = lambda _: None, page: Callable[[int, str], object] = lambda _step, _line: None
+        self,
+        steps: int,
+        log: Callable[[str], object] = lambda _: None,
+        page: Callable[[int, str], object] = lambda _step, _line: None,
     ) -> None:
         """
         Args:
@@ -55,7 +58,12 @@ class RunBar:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, fault: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        fault: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         self.close()
 
     def done_before(self, step: int) -> None:
@@ -163,8 +171,13 @@ def step_line(event: StepDone, steps: int) -> str:
     """Return a training step in one line, e.g. "step 3/40: success 31 %, 9.1 turns, 5.2 s"."""
     metrics, figures = event.metrics, []
     if "rollout/success" in metrics:  # imitation methods may play no episodes
-        figures = [f"success {metrics['rollout/success']:.0%}", f"{metrics['rollout/turns']:.1f} turns"]
-    seconds = sum(metrics.get(name, 0.0) for name in ("rollout/seconds", "update/seconds", "sync/seconds"))
+        figures = [
+            f"success {metrics['rollout/success']:.0%}",
+            f"{metrics['rollout/turns']:.1f} turns",
+        ]
+    seconds = sum(
+        metrics.get(name, 0.0) for name in ("rollout/seconds", "update/seconds", "sync/seconds")
+    )
     return f"step {event.step}/{steps}: {', '.join([*figures, f'{seconds:.1f} s'])}"
 
 

@@ -8,7 +8,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Any
 
-from pydantic import ConfigDict, Field, SerializerFunctionWrapHandler, ValidationError, WithJsonSchema, model_serializer
+from pydantic import (
+    ConfigDict,
+    Field,
+    SerializerFunctionWrapHandler,
+    ValidationError,
+    WithJsonSchema,
+    model_serializer,
+)
 
 from configs.algorithm import ALGORITHMS
 from configs.config_model import ConfigModel
@@ -16,7 +23,12 @@ from configs.experiment import Experiment
 from configs.recipe import RecipeError, explain, load_recipe, recipe_names
 from environments.registry import world_names
 
-OWN_LISTS = {"environment.train_tasks": "train", "evaluation.tasks": "test", "evaluation.final_tasks": [], "policy.starter.tasks": "train"}
+OWN_LISTS = {
+    "environment.train_tasks": "train",
+    "evaluation.tasks": "test",
+    "evaluation.final_tasks": [],
+    "policy.starter.tasks": "train",
+}
 """Fields that name a world's task lists, with lists that every world has.
 
 They replace the recipe's lists if another world is chosen.
@@ -61,8 +73,17 @@ class RecipeForm(ConfigModel):
     """The algorithm."""
     steps: Annotated[int, Field(ge=1, le=1_000_000)] | None = None
     """Training steps, at least 1. Each step collects one batch of groups and trains on it."""
-    horizons: Annotated[list[Annotated[int, Field(ge=1, le=LONGEST_HORIZON)]], Field(min_length=1, max_length=100)] | None = None
-    """Maximum numbers of turns in increasing order, e.g. 6, 10, 16. A single one holds for all steps."""
+    horizons: (
+        Annotated[
+            list[Annotated[int, Field(ge=1, le=LONGEST_HORIZON)]],
+            Field(min_length=1, max_length=100),
+        ]
+        | None
+    ) = None
+    """Maximum numbers of turns in increasing order, e.g. 6, 10, 16.
+
+    A single one holds for all steps.
+    """
     steps_per_horizon: Annotated[int, Field(ge=1, le=1_000_000)] | None = None
     """Training steps per horizon. Empty: the recipe's value, or equal shares of the steps."""
     seed: Annotated[int, Field(ge=0, le=2**31 - 1)] | None = None
@@ -120,10 +141,14 @@ def read_form(given: RecipeForm | Mapping[str, Any] | None) -> RecipeForm:
     try:
         return RecipeForm.model_validate(given or {})
     except ValidationError as problem:
-        raise RecipeError(f"The form is invalid:\n{explain(problem, 'the form', model=RecipeForm)}", problem) from None
+        raise RecipeError(
+            f"The form is invalid:\n{explain(problem, 'the form', model=RecipeForm)}", problem
+        ) from None
 
 
-def all_overrides(recipe: str, form: RecipeForm | Mapping[str, Any] | None, overrides: Mapping[str, Any] | None) -> dict[str, Any]:
+def all_overrides(
+    recipe: str, form: RecipeForm | Mapping[str, Any] | None, overrides: Mapping[str, Any] | None
+) -> dict[str, Any]:
     """Combine the overrides of a form with those given by dotted name.
 
     Args:
@@ -135,11 +160,16 @@ def all_overrides(recipe: str, form: RecipeForm | Mapping[str, Any] | None, over
         RecipeError: A form field is invalid, or form and overrides give it different values.
     """
     form, named = read_form(form), dict(overrides or {})
-    filled = {dotted: value for field, dotted in _NAMES.items() if (value := getattr(form, field)) is not None}
+    filled = {
+        dotted: value
+        for field, dotted in _NAMES.items()
+        if (value := getattr(form, field)) is not None
+    }
     for field, dotted in _NAMES.items():
         if dotted in filled and dotted in named and named[dotted] != filled[dotted]:
             raise RecipeError(
-                f"{field}: the form has {filled[dotted]!r}, but the overrides have {dotted} = {named[dotted]!r}; remove one of them"
+                f"{field}: the form has {filled[dotted]!r}, but the overrides have {dotted} = "
+                f"{named[dotted]!r}; remove one of them"
             )
     if form.world is None and form.horizons is None and form.steps_per_horizon is None:
         return {**filled, **named}
@@ -156,7 +186,10 @@ def _curriculum(plain: Experiment, form: RecipeForm, changed: Mapping[str, Any])
         return {} if every is None else {"curriculum.every": every}
     if len(form.horizons) == 1:
         if every is not None:
-            raise RecipeError(f"steps_per_horizon: {every} has no effect with a single horizon ({form.horizons[0]}); leave it empty")
+            raise RecipeError(
+                f"steps_per_horizon: {every} has no effect with a single horizon "
+                f"({form.horizons[0]}); leave it empty"
+            )
         return {"curriculum": {"kind": "fixed", "horizon": form.horizons[0]}}
     if every is None and form.steps is None:
         every = getattr(plain.curriculum, "every", None)

@@ -30,7 +30,9 @@ def mlflow_address(infrastructure: InfraSettings) -> tuple[str, str]:
     own = f"sqlite:///{infrastructure.runs.absolute() / 'mlflow.db'}"
     uri = infrastructure.mlflow_tracking_uri or own
     services = addresses(infrastructure.runs.absolute())
-    return uri, "runs" if uri == own or (services is not None and uri == services.mlflow_tracking_uri) else uri
+    return uri, "runs" if uri == own or (
+        services is not None and uri == services.mlflow_tracking_uri
+    ) else uri
 
 
 def open_tracker(infrastructure: InfraSettings, experiment: str, run_folder: Path) -> Tracker:
@@ -91,7 +93,9 @@ START = Measurement("start", "start", 0)
 
 def phase_measurement(phase: Phase) -> Measurement:
     """Return the evaluation at the end of a phase."""
-    return Measurement(phase_name(phase.number), f"phase {phase.number}, {phase.horizons}", phase.end_step)
+    return Measurement(
+        phase_name(phase.number), f"phase {phase.number}, {phase.horizons}", phase.end_step
+    )
 
 
 def measurements(experiment: Experiment, history: Steps) -> list[Measurement]:
@@ -100,13 +104,20 @@ def measurements(experiment: Experiment, history: Steps) -> list[Measurement]:
     See `phases` for schedules that depend on the training history.
     """
     last = experiment.algorithm.steps
-    due = [phase for phase in phases(experiment, history) if experiment.evaluation.is_due(phase.end_step, last)]
+    due = [
+        phase
+        for phase in phases(experiment, history)
+        if experiment.evaluation.is_due(phase.end_step, last)
+    ]
     return [START, *map(phase_measurement, due)]
 
 
 def missing_measurements(folder: RunFolder, experiment: Experiment) -> list[Measurement]:
     """Return the evaluations that the run has made so far but that are deleted or damaged."""
-    was_made = [START, *(each for each in measurements(experiment, folder.metrics()) if folder.is_done(each.name))]
+    was_made = [
+        START,
+        *(each for each in measurements(experiment, folder.metrics()) if folder.is_done(each.name)),
+    ]
     return [each for each in was_made if not is_readable(folder.evaluation(each.name))]
 
 
@@ -118,7 +129,11 @@ def evaluations(folder: RunFolder, experiment: Experiment) -> list[EvaluationRes
 def named_evaluations(folder: RunFolder, experiment: Experiment) -> dict[str, EvaluationResult]:
     """Return the evaluations of a run so far by name, from the start to the last phase."""
     names = [*(each.name for each in measurements(experiment, folder.metrics())), ROLLED_BACK]
-    return {name: read_evaluation(folder.evaluation(name)) for name in names if is_readable(folder.evaluation(name))}
+    return {
+        name: read_evaluation(folder.evaluation(name))
+        for name in names
+        if is_readable(folder.evaluation(name))
+    }
 
 
 def is_readable(path: Path) -> bool:

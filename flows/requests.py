@@ -37,7 +37,9 @@ def trained_recipe(source: Mapping[str, Any]) -> Experiment | None:
     return recipe_of(model) if model else None
 
 
-def request_fields(world: str, source: Mapping[str, Any], overrides: Mapping[str, Any], **fields: Any) -> dict[str, Any]:
+def request_fields(
+    world: str, source: Mapping[str, Any], overrides: Mapping[str, Any], **fields: Any
+) -> dict[str, Any]:
     """Return the nested fields of a collection or an evaluation.
 
     Args:
@@ -53,7 +55,9 @@ def request_fields(world: str, source: Mapping[str, Any], overrides: Mapping[str
     for name, value in overrides.items():
         section, _, field = name.partition(".")
         if section not in nested or not field:
-            raise RecipeError(f"{name}: is not a field of the recipe sections rollout and environment; remove it")
+            raise RecipeError(
+                f"{name}: is not a field of the recipe sections rollout and environment; remove it"
+            )
         nested[section][field] = value
     check_world("the world", world)
     return {**nested, "source": source, **fields}
@@ -70,7 +74,9 @@ def collection_request(given: Mapping[str, Any], trained_by: Experiment | None) 
         RecipeError: A value is invalid. The message names the field.
     """
     evaluation = trained_by.evaluation if trained_by else None
-    defaults = {"horizon": evaluation.horizon, "temperature": evaluation.temperature} if evaluation else {}
+    defaults = (
+        {"horizon": evaluation.horizon, "temperature": evaluation.temperature} if evaluation else {}
+    )
     collection = _checked(Collection, given, defaults, trained_by)
     check_task_lists(collection.environment.name, {"tasks": collection.tasks}, infra_settings())
     return collection
@@ -80,7 +86,13 @@ def evaluation_request(given: Mapping[str, Any], trained_by: Experiment | None) 
     """Return a checked evaluation. Arguments and errors are those of `collection_request`."""
     evaluation = trained_by.evaluation if trained_by else None
     defaults = (
-        {"horizons": (evaluation.horizon,), "temperatures": (evaluation.temperature,), "tasks": (evaluation.tasks,)} if evaluation else {}
+        {
+            "horizons": (evaluation.horizon,),
+            "temperatures": (evaluation.temperature,),
+            "tasks": (evaluation.tasks,),
+        }
+        if evaluation
+        else {}
     )
     grid = _checked(EvaluationGrid, given, defaults, trained_by)
     for tasks in grid.tasks:
@@ -90,10 +102,19 @@ def evaluation_request(given: Mapping[str, Any], trained_by: Experiment | None) 
     return grid
 
 
-def _checked(model: type[P], given: Mapping[str, Any], defaults: Mapping[str, Any], trained_by: Experiment | None) -> P:
+def _checked(
+    model: type[P],
+    given: Mapping[str, Any],
+    defaults: Mapping[str, Any],
+    trained_by: Experiment | None,
+) -> P:
     """Return a validated collection or evaluation whose model can be used."""
     if trained_by is not None:
-        defaults = {**defaults, "source": trained_by.policy.turn_format(), "rollout": trained_by.rollout.model_dump()}
+        defaults = {
+            **defaults,
+            "source": trained_by.policy.turn_format(),
+            "rollout": trained_by.rollout.model_dump(),
+        }
     try:
         request = model.model_validate(_merged(defaults, given))
     except ValidationError as problem:

@@ -121,7 +121,11 @@ class Evaluation:
 
     def differences(self) -> dict[str, Estimate]:
         """Return success of this policy minus that of the other one, paired by task, by cell."""
-        return {name: difference(self.other[name].tallies, cell.tallies) for name, cell in self.cells.items() if name in self.other}
+        return {
+            name: difference(self.other[name].tallies, cell.tallies)
+            for name, cell in self.cells.items()
+            if name in self.other
+        }
 
     def success(self) -> pd.DataFrame:
         """Return one row per cell (see `success_frame`)."""
@@ -206,7 +210,9 @@ def load_run(folder: Path | str) -> TrainingRun:
     path = Path(folder).expanduser().absolute()
     recipe = recipe_of(str(path))
     if recipe is None:
-        raise NoRunError(f"{path} has no {RECIPE}. Give the folder of a run, e.g. runs/quickstart-1a2b3c.")
+        raise NoRunError(
+            f"{path} has no {RECIPE}. Give the folder of a run, e.g. runs/quickstart-1a2b3c."
+        )
     return training_run(_run_folder(path, recipe), recipe)
 
 
@@ -240,7 +246,9 @@ def read_results(folder: Path) -> dict[str, EvaluationResult]:
     """
     try:
         cells = json.loads((folder / "evaluation.json").read_text(encoding="utf-8"))["cells"]
-        return {name: read_evaluation(folder / cell / "evaluation.json") for name, cell in cells.items()}
+        return {
+            name: read_evaluation(folder / cell / "evaluation.json") for name, cell in cells.items()
+        }
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as problem:
         raise EvaluationFileError(f"{folder} has no readable evaluation: {problem}") from problem
 

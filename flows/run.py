@@ -35,7 +35,13 @@ from tasks.tracking.runs import PARENT_RUN_TAG
 from tasks.tracking.shared_storage import opened
 from tasks.tracking.system_metrics import SystemMetrics
 from tasks.tracking.tracker import Tracker
-from tasks.training.collapse import COLLAPSED, TrainingCollapsedError, collapse_note, last_good_step, verdict_at
+from tasks.training.collapse import (
+    COLLAPSED,
+    TrainingCollapsedError,
+    collapse_note,
+    last_good_step,
+    verdict_at,
+)
 from tasks.training.left_out import left_out_warning
 from tasks.training.local_trainer import starts_forks, trainer_launch
 from tasks.training.messages import Evaluated, Event, Saved, StepDone, TrainerJob
@@ -112,14 +118,23 @@ class Run:
         for step in sorted(history):
             if step <= until and not self.tracker.has_metrics(step):
                 level = verdict_at(history, step).level
-                self.tracker.log_metrics(mlflow_run, history[step] | {"collapse": level}, step, time=self.done_at.get(step))
+                self.tracker.log_metrics(
+                    mlflow_run,
+                    history[step] | {"collapse": level},
+                    step,
+                    time=self.done_at.get(step),
+                )
                 if step in self.load:
-                    self.tracker.log_metrics(mlflow_run, self.load[step], step, of="system", time=self.done_at.get(step))
+                    self.tracker.log_metrics(
+                        mlflow_run, self.load[step], step, of="system", time=self.done_at.get(step)
+                    )
 
     def next_phase(self) -> Phase | None:
         """Return the first unfinished phase, as far as known, or None if all are finished."""
         schedule = phases(self.experiment, self.folder.metrics())
-        return next((phase for phase in schedule if not self.folder.is_done(phase_name(phase.number))), None)
+        return next(
+            (phase for phase in schedule if not self.folder.is_done(phase_name(phase.number))), None
+        )
 
     def continue_from(self, step: int) -> None:
         """Reset the records to those of the checkpoint from which training continues.
@@ -129,8 +144,12 @@ class Run:
         them is damaged. Evaluations of their weights are repeated.
         """
         held = self.folder.metrics_in_checkpoint(step)
-        self.folder.replace_metrics(held or {done: values for done, values in self.folder.metrics().items() if done <= step})
-        ended = sum(phase.end_step <= step for phase in phases(self.experiment, self.folder.metrics()))
+        self.folder.replace_metrics(
+            held or {done: values for done, values in self.folder.metrics().items() if done <= step}
+        )
+        ended = sum(
+            phase.end_step <= step for phase in phases(self.experiment, self.folder.metrics())
+        )
         # Phases may have had other ends before the kill, so all later numbers are reset.
         for number in range(ended + 1, self.experiment.algorithm.steps + 1):
             self.folder.mark_undone(phase_name(number))
@@ -144,15 +163,25 @@ class Run:
         """
         if self.experiment.algorithm.on_collapse == "report":
             return
-        history = {earlier: metrics for earlier, metrics in self.folder.metrics().items() if earlier <= step}
+        history = {
+            earlier: metrics
+            for earlier, metrics in self.folder.metrics().items()
+            if earlier <= step
+        }
         if verdict_at(history, step).level == COLLAPSED:
             raise TrainingCollapsedError(collapse_note(history), last_good_step(history))
 
 
 @contextmanager
-def opened_run(experiment: Experiment, infrastructure: InfraSettings, clock: TimeBreakdown, name: str) -> Iterator[Run]:
+def opened_run(
+    experiment: Experiment, infrastructure: InfraSettings, clock: TimeBreakdown, name: str
+) -> Iterator[Run]:
     """Claim the run's folder and open its records; close them with the block's outcome."""
-    folder, runs, log = RunFolder(infrastructure.runs, experiment), infrastructure.runs.absolute(), flow_log()
+    folder, runs, log = (
+        RunFolder(infrastructure.runs, experiment),
+        infrastructure.runs.absolute(),
+        flow_log(),
+    )
     with (
         folder.claimed(),
         mirrored(folder, experiment, opened(infrastructure.shared_storage)) as mirror,
@@ -166,15 +195,33 @@ def opened_run(experiment: Experiment, infrastructure: InfraSettings, clock: Tim
             parent = tracker.start_run(
                 name,
                 experiment.model_dump(mode="json"),
-                {"environment": experiment.environment.name, "algorithm": experiment.algorithm.name, "folder": str(folder.path)}
+                {
+                    "environment": experiment.environment.name,
+                    "algorithm": experiment.algorithm.name,
+                    "folder": str(folder.path),
+                }
                 | description_tags(experiment, folder.path, runs)
-                | ({PARENT_RUN_TAG: infrastructure.mlflow_parent_run} if infrastructure.mlflow_parent_run else {}),
+                | (
+                    {PARENT_RUN_TAG: infrastructure.mlflow_parent_run}
+                    if infrastructure.mlflow_parent_run
+                    else {}
+                ),
             )
             link_to_mlflow(tracker, parent, runs, log)
             link_to_viewer(folder.path, runs, log)
         tag_flow_run(experiment.environment.name, experiment.algorithm.name)
         try:
-            yield Run(experiment, infrastructure, folder, tracker, parent, clock, bar, mirror, system=system)
+            yield Run(
+                experiment,
+                infrastructure,
+                folder,
+                tracker,
+                parent,
+                clock,
+                bar,
+                mirror,
+                system=system,
+            )
         except BaseException as problem:
             tracker.end_run(parent, "FAILED" if isinstance(problem, Exception) else "KILLED")
             raise
@@ -196,7 +243,10 @@ def retry_after_lost_nodes(run: Run, work: Callable[[], None]) -> None:
         except TrainerLostError as lost:
             if not left:
                 raise
-            run.bar.say(f"{lost}\nThe run continues from the last checkpoint. Restarts left: {left} of {RESTARTS}.")
+            run.bar.say(
+                f"{lost}\nThe run continues from the last checkpoint. Restarts left: {left} of "
+                f"{RESTARTS}."
+            )
 
 
 @contextmanager
@@ -239,7 +289,9 @@ def task_lists(run: Run, servers: ReplicaSet | None) -> TaskLists:
         environment, evaluation = experiment.environment, experiment.evaluation
         world = await verify_servers(urls, environment)
         check_same(run.folder.path / "world", world.identity, "run")
-        train = await task_indices(urls, environment, environment.train_tasks, "environment.train_tasks")
+        train = await task_indices(
+            urls, environment, environment.train_tasks, "environment.train_tasks"
+        )
         held_out = await task_indices(urls, environment, evaluation.tasks, "evaluation.tasks")
         tags = await task_tags(urls, evaluation.tasks)
         return TaskLists(
@@ -295,13 +347,20 @@ def policy_of(run: Run) -> tuple[str, Callable[[], object]]:
     def build() -> None:
         run.bar.doing("Preparing the starter policy")
         with run.clock.part("starter policy"):
-            shared_starter_policy(storage, folder, name, lambda: starter_policy(policy, world, seed, folder, run.bar.detail))
+            shared_starter_policy(
+                storage,
+                folder,
+                name,
+                lambda: starter_policy(policy, world, seed, folder, run.bar.detail),
+            )
 
     return str(folder / name), build
 
 
 @contextmanager
-def trainer_process(run: Run, tasks: TaskLists, servers: ReplicaSet | None, from_step: int | None = None) -> Iterator[TrainerProcess]:
+def trainer_process(
+    run: Run, tasks: TaskLists, servers: ReplicaSet | None, from_step: int | None = None
+) -> Iterator[TrainerProcess]:
     """Build the policy if it is missing, start the run's trainer and yield it when it is ready.
 
     It loads the newest complete checkpoint, or exactly the weights of `from_step`.
@@ -320,7 +379,9 @@ def trainer_process(run: Run, tasks: TaskLists, servers: ReplicaSet | None, from
             policy=policy,
             folder=run.folder.path,
             environment_urls=list(environment_urls(run, servers)),
-            environment_identity=tasks.identity if run.experiment.environment.dialect == "ours" else "",
+            environment_identity=tasks.identity
+            if run.experiment.environment.dialect == "ours"
+            else "",
             success_score=tasks.success_score,
             instruction=tasks.instruction if run.experiment.policy.instruction else None,
             tools=msgspec.to_builtins(tasks.tools),
@@ -332,7 +393,9 @@ def trainer_process(run: Run, tasks: TaskLists, servers: ReplicaSet | None, from
             engine_cpu_cache_gb=infrastructure.engine_cpu_cache_gb,
             engine_urls=engine_urls,
             engine_weights=infrastructure.engine_weights,
-            engine_weights_folder=run.folder.path.absolute() if infrastructure.ray_address is not None else None,
+            engine_weights_folder=run.folder.path.absolute()
+            if infrastructure.ray_address is not None
+            else None,
             socket="",
         )
 

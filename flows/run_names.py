@@ -35,7 +35,9 @@ def chosen_name(run: FlowRun, description: str) -> str:
     may type another. The description replaces the name if no person can have typed it. A typed name
     is kept. A name of two words may be either, and is kept in front of the description.
     """
-    typed_by_nobody = run.deployment_id is None or run.auto_scheduled or run.parent_task_run_id is not None
+    typed_by_nobody = (
+        run.deployment_id is None or run.auto_scheduled or run.parent_task_run_id is not None
+    )
     if typed_by_nobody:
         return description
     return f"{run.name}: {description}" if _TWO_WORDS.fullmatch(run.name) else run.name

@@ -33,7 +33,10 @@ def show_finished(folder: RunFolder, experiment: Experiment, infrastructure: Inf
             pass
     scripted = without_learning(experiment, results, infrastructure)
     put_table(folder, results, scripted, note)
-    print(f"\n{text_table(results)}\n{scripted}\n{note}\nThe run was already finished, so nothing was run: {folder.path}")
+    print(
+        f"\n{text_table(results)}\n{scripted}\n{note}\nThe run was already finished, so nothing "
+        f"was run: {folder.path}"
+    )
 
 
 def report(run: Run) -> None:
@@ -46,12 +49,21 @@ def report(run: Run) -> None:
     with run.clock.part("scripted policies"):
         scripted = without_learning(run.experiment, results, run.infrastructure)
     run.tracker.log_picture(run.mlflow_run, picture)
-    run.tracker.log_table(run.mlflow_run, put_table(run.folder, results, scripted, note), "evaluation.md")
-    show_picture(picture, "learning-curve", f"Training success and held-out success: {run_name(run.experiment)}, {run.folder.path.name}")
+    run.tracker.log_table(
+        run.mlflow_run, put_table(run.folder, results, scripted, note), "evaluation.md"
+    )
+    show_picture(
+        picture,
+        "learning-curve",
+        f"Training success and held-out success: {run_name(run.experiment)}, "
+        f"{run.folder.path.name}",
+    )
     with run.clock.part("MLflow"):
         run.tracker.flush()
     run.bar.close()
-    print(f"\n{text_table(results)}\n{scripted}\n{note}\nTime:\n{run.clock.table()}\n\n{links_and_paths(run, picture)}")
+    print(
+        f"\n{text_table(results)}\n{scripted}\n{note}\nTime:\n{run.clock.table()}\n\n{links_and_paths(run, picture)}"
+    )
 
 
 def put_table(folder: RunFolder, results: Sequence[EvaluationResult], *lines: str) -> str:
@@ -61,16 +73,24 @@ def put_table(folder: RunFolder, results: Sequence[EvaluationResult], *lines: st
     return table
 
 
-def without_learning(experiment: Experiment, results: Sequence[EvaluationResult], infrastructure: InfraSettings) -> str:
+def without_learning(
+    experiment: Experiment, results: Sequence[EvaluationResult], infrastructure: InfraSettings
+) -> str:
     """Return a sentence on the results of scripted policies on the tasks of the table."""
     tasks = results[0].tasks if results else []
-    return baseline_line(scripted_results(experiment.environment, tasks, experiment.evaluation.horizon, infrastructure))
+    return baseline_line(
+        scripted_results(
+            experiment.environment, tasks, experiment.evaluation.horizon, infrastructure
+        )
+    )
 
 
 def links_and_paths(run: Run, picture: Path) -> str:
     """Return the commands and addresses that show more of the run."""
     services, prefect = addresses(run.infrastructure.runs), flow_run_link(run.infrastructure.runs)
-    mlflow = run.infrastructure.mlflow_page_url or (services.mlflow_tracking_uri if services else None)
+    mlflow = run.infrastructure.mlflow_page_url or (
+        services.mlflow_tracking_uri if services else None
+    )
     open_both = (
         f"Prefect: {prefect}\nMLflow:  {experiment_link(mlflow, run.tracker.experiment_id)}"
         if prefect and mlflow and run.tracker.mlflow_id(run.mlflow_run)

@@ -47,13 +47,27 @@ from flows.records import (
     phase_name,
 )
 from flows.results import TrainingRun, training_run
-from flows.run import Run, environment_servers, opened_run, retry_after_lost_nodes, task_lists, trainer_process
+from flows.run import (
+    Run,
+    environment_servers,
+    opened_run,
+    retry_after_lost_nodes,
+    task_lists,
+    trainer_process,
+)
 from flows.run_names import named_by
 from flows.run_report import report, show_finished
 from flows.shared_storage import upload_missing
 from flows.task_lists import TaskLists
 from tasks.curriculum.horizon import Phase
-from tasks.evaluation.benchmark import EvaluationResult, check_complete, evaluate, holds_evaluation, read_evaluation, write_evaluation
+from tasks.evaluation.benchmark import (
+    EvaluationResult,
+    check_complete,
+    evaluate,
+    holds_evaluation,
+    read_evaluation,
+    write_evaluation,
+)
 from tasks.evaluation.report import share
 from tasks.evaluation.time_breakdown import TimeBreakdown
 from tasks.provision.replica_set import ReplicaSet
@@ -70,7 +84,9 @@ TRACES_PER_PHASE = 12
 
 Overrides = Annotated[
     dict[str, Any] | None,
-    Field(description='Values of other recipe fields by dotted name, e.g. {"algorithm.steps": 60, "seeds.training": 1}'),
+    Field(
+        description='Values of other recipe fields by dotted name, e.g. {"algorithm.steps": 60, "seeds.training": 1}'
+    ),
 ]
 
 
@@ -86,8 +102,17 @@ def described(parameters: Mapping[str, Any]) -> str:
 
 # Parameters are checked in the flow, whose message names field, value and fix. Prefect's message
 # leaves the value out.
-@flow(name="scaling-inter", on_running=[note_flow_run], flow_run_name=named_by(described), validate_parameters=False)
-def scaling_inter(recipe: Recipe = "quickstart", changes: RecipeForm = NOTHING_CHANGED, overrides: Overrides = None) -> TrainingRun:
+@flow(
+    name="scaling-inter",
+    on_running=[note_flow_run],
+    flow_run_name=named_by(described),
+    validate_parameters=False,
+)
+def scaling_inter(
+    recipe: Recipe = "quickstart",
+    changes: RecipeForm = NOTHING_CHANGED,
+    overrides: Overrides = None,
+) -> TrainingRun:
     """Train an agent by ScalingInter-RL and evaluate it on held-out tasks.
 
     Args:
@@ -110,7 +135,10 @@ def scaling_inter(recipe: Recipe = "quickstart", changes: RecipeForm = NOTHING_C
     check_experiment(experiment, infrastructure)
     check_memory(experiment, infrastructure)
     settled = nullcontext() if is_subflow() else earlier_records_sent(infrastructure)
-    with settled, opened_run(experiment, infrastructure, clock, run_name(experiment, overrides)) as run:
+    with (
+        settled,
+        opened_run(experiment, infrastructure, clock, run_name(experiment, overrides)) as run,
+    ):
         try:
             retry_after_lost_nodes(run, lambda: learn(run))
         except TrainingCollapsedError as fall:
@@ -129,7 +157,11 @@ def is_subflow() -> bool:
     Time that the process spent before a subflow does not belong to the subflow.
     """
     context = FlowRunContext.get()
-    return context is not None and context.flow_run is not None and context.flow_run.parent_task_run_id is not None
+    return (
+        context is not None
+        and context.flow_run is not None
+        and context.flow_run.parent_task_run_id is not None
+    )
 
 
 def learn(run: Run) -> None:
@@ -157,7 +189,9 @@ def learn(run: Run) -> None:
                 runner.learn(phase)  # type: ignore[call-overload]  # Prefect binds self, its stubs do not
 
 
-def repeat_evaluation(run: Run, tasks: TaskLists, servers: ReplicaSet | None, what: Measurement) -> None:
+def repeat_evaluation(
+    run: Run, tasks: TaskLists, servers: ReplicaSet | None, what: Measurement
+) -> None:
     """Repeat an evaluation that was deleted or damaged, from its episodes or with its checkpoint.
 
     Raises:
@@ -170,10 +204,15 @@ def repeat_evaluation(run: Run, tasks: TaskLists, servers: ReplicaSet | None, wh
         of_step(run.folder.path / "checkpoints", what.step, run.folder.fingerprint)
     except CheckpointError as problem:
         raise CheckpointError(
-            f"the evaluation {run.folder.evaluation(what.name)} is missing or damaged. It needs the weights of "
-            f"step {what.step}, which are missing too ({problem}). Restore one of them, or delete {run.folder.path} to train again."
+            f"the evaluation {run.folder.evaluation(what.name)} is missing or damaged. It needs "
+            "the weights of "
+            f"step {what.step}, which are missing too ({problem}). Restore one of them, or delete "
+            f"{run.folder.path} to train again."
         ) from None
-    run.bar.say(f"The evaluation {what.name!r} is missing or damaged. It is repeated with the weights of step {what.step}.")
+    run.bar.say(
+        f"The evaluation {what.name!r} is missing or damaged. It is repeated with the weights of "
+        f"step {what.step}."
+    )
     with trainer_process(run, tasks, servers, from_step=what.step) as trainer:
         measure(run, trainer, tasks, what)
 
@@ -185,12 +224,19 @@ def end_collapsed(run: Run, fall: TrainingCollapsedError) -> None:
     evaluated.
     """
     run.bar.say(str(fall))
-    if run.experiment.algorithm.on_collapse == "roll_back" and not is_readable(run.folder.evaluation(ROLLED_BACK)):
+    if run.experiment.algorithm.on_collapse == "roll_back" and not is_readable(
+        run.folder.evaluation(ROLLED_BACK)
+    ):
         step = roll_back(run.folder.path / "checkpoints", fall.last_good)
         with environment_servers(run) as servers:
             tasks = task_lists(run, servers)
             with trainer_process(run, tasks, servers) as trainer:
-                measure(run, trainer, tasks, Measurement(ROLLED_BACK, f"rolled back to step {step}", step))
+                measure(
+                    run,
+                    trainer,
+                    tasks,
+                    Measurement(ROLLED_BACK, f"rolled back to step {step}", step),
+                )
     run.folder.mark_done(COLLAPSED)
 
 
@@ -206,7 +252,11 @@ class PhaseRunner:
     trainer: TrainerProcess
     tasks: TaskLists
 
-    @flow(name="phase", flow_run_name="phase {phase.number}: {phase.horizons}", validate_parameters=False)
+    @flow(
+        name="phase",
+        flow_run_name="phase {phase.number}: {phase.horizons}",
+        validate_parameters=False,
+    )
     def learn(self, phase: Phase) -> None:
         """Train one phase under its horizon, evaluate the policy and record the results."""
         run, trainer, tasks, experiment = self.run, self.trainer, self.tasks, self.run.experiment
@@ -223,27 +273,39 @@ class PhaseRunner:
             # A schedule that depends on the training history may have ended the phase early.
             phase = replace(phase, end_step=min(phase.end_step, trainer.step))
             if experiment.evaluation.is_due(phase.end_step, experiment.algorithm.steps):
-                record(run, phase, mlflow_run, measure(run, trainer, tasks, phase_measurement(phase)))
+                record(
+                    run, phase, mlflow_run, measure(run, trainer, tasks, phase_measurement(phase))
+                )
         except BaseException as problem:
             if isinstance(problem, TrainingCollapsedError):
                 run.record_steps(mlflow_run, phase.end_step)  # no later checkpoint will record them
-            run.tracker.end_run(mlflow_run, "FAILED" if isinstance(problem, Exception) else "KILLED", phase.first_step)
+            run.tracker.end_run(
+                mlflow_run,
+                "FAILED" if isinstance(problem, Exception) else "KILLED",
+                phase.first_step,
+            )
             raise
         run.tracker.end_run(mlflow_run, step=phase.end_step)
         run.tracker.flush()
         run.folder.mark_done(phase_name(phase.number))
 
 
-@task(cache_policy=NO_CACHE, task_run_name="train phase {phase.number} from step {phase.first_step}")
+@task(
+    cache_policy=NO_CACHE, task_run_name="train phase {phase.number} from step {phase.first_step}"
+)
 def train(run: Run, trainer: TrainerProcess, phase: Phase, mlflow_run: str) -> None:
     """Train to the end of the phase, from the trainer's last checkpoint."""
     run.bar.training(f"phase {phase.number}, {phase.horizons}")
-    run.record_steps(mlflow_run, min(trainer.step, phase.end_step))  # in a checkpoint before a kill, but not logged
+    run.record_steps(
+        mlflow_run, min(trainer.step, phase.end_step)
+    )  # in a checkpoint before a kill, but not logged
     run.follow(trainer.train(phase.end_step), mlflow_run)
 
 
 @task(cache_policy=NO_CACHE, task_run_name="evaluate {what.label}")
-def measure(run: Run, trainer: TrainerProcess | None, tasks: TaskLists, what: Measurement) -> EvaluationResult:
+def measure(
+    run: Run, trainer: TrainerProcess | None, tasks: TaskLists, what: Measurement
+) -> EvaluationResult:
     """Evaluate the policy on the held-out tasks, unless that is done.
 
     Raises:
@@ -258,7 +320,10 @@ def measure(run: Run, trainer: TrainerProcess | None, tasks: TaskLists, what: Me
     else:
         if not has_episodes(run, tasks, what):
             if trainer is None or trainer.step != what.step:
-                raise CheckpointError(f"The evaluation {path} needs the weights of step {what.step}, which the trainer does not have.")
+                raise CheckpointError(
+                    f"The evaluation {path} needs the weights of step {what.step}, which the "
+                    "trainer does not have."
+                )
             run.bar.doing(f"Evaluating ({what.label})")
             command = Evaluate(
                 tuple(tasks.evaluation),
@@ -270,18 +335,28 @@ def measure(run: Run, trainer: TrainerProcess | None, tasks: TaskLists, what: Me
             )
             run.follow(trainer.evaluate(command), run.mlflow_run)
         played = read_trajectories(trajectories)
-        result = evaluate(played, label=what.label, step=what.step, horizon=evaluation.horizon, tags=tasks.tags)
-        check_complete([result], f"the evaluation {what.name!r} (causes: column reason of {trajectories})")
+        result = evaluate(
+            played, label=what.label, step=what.step, horizon=evaluation.horizon, tags=tasks.tags
+        )
+        check_complete(
+            [result], f"the evaluation {what.name!r} (causes: column reason of {trajectories})"
+        )
         write_evaluation(path, result)
-        run.bar.say(f"{what.label}: held-out success {share(result.success)} ({result.scored} episodes)")
-    run.tracker.log_metrics(run.mlflow_run, result.metrics(), what.step, of=f"evaluation {what.name}")
+        run.bar.say(
+            f"{what.label}: held-out success {share(result.success)} ({result.scored} episodes)"
+        )
+    run.tracker.log_metrics(
+        run.mlflow_run, result.metrics(), what.step, of=f"evaluation {what.name}"
+    )
     return result
 
 
 def has_episodes(run: Run, tasks: TaskLists, what: Measurement) -> bool:
     """Return whether the file next to an evaluation holds all its episodes."""
     episodes = len(tasks.evaluation) * run.experiment.evaluation.samples
-    return holds_evaluation(run.folder.evaluation(what.name).with_suffix(".parquet"), what.step, episodes)
+    return holds_evaluation(
+        run.folder.evaluation(what.name).with_suffix(".parquet"), what.step, episodes
+    )
 
 
 @task(cache_policy=NO_CACHE, task_run_name="record phase {phase.number}")
@@ -306,4 +381,6 @@ def record(run: Run, phase: Phase, mlflow_run: str, result: EvaluationResult) ->
         except TrajectoryFileError as damaged:
             run.bar.say(f"There are no traces of phase {phase.number} in MLflow: {damaged}")
             return
-        run.tracker.log_trajectories(mlflow_run, shown, {"phase": str(phase.number)}, phase.end_step)
+        run.tracker.log_trajectories(
+            mlflow_run, shown, {"phase": str(phase.number)}, phase.end_step
+        )

@@ -17,7 +17,11 @@ from tasks.evaluation.study_results import Runs
 
 
 def scripted_results(
-    world: World, tasks: Sequence[int], horizon: int, infrastructure: InfraSettings, folder: Path | None = None
+    world: World,
+    tasks: Sequence[int],
+    horizon: int,
+    infrastructure: InfraSettings,
+    folder: Path | None = None,
 ) -> dict[str, EvaluationResult]:
     """Return the result of each scripted policy by name.
 
@@ -26,12 +30,20 @@ def scripted_results(
     training tasks, or the world's list "train" if there is no recipe. The result is empty if the
     world is served elsewhere or cannot be played in this process.
     """
-    learned, n_learned = (world.train_tasks, world.n_train_tasks) if isinstance(world, Environment) else ("train", None)
+    learned, n_learned = (
+        (world.train_tasks, world.n_train_tasks)
+        if isinstance(world, Environment)
+        else ("train", None)
+    )
     if urls_of(infrastructure, world.name) or not tasks:
         return {}
     try:
         known = load_world(world.name, world.rules)
-        train = known.tasks(learned) if isinstance(learned, str) else task_indices_of(world.name, learned)
+        train = (
+            known.tasks(learned)
+            if isinstance(learned, str)
+            else task_indices_of(world.name, learned)
+        )
         kept = folder or infrastructure.runs.absolute() / "baselines"
         return baselines(world.name, tasks, train[:n_learned], horizon, kept, rules=world.rules)
     except (ImportError, WorldError, OSError, KeyError):
@@ -53,7 +65,11 @@ def scripted_in_study(
     measured = [(selection_name(experiment.evaluation.tasks), run.results[0])]
     measured += [(cell.partition(", ")[0], result) for cell, result in run.last.items()]
     found = {}
-    for name, horizon, tasks in dict.fromkeys((name, result.horizon, tuple(result.tasks)) for name, result in measured):
-        if played := scripted_results(experiment.environment, tasks, horizon, infrastructure, folder):
+    for name, horizon, tasks in dict.fromkeys(
+        (name, result.horizon, tuple(result.tasks)) for name, result in measured
+    ):
+        if played := scripted_results(
+            experiment.environment, tasks, horizon, infrastructure, folder
+        ):
             found[f"{name}, horizon {horizon}"] = played
     return found

@@ -21,7 +21,9 @@ from tasks.training import checkpoint
 from tasks.training.collapse import checkpoints_kept
 
 
-def mirrored(folder: RunFolder, experiment: Experiment, storage: SharedStorage | None) -> AbstractContextManager[RunMirror | None]:
+def mirrored(
+    folder: RunFolder, experiment: Experiment, storage: SharedStorage | None
+) -> AbstractContextManager[RunMirror | None]:
     """Fetch the run's folder from shared storage, and mirror it there while the block runs.
 
     Does nothing without shared storage. The storage keeps the same checkpoints as the folder.
@@ -36,7 +38,9 @@ def mirrored(folder: RunFolder, experiment: Experiment, storage: SharedStorage |
     return RunMirror(storage, folder.path, folder.fingerprint, superseded)
 
 
-def upload_missing(folder: RunFolder, experiment: Experiment, infrastructure: InfraSettings) -> None:
+def upload_missing(
+    folder: RunFolder, experiment: Experiment, infrastructure: InfraSettings
+) -> None:
     """Upload the parts of a finished run that are missing in shared storage.
 
     The storage may have been unreachable, or not configured, when the run ended.
@@ -48,10 +52,16 @@ def upload_missing(folder: RunFolder, experiment: Experiment, infrastructure: In
         with folder.claimed(), mirrored(folder, experiment, opened(url)):
             pass
     except (SharedStorageError, RunBusyError) as problem:
-        print(f"{problem}\nThe run is finished, but its folder {folder.path} is not complete in the shared storage.", file=sys.stderr)
+        print(
+            f"{problem}\nThe run is finished, but its folder {folder.path} is not complete in the "
+            "shared storage.",
+            file=sys.stderr,
+        )
 
 
-def shared_starter_policy(storage: SharedStorage | None, folder: Path, name: str, build: Callable[[], str]) -> str:
+def shared_starter_policy(
+    storage: SharedStorage | None, folder: Path, name: str, build: Callable[[], str]
+) -> str:
     """Return a starter policy, preferably the one in shared storage.
 
     A starter policy built on another machine differs in the last digits.
@@ -78,10 +88,17 @@ def shared_starter_policy(storage: SharedStorage | None, folder: Path, name: str
             beside.rename(folder / name)
         policy = build()
         if not is_kept:
-            files = {f"{remote}/{path.relative_to(policy).as_posix()}": path for path in Path(policy).rglob("*") if path.is_file()}
+            files = {
+                f"{remote}/{path.relative_to(policy).as_posix()}": path
+                for path in Path(policy).rglob("*")
+                if path.is_file()
+            }
             last = files.pop(manifest)
             storage.put(files)
             storage.put({manifest: last})
     except OSError as problem:
-        raise SharedStorageError(f"The starter policy could not be read from or written to {storage.url}/{remote}: {problem}") from problem
+        raise SharedStorageError(
+            f"The starter policy could not be read from or written to {storage.url}/{remote}: "
+            f"{problem}"
+        ) from problem
     return policy

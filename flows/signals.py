@@ -46,5 +46,9 @@ def _limit_shutdown(signals: socket.socket) -> None:
     while (number := signals.recv(1)[0]) not in (signal.SIGTERM, signal.SIGINT):
         pass
     time.sleep(LONGEST_END_S)
-    print(f"\nThe process did not end within {LONGEST_END_S:g} s after the signal and was killed.", file=sys.stderr, flush=True)
+    print(
+        f"\nThe process did not end within {LONGEST_END_S:g} s after the signal and was killed.",
+        file=sys.stderr,
+        flush=True,
+    )
     os._exit(128 + number)

@@ -19,8 +19,14 @@ from tasks.provision.process import ChildProcess
 from tasks.starter.starter_policy import find_starter_policy, starter_command
 
 
-@flow(name="starter-policy", flow_run_name="starter policy for {environment}, seed {seed}", validate_parameters=False)
-def starter_policy(policy: Policy, environment: str, seed: int, folder: Path, show: Callable[[str], None]) -> str:
+@flow(
+    name="starter-policy",
+    flow_run_name="starter policy for {environment}, seed {seed}",
+    validate_parameters=False,
+)
+def starter_policy(
+    policy: Policy, environment: str, seed: int, folder: Path, show: Callable[[str], None]
+) -> str:
     """Build the starter policy in a separate process, or return the cached one.
 
     Args:
@@ -42,7 +48,10 @@ def starter_policy(policy: Policy, environment: str, seed: int, folder: Path, sh
     process = ChildProcess(
         "starter-policy",
         starter_command(policy, environment, seed, folder),
-        environment={"PYTHONPATH": os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH")])), "COLUMNS": "60"},
+        environment={
+            "PYTHONPATH": os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH")])),
+            "COLUMNS": "60",
+        },
         log_path=folder / "building.log",
     )
     process.start()
@@ -52,6 +61,12 @@ def starter_policy(policy: Policy, environment: str, seed: int, folder: Path, sh
             time.sleep(0.5)
     finally:
         process.end()
-    if process.exit_status or (found := find_starter_policy(policy, environment, seed, folder)) is None:
-        raise ProvisionError(f"The starter policy could not be built. Last lines of {process.log_path}:\n{process.log_tail()}")
+    if (
+        process.exit_status
+        or (found := find_starter_policy(policy, environment, seed, folder)) is None
+    ):
+        raise ProvisionError(
+            "The starter policy could not be built. Last lines of "
+            f"{process.log_path}:\n{process.log_tail()}"
+        )
     return str(found.path)

@@ -50,7 +50,11 @@ The last digits of a run depend on this number.
 Named = Annotated[str, WithJsonSchema({"type": "string", "enum": study_names()})]
 
 
-@flow(name="study", on_running=[note_flow_run], flow_run_name=named_by(lambda given: f"study {Path(str(given.get('name'))).stem}"))
+@flow(
+    name="study",
+    on_running=[note_flow_run],
+    flow_run_name=named_by(lambda given: f"study {Path(str(given.get('name'))).stem}"),
+)
 def study(name: Named = "quickstart", overrides: dict[str, Any] | None = None) -> StudyResult:
     """Train every arm under every seed, and compare the arms.
 
@@ -68,11 +72,17 @@ def study(name: Named = "quickstart", overrides: dict[str, Any] | None = None) -
     runs = StudyRuns(what, infrastructure)
     runs.folder.mkdir(parents=True, exist_ok=True)
     with open_tracker(infrastructure, what.name, runs.folder) as tracker:
-        run = tracker.start_run(f"study {what.name}", what.model_dump(mode="json"), {"kind": "study", "folder": str(runs.folder)})
+        run = tracker.start_run(
+            f"study {what.name}",
+            what.model_dump(mode="json"),
+            {"kind": "study", "folder": str(runs.folder)},
+        )
         environment = {PROCESSES: os.environ.get(PROCESSES, "1")}
         if (parent := tracker.mlflow_id(run)) is not None:
             environment[f"{PREFIX}MLFLOW_PARENT_RUN"] = parent
-        failures = run_chains(runs.commands(), max_parallel_commands(infrastructure), environment, say)
+        failures = run_chains(
+            runs.commands(), max_parallel_commands(infrastructure), environment, say
+        )
         found = runs.found()
         say("Playing scripted policies on the same tasks, unless their results are recorded")
         page = write_page(what, found, runs.folder, scripted_in_study(what, found, infrastructure))
@@ -116,10 +126,22 @@ def report(name: str, overrides: dict[str, Any]) -> Path:
     found = runs.found(kept)
     if not any(found.values()):
         raise EvaluationFileError(
-            f"There is no finished run of the current study {what.name} in {infrastructure.runs} or in {file}. Run the study "
+            f"There is no finished run of the current study {what.name} in {infrastructure.runs} "
+            f"or in {file}. Run the study "
             f"(agentgym study {name}), or set AGENTGYM_RUNS to the folder of its runs."
         )
-    print("Playing scripted policies on the same tasks, unless their results are recorded", file=sys.stderr)
-    write_page(what, found, DOCS / what.name, scripted_in_study(what, found, infrastructure, DOCS / SCRIPTED))
-    write_runs(file, kept | {runs.key(arm, run.seed): run for arm, of_arm in found.items() for run in of_arm})
+    print(
+        "Playing scripted policies on the same tasks, unless their results are recorded",
+        file=sys.stderr,
+    )
+    write_page(
+        what,
+        found,
+        DOCS / what.name,
+        scripted_in_study(what, found, infrastructure, DOCS / SCRIPTED),
+    )
+    write_runs(
+        file,
+        kept | {runs.key(arm, run.seed): run for arm, of_arm in found.items() for run in of_arm},
+    )
     return DOCS / what.name

@@ -33,7 +33,9 @@ class StudyPage:
     pictures: tuple[Path, ...]
 
 
-def write_page(study: Study, runs: Runs, folder: Path, scripted: Mapping[str, Mapping[str, EvaluationResult]]) -> StudyPage:
+def write_page(
+    study: Study, runs: Runs, folder: Path, scripted: Mapping[str, Mapping[str, EvaluationResult]]
+) -> StudyPage:
     """Write report.md, report.json and the pictures of the complete runs and scripted policies.
 
     In report.json, "findings" depends only on the seeds, so it is the same whenever and wherever
@@ -49,11 +51,24 @@ def write_page(study: Study, runs: Runs, folder: Path, scripted: Mapping[str, Ma
         pictures = folder / CURVES, folder / TRAINING
         draw_study(pictures[0], whole, family[0].data if family else {}, study.endpoint.measure)
         draw_mechanism(pictures[1], whole)
-        lines += [f"![success]({CURVES})", *(section.markdown() for section in found), f"![training]({TRAINING})"]
-        lines += ["## Results that depend on the machine", *(section.markdown() for section in timed)]
+        lines += [
+            f"![success]({CURVES})",
+            *(section.markdown() for section in found),
+            f"![training]({TRAINING})",
+        ]
+        lines += [
+            "## Results that depend on the machine",
+            *(section.markdown() for section in timed),
+        ]
     page = "\n\n".join(lines) + "\n"
-    figures = {"study": study.model_dump(mode="json"), "findings": _data(found), "timings": _data(timed)}
-    (folder / "report.json").write_text(json.dumps(figures, indent=1, sort_keys=True) + "\n", encoding="utf-8")
+    figures = {
+        "study": study.model_dump(mode="json"),
+        "findings": _data(found),
+        "timings": _data(timed),
+    }
+    (folder / "report.json").write_text(
+        json.dumps(figures, indent=1, sort_keys=True) + "\n", encoding="utf-8"
+    )
     (folder / "report.md").write_text(page, encoding="utf-8")
     return StudyPage(f"{study.name}: {study.question}", page, pictures)
 
@@ -61,15 +76,24 @@ def write_page(study: Study, runs: Runs, folder: Path, scripted: Mapping[str, Ma
 def _setting(study: Study) -> str:
     """Describe recipe, arms and seeds in Markdown."""
     changes = "\n".join(f"- {_fields({name: value})}" for name, value in study.overrides.items())
-    recipe = f"Recipe: `{study.recipe}`" + (f", with these changes in all arms:\n\n{changes}" if changes else ".")
-    arms = "\n".join(f"- **{arm}**: {_fields(fields) or 'the recipe as it is'}" for arm, fields in study.arms.items())
+    recipe = f"Recipe: `{study.recipe}`" + (
+        f", with these changes in all arms:\n\n{changes}" if changes else "."
+    )
+    arms = "\n".join(
+        f"- **{arm}**: {_fields(fields) or 'the recipe as it is'}"
+        for arm, fields in study.arms.items()
+    )
     seeds = f"Seeds of the starter policy, the task order, the sampling and the evaluation: {', '.join(map(str, study.seeds))}."
     return filled(f"{recipe}\n\n{seeds}\n\nArms:\n\n{arms}")
 
 
 def _progress(study: Study, runs: Runs) -> str:
     made, wanted = sum(map(len, runs.values())), len(study.arms) * len(study.seeds)
-    return f"All {wanted} runs are finished." if made == wanted else f"{made} of {wanted} runs are finished. The tables contain only these."
+    return (
+        f"All {wanted} runs are finished."
+        if made == wanted
+        else f"{made} of {wanted} runs are finished. The tables contain only these."
+    )
 
 
 def _fields(fields: dict[str, Any]) -> str:

@@ -34,8 +34,14 @@ class StudyRuns:
 
     def __init__(self, study: Study, infrastructure: InfraSettings) -> None:
         self._study, self._infrastructure = study, infrastructure
-        self.folder = infrastructure.runs.absolute() / "studies" / f"{study.name}-{study.fingerprint()}"
-        self._experiments = {(arm, seed): fit_experiment(study.experiment(arm, seed)) for seed in study.seeds for arm in study.arms}
+        self.folder = (
+            infrastructure.runs.absolute() / "studies" / f"{study.name}-{study.fingerprint()}"
+        )
+        self._experiments = {
+            (arm, seed): fit_experiment(study.experiment(arm, seed))
+            for seed in study.seeds
+            for arm in study.arms
+        }
         self._begun: set[Path] = set()
 
     def commands(self) -> list[Iterator[Command]]:
@@ -65,22 +71,49 @@ class StudyRuns:
         """
         experiment, beyond = self._experiments[arm, seed], self._study.beyond
         version = world_version(experiment.environment.name, experiment.environment.rules)
-        return run_key(arm, experiment.model_dump(mode="json"), beyond.model_dump(mode="json") if beyond else None, version)
+        return run_key(
+            arm,
+            experiment.model_dump(mode="json"),
+            beyond.model_dump(mode="json") if beyond else None,
+            version,
+        )
 
     def _commands(self, arm: str, seed: int) -> Iterator[Command]:
-        experiment, jobs, logs = self._experiments[arm, seed], self.folder / "jobs", self.folder / "logs"
+        experiment, jobs, logs = (
+            self._experiments[arm, seed],
+            self.folder / "jobs",
+            self.folder / "logs",
+        )
         name = f"{arm}, seed {seed}"
         if finished_run(self._infrastructure, experiment) is None:
-            recipe = self.folder / "recipes" / f"{arm}-{seed}.yaml"  # a copy: the study's recipe may change meanwhile
+            recipe = (
+                self.folder / "recipes" / f"{arm}-{seed}.yaml"
+            )  # a copy: the study's recipe may change meanwhile
             recipe.parent.mkdir(parents=True, exist_ok=True)
-            recipe.write_text(yaml.safe_dump(experiment.model_dump(mode="json"), sort_keys=False), encoding="utf-8")
-            job = TrainJob(recipe=str(recipe), overrides=self._study.arms[arm])  # the overrides are shown in the run's name
-            yield Command(f"{name}: training", write_job(jobs / f"{arm}-{seed}.json", job), logs / f"{arm}-{seed}.log")
+            recipe.write_text(
+                yaml.safe_dump(experiment.model_dump(mode="json"), sort_keys=False),
+                encoding="utf-8",
+            )
+            job = TrainJob(
+                recipe=str(recipe), overrides=self._study.arms[arm]
+            )  # the overrides are shown in the run's name
+            yield Command(
+                f"{name}: training",
+                write_job(jobs / f"{arm}-{seed}.json", job),
+                logs / f"{arm}-{seed}.log",
+            )
         for side, folder, policy in self._further(arm, seed, experiment):
             if not is_whole(folder) and folder not in self._begun:
                 self._begun.add(folder)
-                words = write_job(jobs / f"{arm}-{seed}-{side}.json", EvaluateJob(grid=self._grid(experiment, seed, policy), folder=folder))
-                yield Command(f"{name}: additional evaluation of the {side} policy", words, logs / f"{arm}-{seed}-{side}.log")
+                words = write_job(
+                    jobs / f"{arm}-{seed}-{side}.json",
+                    EvaluateJob(grid=self._grid(experiment, seed, policy), folder=folder),
+                )
+                yield Command(
+                    f"{name}: additional evaluation of the {side} policy",
+                    words,
+                    logs / f"{arm}-{seed}-{side}.log",
+                )
 
     def _found(self, arm: str, seed: int) -> StudyRun | None:
         """Return the results of a run, or None while a part of it is missing."""
@@ -94,9 +127,19 @@ class StudyRuns:
                 return None
             further[side] = read_results(place)
         steps = folder.metrics()
-        return StudyRun(arm, seed, evaluations(folder, experiment), steps, bool(collapse_note(steps)), further["first"], further["last"])
+        return StudyRun(
+            arm,
+            seed,
+            evaluations(folder, experiment),
+            steps,
+            bool(collapse_note(steps)),
+            further["first"],
+            further["last"],
+        )
 
-    def _further(self, arm: str, seed: int, experiment: Experiment) -> Iterator[tuple[str, Path, Path]]:
+    def _further(
+        self, arm: str, seed: int, experiment: Experiment
+    ) -> Iterator[tuple[str, Path, Path]]:
         """Yield side, result folder and policy folder of a finished run's further evaluations."""
         if self._study.beyond is None:
             return
@@ -104,17 +147,28 @@ class StudyRuns:
         try:
             start = json.loads((run.path / "trainer.json").read_text(encoding="utf-8"))["policy"]
         except (OSError, ValueError, KeyError, TypeError) as damaged:
-            raise RunFileError(f"{run.path / 'trainer.json'} is damaged ({damaged}). Delete {run.path} to train the run again.") from None
+            raise RunFileError(
+                f"{run.path / 'trainer.json'} is damaged ({damaged}). Delete {run.path} to train "
+                "the run again."
+            ) from None
         # Without a checkpoint, the evaluation rejects this folder because it holds no model.
         last = max((run.path / "checkpoints").glob("step-*"), default=run.path / "checkpoints")
-        yield "first", self.folder / "evaluations" / f"{Path(start).name}-seed-{seed}", Path(start)  # arms may share it
+        yield (
+            "first",
+            self.folder / "evaluations" / f"{Path(start).name}-seed-{seed}",
+            Path(start),
+        )  # arms may share it
         yield "last", self.folder / "evaluations" / f"{arm}-seed-{seed}", last
 
     def _grid(self, experiment: Experiment, seed: int, policy: Path) -> EvaluationGrid:
         """Return the further evaluation of a run's policy, with the study's tasks, horizons and temperatures."""
         beyond = self._study.beyond
         assert beyond is not None
-        given: dict[str, Any] = {name: values for name in ("tasks", "horizons", "temperatures") if (values := getattr(beyond, name))}
+        given: dict[str, Any] = {
+            name: values
+            for name in ("tasks", "horizons", "temperatures")
+            if (values := getattr(beyond, name))
+        }
         if beyond.tasks:
             given["n_tasks"] = None
         return grid_of_run(experiment, str(policy), samples=beyond.samples, seed=seed, **given)
@@ -134,4 +188,6 @@ def is_whole(folder: Path) -> bool:
 
     Running the same evaluation command again replays broken episodes.
     """
-    return (folder / "evaluation.json").is_file() and all(result.complete for result in read_results(folder).values())
+    return (folder / "evaluation.json").is_file() and all(
+        result.complete for result in read_results(folder).values()
+    )

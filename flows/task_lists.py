@@ -37,6 +37,18 @@ class TaskLists:
         """Return the lists as MLflow datasets."""
         world = experiment.environment.name
         return [
-            TaskListEntry.of(world, self.identity, selection_name(experiment.environment.train_tasks), "training", self.train),
-            TaskListEntry.of(world, self.identity, selection_name(experiment.evaluation.tasks), "evaluation", self.evaluation),
+            TaskListEntry.of(
+                world,
+                self.identity,
+                selection_name(experiment.environment.train_tasks),
+                "training",
+                self.train,
+            ),
+            TaskListEntry.of(
+                world,
+                self.identity,
+                selection_name(experiment.evaluation.tasks),
+                "evaluation",
+                self.evaluation,
+            ),
         ]

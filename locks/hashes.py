@@ -2,8 +2,10 @@
 
     .venv/bin/python locks/hashes.py locks/*.lock
 
-The digests come from the index that pip is configured with. Run it after a version in a lock file has changed, and set
-PIP_CONFIG_FILE=/dev/null where pip also looks in local folders. A lock file keeps its comments and its order.
+The digests come from the index that pip is configured with. Run it after a version in a lock file
+has changed, and set
+PIP_CONFIG_FILE=/dev/null where pip also looks in local folders. A lock file keeps its comments and
+its order.
 """
 
 from __future__ import annotations
@@ -22,9 +24,11 @@ PYTHONS = ((3, 11), (3, 12), (3, 13))
 MACHINES = ("x86_64", "aarch64")
 GLIBC = range(5, 40)
 """Minor versions of glibc 2 in names of manylinux wheels."""
-PLATFORMS = [f"{kind}_{machine}" for machine in MACHINES for kind in ("linux", "manylinux1", "manylinux2010", "manylinux2014")] + [
-    f"manylinux_2_{minor}_{machine}" for machine in MACHINES for minor in GLIBC
-]
+PLATFORMS = [
+    f"{kind}_{machine}"
+    for machine in MACHINES
+    for kind in ("linux", "manylinux1", "manylinux2010", "manylinux2014")
+] + [f"manylinux_2_{minor}_{machine}" for machine in MACHINES for minor in GLIBC]
 PIN = re.compile(r"([A-Za-z0-9._-]+)==(\S+)")
 UNHASHED = "# unhashed"
 """A lock file with this line is left as it is."""
@@ -38,9 +42,15 @@ def digests(finders: list[PackageFinder], name: str, version: str) -> list[str]:
     """
     files: set[Link] = set()
     for python, finder in zip(PYTHONS, finders, strict=True):
-        found = [candidate.link for candidate in finder.find_all_candidates(name) if str(candidate.version) == version]
+        found = [
+            candidate.link
+            for candidate in finder.find_all_candidates(name)
+            if str(candidate.version) == version
+        ]
         if not found:
-            raise LookupError(f"{name}=={version}: the index has no file for Python {python[0]}.{python[1]}")
+            raise LookupError(
+                f"{name}=={version}: the index has no file for Python {python[0]}.{python[1]}"
+            )
         files.update(found)
     missing = sorted(redact_auth_from_url(file.url) for file in files if file.hash_name != "sha256")
     if missing:
@@ -52,8 +62,13 @@ def hashed(lock: Path) -> str:
     """Return the text of a lock file with the digests of each package."""
     command = create_command("download")
     options, _ = command.parse_args([])
-    targets = [TargetPython(platforms=PLATFORMS, py_version_info=python, implementation="cp") for python in PYTHONS]
-    lines = [line.removesuffix(" \\") for line in lock.read_text().splitlines() if "--hash=" not in line]
+    targets = [
+        TargetPython(platforms=PLATFORMS, py_version_info=python, implementation="cp")
+        for python in PYTHONS
+    ]
+    lines = [
+        line.removesuffix(" \\") for line in lock.read_text().splitlines() if "--hash=" not in line
+    ]
     text = []
     with command.main_context():
         session = command.get_default_session(options)
@@ -61,7 +76,9 @@ def hashed(lock: Path) -> str:
         for line in lines:
             pin = PIN.fullmatch(line)
             found = digests(finders, pin[1], pin[2]) if pin else []
-            text.append(" \\\n".join([line, *(f"    --hash=sha256:{digest}" for digest in found)]) + "\n")
+            text.append(
+                " \\\n".join([line, *(f"    --hash=sha256:{digest}" for digest in found)]) + "\n"
+            )
     return "".join(text)
 
 

@@ -25,26 +25,40 @@ from tests.support.s3_server import BUCKET, StorageProxy, credentials, s3_server
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
 
-# Set before anything imports Prefect or MLflow, which read them once. Whatever services the user has running stay out of it.
+# Set before anything imports Prefect or MLflow, which read them once. Whatever services the user
+# has running stay out of it.
 _home = Path(tempfile.mkdtemp(prefix="agentgym-tests-"))
 for name in [name for name in os.environ if name.startswith(("AGENTGYM_", "PREFECT_", "MLFLOW_"))]:
     del os.environ[name]
-if "SUITE_FOLDER" not in os.environ:  # the processes of pytest-xdist have it from the one that starts them
+if (
+    "SUITE_FOLDER" not in os.environ
+):  # the processes of pytest-xdist have it from the one that starts them
     os.environ["SUITE_FOLDER"] = str(_home)
     _reaper = subprocess.Popen(
-        [sys.executable, "-I", "-S", str(Path(__file__).with_name("support") / "reaper.py"), str(os.getpid()), str(_home)],
+        [
+            sys.executable,
+            "-I",
+            "-S",
+            str(Path(__file__).with_name("support") / "reaper.py"),
+            str(os.getpid()),
+            str(_home),
+        ],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,  # a pipe that pytest writes to would stay open
         stderr=subprocess.DEVNULL,
         start_new_session=True,  # Ctrl-C does not reach it
     )
-    _reaper.returncode = 0  # it outlives this process on purpose, so Python must not warn that it still runs
+    _reaper.returncode = (
+        0  # it outlives this process on purpose, so Python must not warn that it still runs
+    )
 os.environ.update(
     AGENTGYM_RUNS=str(_home / "runs"),
     DO_NOT_TRACK="1",
     HF_HUB_OFFLINE="1",
-    JDK_JAVA_OPTIONS="-Dsimulator.practice=4",  # else each of SciWorld's simulators compiles for 8 s while a test waits
-    # As many processes compute at once as there are processors; a thread that spins while it waits takes from another test's.
+    # else each of SciWorld's simulators compiles for 8 s while a test waits
+    JDK_JAVA_OPTIONS="-Dsimulator.practice=4",
+    # As many processes compute at once as there are processors; a thread that spins while it waits
+    # takes from another test's.
     KMP_BLOCKTIME="0",
     MLFLOW_DISABLE_TELEMETRY="true",
     MLFLOW_TRACKING_URI=f"sqlite:///{_home}/mlflow.db",
@@ -52,12 +66,14 @@ os.environ.update(
     PREFECT_HOME=str(_home / "prefect"),
     PREFECT_SERVER_ANALYTICS_ENABLED="false",
     PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS="90",
-    # Without it Ray, which vLLM imports too, takes 127.0.0.1 for the machine's outer address, once for each process.
+    # Without it Ray, which vLLM imports too, takes 127.0.0.1 for the machine's outer address, once
+    # for each process.
     RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER="0",
     VLLM_NO_USAGE_STATS="1",
 )
 
-# A shell's background job ignores Ctrl-C, and every process that a test starts and interrupts would inherit that.
+# A shell's background job ignores Ctrl-C, and every process that a test starts and interrupts would
+# inherit that.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # No test asserts on time: this machine may be slow.
@@ -66,11 +82,16 @@ hypothesis.settings.load_profile("agentgym")
 
 
 MAY_BE_SKIPPED = ("gpu", "docker", "processor", "root")
-"""Marks of tests that not every machine can run. Any other skip is a package that is missing, and would make a green run that hides it."""
+"""Marks of tests that not every machine can run.
+
+Any other skip is a package that is missing, and would make a green run that hides it.
+"""
 
 
 @pytest.hookimpl(wrapper=True)
-def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+def pytest_runtest_makereport(
+    item: pytest.Item,
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     report = yield
     if not any(item.get_closest_marker(mark) for mark in MAY_BE_SKIPPED):
         _fail_if_skipped_in_ci(report)
@@ -182,7 +203,9 @@ def browser() -> Iterator[Browser]:
     from environments.webarena.browser import find_chromium
 
     with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=str(find_chromium()), args=["--no-sandbox"])
+        browser = playwright.chromium.launch(
+            executable_path=str(find_chromium()), args=["--no-sandbox"]
+        )
         yield browser
         browser.close()
 

@@ -71,7 +71,11 @@ class Launch(ConfigModel):
 
     @model_validator(mode="after")
     def _check_rendezvous(self) -> Self:
-        if self.nodes > 1 and self.first_node != RAY and (self.port is None or self.first_node in ("127.0.0.1", "localhost")):
+        if (
+            self.nodes > 1
+            and self.first_node != RAY
+            and (self.port is None or self.first_node in ("127.0.0.1", "localhost"))
+        ):
             raise ValueError(
                 f"nodes ({self.nodes}) requires first_node ({self.first_node}), an address that "
                 f"every node can reach, and port ({self.port}); set both"
@@ -94,4 +98,6 @@ def load_launch(name: str) -> Launch:
     try:
         return Launch.model_validate(read_yaml(path, LaunchError))
     except ValidationError as problem:
-        raise LaunchError(f"{path} is not a valid launch file:\n{explain(problem, 'the file')}", problem) from None
+        raise LaunchError(
+            f"{path} is not a valid launch file:\n{explain(problem, 'the file')}", problem
+        ) from None

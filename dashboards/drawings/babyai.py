@@ -27,15 +27,25 @@ def draw(trajectory: TrajectoryView, turns: int) -> Markup:
     # The file does not name the rules. They are found from the first observation.
     levels = [BabyAIEnvironment(rules) for rules in get_args(Rules)]
     try:
-        level = next((each for each in levels if each.reset(trajectory.row["task"]) == trajectory.first_observation), None)
+        level = next(
+            (
+                each
+                for each in levels
+                if each.reset(trajectory.row["task"]) == trajectory.first_observation
+            ),
+            None,
+        )
         if level is None:
-            raise DrawingError("the trajectory needs another version of BabyAI than the installed one")
+            raise DrawingError(
+                "the trajectory needs another version of BabyAI than the installed one"
+            )
         for turn in trajectory.turns[:turns]:
             if not turn.malformed:
                 level.step(turn.action)
-        return Markup('<img class=grid alt="The grid after turn {}. The view of the agent is highlighted." src="{}">').format(
-            turns, level.picture_url()
-        )
+        return Markup(
+            '<img class=grid alt="The grid after turn {}. The view of the agent is highlighted." '
+            'src="{}">'
+        ).format(turns, level.picture_url())
     finally:
         for each in levels:
             each.close()

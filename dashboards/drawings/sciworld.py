@@ -13,7 +13,9 @@ from markupsafe import Markup
 from dashboards.trajectory import TrajectoryView
 
 PLACE = re.compile(
-    r"This (?:room|outside location) is called the (.+?)\. (?:In it, you|Here you) see:\s*(.*?)(?:You also see:\s*(.*))?$", re.DOTALL
+    r"This (?:room|outside location) is called the (.+?)\. (?:In it, you|Here you) "
+    r"see:\s*(.*?)(?:You also see:\s*(.*))?$",
+    re.DOTALL,
 )
 DOOR = re.compile(r"A door to the (.+?) \((?:that is )?(open|closed)\)")
 MOVED = re.compile(r"You move to the (.+?)\.")
@@ -78,9 +80,12 @@ def draw(trajectory: TrajectoryView, turns: int) -> Markup:
     house = house_after(trajectory, turns)
     earned = sum(turn.reward for turn in trajectory.turns[:turns])
     places = Markup("").join(_place(house, place) for place in house.things)
-    carried = Markup("").join(Markup("<li>{}</li>").format(thing) for thing in house.carried) or Markup("<li class=quiet>empty</li>")
+    carried = Markup("").join(
+        Markup("<li>{}</li>").format(thing) for thing in house.carried
+    ) or Markup("<li class=quiet>empty</li>")
     return Markup(
-        "<p class=question>{}</p><meter min=0 max=1 value={} aria-label='score so far'></meter> score {}"
+        "<p class=question>{}</p><meter min=0 max=1 value={} aria-label='score so far'></meter> "
+        "score {}"
         "<h3>Inventory</h3><ul class=inventory>{}</ul><h3>Places</h3><div class=places>{}</div>"
     ).format(house.task, f"{earned:.3f}", f"{earned:.2f}", carried, places)
 
@@ -89,12 +94,16 @@ def _place(house: House, place: str) -> Markup:
     things = Markup("").join(Markup("<li>{}</li>").format(thing) for thing in house.things[place])
     doors = Markup(", ").join(
         Markup('<span class="{}">{}</span>').format(
-            "there" if is_open else "quiet", f"{next(iter(pair - {place}), place)} {'open' if is_open else 'closed'}"
+            "there" if is_open else "quiet",
+            f"{next(iter(pair - {place}), place)} {'open' if is_open else 'closed'}",
         )
         for pair, is_open in house.doors.items()
         if place in pair
     )
-    return Markup('<details class="place {}" {}><summary>{}{}</summary><ul>{}</ul><p class=quiet>Doors: {}</p></details>').format(
+    return Markup(
+        '<details class="place {}" {}><summary>{}{}</summary><ul>{}</ul><p class=quiet>Doors: '
+        "{}</p></details>"
+    ).format(
         "here" if place == house.here else "",
         Markup("open") if place == house.here else "",
         place,

@@ -14,7 +14,9 @@ from dashboards.trajectory import TrajectoryView
 
 SEARCH = re.compile(r"<search>(.*?)</search>", re.DOTALL)
 ANSWER = re.compile(r"<answer>(.*?)</answer>", re.DOTALL)
-PASSAGE = re.compile(r"Doc (\d+)\(Title: (.*?)\) ?(.*?)(?=\nDoc \d+\(Title: |</information>|\Z)", re.DOTALL)
+PASSAGE = re.compile(
+    r"Doc (\d+)\(Title: (.*?)\) ?(.*?)(?=\nDoc \d+\(Title: |</information>|\Z)", re.DOTALL
+)
 SMALL = {"a", "an", "and", "in", "is", "of", "on", "or", "the", "to"}
 
 
@@ -23,17 +25,27 @@ def draw(trajectory: TrajectoryView, turns: int) -> Markup:
 
     The words of the episode's last answer are marked.
     """
-    answers = [found[1].strip() for turn in trajectory.turns if (found := ANSWER.search(turn.action or turn.message))]
+    answers = [
+        found[1].strip()
+        for turn in trajectory.turns
+        if (found := ANSWER.search(turn.action or turn.message))
+    ]
     words = _marked(answers[-1]) if answers else None
     parts = [Markup("<p class=question>{}</p>").format(trajectory.first_observation)]
     for turn in trajectory.turns[:turns]:
         said = turn.action or turn.message
         if query := SEARCH.search(said):
             parts.append(Markup("<h3>⌕ {}</h3>").format(query[1].strip()))
-            parts += list(_passages(turn.observation, words)) or [Markup("<p class=quiet>No passages found.</p>")]
+            parts += list(_passages(turn.observation, words)) or [
+                Markup("<p class=quiet>No passages found.</p>")
+            ]
         elif answer := ANSWER.search(said):
             right = "there" if turn.reward > 0 else "missing"
-            parts.append(Markup('<p class="answer {}">Answer: <b>{}</b> — {}</p>').format(right, answer[1].strip(), turn.observation))
+            parts.append(
+                Markup('<p class="answer {}">Answer: <b>{}</b> — {}</p>').format(
+                    right, answer[1].strip(), turn.observation
+                )
+            )
     return Markup("").join(parts)
 
 
@@ -49,8 +61,19 @@ def _marked(answer: str) -> re.Pattern[str] | None:
 
     None if the answer has only stop words.
     """
-    words = sorted({word for word in re.findall(r"\w+", answer) if word.lower() not in SMALL}, key=len, reverse=True)
-    return re.compile("|".join([re.escape(answer), *(rf"\b{re.escape(word)}\b" for word in words)]), re.IGNORECASE) if words else None
+    words = sorted(
+        {word for word in re.findall(r"\w+", answer) if word.lower() not in SMALL},
+        key=len,
+        reverse=True,
+    )
+    return (
+        re.compile(
+            "|".join([re.escape(answer), *(rf"\b{re.escape(word)}\b" for word in words)]),
+            re.IGNORECASE,
+        )
+        if words
+        else None
+    )
 
 
 def _with_marks(text: str, words: re.Pattern[str] | None) -> Markup:

@@ -57,7 +57,8 @@ def crafting(first_observation: str, turns: Iterable[tuple[str, str]]) -> Crafti
     """
     goal = GOAL.search(first_observation)
     commands = tuple(
-        Command(output.strip(), int(count), tuple(_counted(using))) for count, output, using in COMMAND.findall(first_observation)
+        Command(output.strip(), int(count), tuple(_counted(using)))
+        for count, output, using in COMMAND.findall(first_observation)
     )
     state = Crafting(goal[1].strip() if goal else "", commands)
     for action, observation in turns:
@@ -74,31 +75,47 @@ def crafting(first_observation: str, turns: Iterable[tuple[str, str]]) -> Crafti
 
 def draw(trajectory: TrajectoryView, turns: int) -> Markup:
     """Draw the inventory and the goal's crafting tree after some turns."""
-    done = [(turn.action, turn.observation) for turn in trajectory.turns[:turns] if not turn.malformed]
+    done = [
+        (turn.action, turn.observation) for turn in trajectory.turns[:turns] if not turn.malformed
+    ]
     state = crafting(trajectory.first_observation, done)
     held = Markup("").join(
-        Markup("<li><b>{}</b> {}</li>").format(count, name) for name, count in state.held.items() if count > 0
+        Markup("<li><b>{}</b> {}</li>").format(count, name)
+        for name, count in state.held.items()
+        if count > 0
     ) or Markup("<li class=quiet>empty</li>")
-    return Markup("<h3>Inventory</h3><ul class=inventory>{}</ul><h3>Crafting tree of the goal</h3><ul class=tree>{}</ul>").format(
-        held, _branch(state, state.goal, 1, ())
-    )
+    return Markup(
+        "<h3>Inventory</h3><ul class=inventory>{}</ul><h3>Crafting tree of the goal</h3><ul "
+        "class=tree>{}</ul>"
+    ).format(held, _branch(state, state.goal, 1, ()))
 
 
-def _branch(state: Crafting, item: str, wanted: int, above: tuple[str, ...], needed: bool = True) -> Markup:
+def _branch(
+    state: Crafting, item: str, wanted: int, above: tuple[str, ...], needed: bool = True
+) -> Markup:
     held = state.held.get(item, 0)
     there = held >= wanted or (item == state.goal and item in state.made)
-    status = "there" if there else "quiet" if not needed else "made" if item in state.made else "missing"
+    status = (
+        "there" if there else "quiet" if not needed else "made" if item in state.made else "missing"
+    )
     ways = [command for command in state.commands if command.output == item]
     below = Markup("")
     if ways and item not in above and len(above) < MAX_DEPTH:
         for number, command in enumerate(ways):
             runs = -(-max(1, wanted - held) // command.count)
             parts = Markup("").join(
-                _branch(state, name, count * runs, (*above, item), needed and not there) for name, count in command.ingredients
+                _branch(state, name, count * runs, (*above, item), needed and not there)
+                for name, count in command.ingredients
             )
-            below += Markup("{}<ul>{}</ul>").format(Markup("<span class=quiet>or</span>") if number else "", parts)
-    word = {"there": "✓", "made": "craft more", "quiet": "no longer needed"}.get(status, "craft" if ways else "get")
-    return Markup('<li class="{}"><span>{} {} <em>{} held · {}</em></span>{}</li>').format(status, wanted, escape(item), held, word, below)
+            below += Markup("{}<ul>{}</ul>").format(
+                Markup("<span class=quiet>or</span>") if number else "", parts
+            )
+    word = {"there": "✓", "made": "craft more", "quiet": "no longer needed"}.get(
+        status, "craft" if ways else "get"
+    )
+    return Markup('<li class="{}"><span>{} {} <em>{} held · {}</em></span>{}</li>').format(
+        status, wanted, escape(item), held, word, below
+    )
 
 
 def _counted(listed: str) -> list[tuple[str, int]]:

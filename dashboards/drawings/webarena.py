@@ -40,7 +40,10 @@ def draw(trajectory: TrajectoryView, turns: int) -> Markup:
             _shots[trajectory.address] = shots
         shots = _shots[trajectory.address]
     shot = b64encode(shots[min(turns, len(shots) - 1)]).decode()
-    return Markup('<img class=window alt="The browser\'s window after turn {}" src="data:image/png;base64,{}">').format(turns, shot)
+    return Markup(
+        '<img class=window alt="The browser\'s window after turn {}" '
+        'src="data:image/png;base64,{}">'
+    ).format(turns, shot)
 
 
 def screenshots(trajectory: TrajectoryView) -> list[bytes]:
@@ -54,7 +57,9 @@ def screenshots(trajectory: TrajectoryView) -> list[bytes]:
     session = world.create()
     try:
         if session.reset(trajectory.row["task"]) != trajectory.first_observation:
-            raise DrawingError("the trajectory was played on other sites than the embedded ones of this version")
+            raise DrawingError(
+                "the trajectory was played on other sites than the embedded ones of this version"
+            )
         shots = [session.picture()]
         for turn in trajectory.turns:
             if not turn.malformed and session.step(turn.action).done:

@@ -70,7 +70,9 @@ def available_actions(view: View, direction: int, rules: Rules = "ours") -> dict
     reached, grown = 0, HERE
     while grown != reached:
         reached = grown
-        grown = (reached | reached << 1 | reached >> 1 | reached << ROW | reached >> ROW) & free | HERE
+        grown = (
+            reached | reached << 1 | reached >> 1 | reached << ROW | reached >> ROW
+        ) & free | HERE
     beside = reached << 1 | reached >> 1 | reached << ROW | reached >> ROW
 
     actions: dict[str, Action] = {"turn left": (LEFT,), "turn right": (RIGHT,)}
@@ -91,7 +93,9 @@ def available_actions(view: View, direction: int, rules: Rules = "ours") -> dict
             elif _why_locked(view, thing) is not None:
                 continue
             elif thing.at & beside:
-                actions[f"toggle and go through {thing.label}"] = Route(thing.at, then=(TOGGLE, FORWARD))
+                actions[f"toggle and go through {thing.label}"] = Route(
+                    thing.at, then=(TOGGLE, FORWARD)
+                )
             if thing.at == FRONT and (rules == "ours" or " open " not in thing.name):
                 actions["toggle"] = (TOGGLE,)
         elif thing.kind == "box" and thing.at == FRONT and rules == "ours":
@@ -123,7 +127,9 @@ def explain_refusal(action: str, view: View) -> str:
 
 def _is_blocked(view: View) -> bool:
     """Return whether something directly in front prevents dropping."""
-    return bool(view.walls & FRONT) or any(thing.at == FRONT and thing.kind != "door" for thing in view.things)
+    return bool(view.walls & FRONT) or any(
+        thing.at == FRONT and thing.kind != "door" for thing in view.things
+    )
 
 
 def _why_locked(view: View, door: Thing) -> str | None:
@@ -150,5 +156,11 @@ def _why_not(verb: str, thing: Thing, view: View) -> str | None:
     if thing.kind != "door":
         return None
     if verb == "go through":
-        return no_path if " open " in thing.name else "it is closed. You should toggle it first." if " closed " in thing.name else None
+        return (
+            no_path
+            if " open " in thing.name
+            else "it is closed. You should toggle it first."
+            if " closed " in thing.name
+            else None
+        )
     return None if " open " in thing.name else _why_locked(view, thing) or no_path

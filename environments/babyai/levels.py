@@ -117,7 +117,10 @@ class QuickLevel(RoomGridLevel):
         self.grid.grid = list(self.walls)
         draw = self.draws.integer
         span, n_columns, n_rows = self.room_size - 1, self.num_cols, self.num_rows
-        rooms = [[Room((i * span, j * span), (span + 1, span + 1)) for i in range(n_columns)] for j in range(n_rows)]
+        rooms = [
+            [Room((i * span, j * span), (span + 1, span + 1)) for i in range(n_columns)]
+            for j in range(n_rows)
+        ]
         for j, row in enumerate(rooms):
             for i, room in enumerate(row):
                 x, y = room.top
@@ -160,7 +163,11 @@ class QuickLevel(RoomGridLevel):
             tries += 1
             position = (draw(left, right), draw(upper, lower))
             at = position[1] * width + position[0]
-            if cells[at] is None and position != agent and not (reject_fn and reject_fn(self, position)):
+            if (
+                cells[at] is None
+                and position != agent
+                and not (reject_fn and reject_fn(self, position))
+            ):
                 break
         cells[at] = obj
         if obj is not None:
@@ -243,13 +250,34 @@ def state_of(played: QuickLevel) -> str:
     two-part mission is done.
     """
     things = [
-        (at, cell.type, cell.color, cell.contains, getattr(cell, "is_open", None), getattr(cell, "is_locked", None))
+        (
+            at,
+            cell.type,
+            cell.color,
+            cell.contains,
+            getattr(cell, "is_open", None),
+            getattr(cell, "is_locked", None),
+        )
         for at, cell in enumerate(played.grid.grid)
         if cell is not None and cell is not WALL
     ]
-    carried = played.carrying and (played.carrying.type, played.carrying.color, played.carrying.contains)
-    described = [(*thing[:3], thing[3] and (thing[3].type, thing[3].color), *thing[4:]) for thing in things]
-    return repr((*map(int, played.agent_pos), int(played.agent_dir), carried, described, _first_part_done(played.instrs)))
+    carried = played.carrying and (
+        played.carrying.type,
+        played.carrying.color,
+        played.carrying.contains,
+    )
+    described = [
+        (*thing[:3], thing[3] and (thing[3].type, thing[3].color), *thing[4:]) for thing in things
+    ]
+    return repr(
+        (
+            *map(int, played.agent_pos),
+            int(played.agent_dir),
+            carried,
+            described,
+            _first_part_done(played.instrs),
+        )
+    )
 
 
 @cache

@@ -34,14 +34,29 @@ MAX_SUBGOALS = 50
 most 10.
 """
 
-_WORDS = {LEFT: "turn left", RIGHT: "turn right", FORWARD: "move forward", DROP: "drop", TOGGLE: "toggle"}
+_WORDS = {
+    LEFT: "turn left",
+    RIGHT: "turn right",
+    FORWARD: "move forward",
+    DROP: "drop",
+    TOGGLE: "toggle",
+}
 
 
 class _CirclingError(Exception):
     """The bot plans in circles."""
 
 
-_BOT_FAULTS = (_CirclingError, DisappearedBoxError, AssertionError, AttributeError, IndexError, KeyError, TypeError, ValueError)
+_BOT_FAULTS = (
+    _CirclingError,
+    DisappearedBoxError,
+    AssertionError,
+    AttributeError,
+    IndexError,
+    KeyError,
+    TypeError,
+    ValueError,
+)
 """Exceptions that the bot raises in unsupported states."""
 
 
@@ -69,7 +84,9 @@ class _Bot(BabyAIBot):
 
     def _shortest_path(self, accept_fn: Callable[..., Any], try_with_blockers: bool = False) -> Any:
         if accept_fn.__name__ == "unopened_door":
-            within_reach = super()._shortest_path(lambda at, cell: accept_fn(at, cell) and self._knows_key(cell), try_with_blockers)
+            within_reach = super()._shortest_path(
+                lambda at, cell: accept_fn(at, cell) and self._knows_key(cell), try_with_blockers
+            )
             if within_reach[0] is not None:
                 return within_reach
         return super()._shortest_path(accept_fn, try_with_blockers)
@@ -185,7 +202,11 @@ def _bot_steps(played: QuickLevel, seen: np.ndarray[Any, Any]) -> Iterator[int]:
         played: The level that the bot observes.
         seen: Cells that earlier bots have seen, updated in place. Shape (width, height).
     """
-    boxes = [cell for cell in played.grid.grid if cell is not None and cell.type == "box" and cell.contains is not None]
+    boxes = [
+        cell
+        for cell in played.grid.grid
+        if cell is not None and cell.type == "box" and cell.contains is not None
+    ]
     for box in boxes:
         if played.carrying is not None:
             yield from _follow(_bot(played, seen, drop=True))
@@ -194,7 +215,12 @@ def _bot_steps(played: QuickLevel, seen: np.ndarray[Any, Any]) -> Iterator[int]:
     yield from _follow(_bot(played, seen))
 
 
-def _bot(played: QuickLevel, seen: np.ndarray[Any, Any], target: WorldObj | None = None, drop: bool = False) -> BabyAIBot:
+def _bot(
+    played: QuickLevel,
+    seen: np.ndarray[Any, Any],
+    target: WorldObj | None = None,
+    drop: bool = False,
+) -> BabyAIBot:
     """Return a bot that performs the mission.
 
     Args:
@@ -216,7 +242,11 @@ def _bot(played: QuickLevel, seen: np.ndarray[Any, Any], target: WorldObj | None
     if carried is None:
         return bot
     first = _first_part(played.instrs)
-    if not drop and isinstance(first, PutNextInstr) and any(carried is thing for thing in first.desc_move.obj_set):
+    if (
+        not drop
+        and isinstance(first, PutNextInstr)
+        and any(carried is thing for thing in first.desc_move.obj_set)
+    ):
         del bot.stack[-2:]  # the carried object need not be fetched
         return bot
     bot.stack.append(DropSubgoal(bot))
@@ -247,10 +277,17 @@ def _state(played: QuickLevel) -> Hashable:
     It holds the agent, every object with its initial position, and the progress of the mission.
     """
     things = tuple(
-        (at, name_of(cell), cell.init_pos) for at, cell in enumerate(played.grid.grid) if cell is not None and cell.type != "wall"
+        (at, name_of(cell), cell.init_pos)
+        for at, cell in enumerate(played.grid.grid)
+        if cell is not None and cell.type != "wall"
     )
     carried = played.carrying
-    return _pose(played), things, carried and (name_of(carried), carried.init_pos), _progress(played.instrs)
+    return (
+        _pose(played),
+        things,
+        carried and (name_of(carried), carried.init_pos),
+        _progress(played.instrs),
+    )
 
 
 def _progress(mission: Instr) -> Hashable:

@@ -32,7 +32,12 @@ def find_path(view: View, direction: int, route: Route) -> list[int] | None:
     reached again before it is expanded keeps the later path.
     """
     free = free_places(view, direction)
-    moves = (lambda at: at << ROW, lambda at: at << 1, lambda at: at >> ROW, lambda at: at >> 1)  # ahead, right, back, left
+    moves = (
+        lambda at: at << ROW,
+        lambda at: at << 1,
+        lambda at: at >> ROW,
+        lambda at: at >> 1,
+    )  # ahead, right, back, left
     start = (HERE, 0)
     came_from: dict[tuple[int, int], tuple[tuple[int, int], int]] = {}
     settled: set[tuple[int, int]] = set()
@@ -57,7 +62,9 @@ def find_path(view: View, direction: int, route: Route) -> list[int] | None:
     return None
 
 
-def perform_to_the_end(played: QuickLevel, view: View, steps: Iterable[int]) -> tuple[View, bool, float]:
+def perform_to_the_end(
+    played: QuickLevel, view: View, steps: Iterable[int]
+) -> tuple[View, bool, float]:
     """Perform minigrid's actions as AgentGym's wrapper does.
 
     Execution continues after the mission ends. It stops only at an action that does not change the

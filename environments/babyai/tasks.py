@@ -42,7 +42,11 @@ DOORS = ("GoToDoor", "Open", "OpenDoorLoc", "PickupAbove", "UnlockLocalDist", "K
 """Levels in which doors must be found, opened, unlocked or passed. The oracle takes 2 to 8 turns on
 average.
 """
-DOORS_SEEDS = {"doors-train": range(1000, 1500), "doors-validation": range(130, 146), "doors-test": range(146, 166)}
+DOORS_SEEDS = {
+    "doors-train": range(1000, 1500),
+    "doors-validation": range(130, 146),
+    "doors-test": range(146, 166),
+}
 """Seeds of the door lists. All layouts are distinct, and the oracle solves every task."""
 
 
@@ -53,7 +57,9 @@ def level_and_seed(index: int) -> tuple[int, int]:
         TaskIndexError: There is no such task.
     """
     if not 0 <= index < N_SEEDS * len(LEVELS):
-        raise TaskIndexError(f"babyai has no task {index}; its tasks are 0 to {N_SEEDS * len(LEVELS) - 1}")
+        raise TaskIndexError(
+            f"babyai has no task {index}; its tasks are 0 to {N_SEEDS * len(LEVELS) - 1}"
+        )
     seed, level = divmod(index, len(LEVELS))
     return level, seed
 
@@ -78,10 +84,17 @@ def task_lists() -> dict[str, tuple[int, ...]]:
     return lists | {name: _tasks_of(DOORS, seeds, {}) for name, seeds in DOORS_SEEDS.items()}
 
 
-def _tasks_of(names: Sequence[str], seeds: Iterable[int], left_out: Mapping[str, Sequence[int]]) -> tuple[int, ...]:
+def _tasks_of(
+    names: Sequence[str], seeds: Iterable[int], left_out: Mapping[str, Sequence[int]]
+) -> tuple[int, ...]:
     """Return the tasks of some levels and seeds in ascending order."""
     levels = sorted((LEVELS.index(name), left_out.get(name, ())) for name in names)
-    return tuple(seed * len(LEVELS) + level for seed in seeds for level, without in levels if seed not in without)
+    return tuple(
+        seed * len(LEVELS) + level
+        for seed in seeds
+        for level, without in levels
+        if seed not in without
+    )
 
 
 def task_list(name: str) -> tuple[int, ...]:

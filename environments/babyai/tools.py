@@ -15,6 +15,11 @@ TOOLS = (
     Tool("drop", "Put down what you carry.", action="drop"),
     Tool("toggle", "Open or close the door, or open the box, in front of you.", action="toggle"),
     Tool("go_through", "Walk through an open door.", _DOOR, "go through {door}"),
-    Tool("toggle_and_go_through", "Walk up to a closed door, open it and go through.", _DOOR, "toggle and go through {door}"),
+    Tool(
+        "toggle_and_go_through",
+        "Walk up to a closed door, open it and go through.",
+        _DOOR,
+        "toggle and go through {door}",
+    ),
     Tool("check_actions", "List the actions that you have now.", action=CHECK),
 )

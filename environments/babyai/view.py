@@ -34,7 +34,8 @@ FRONT = place(1, 0)
 
 # Order of the description: from near to far, then the farther row first, then from left to right.
 _PLACES = sorted(
-    ((ahead, side) for ahead in range(SIZE) for side in range(-HALF, HALF + 1)), key=lambda at: (at[0] + abs(at[1]), -at[0], at[1])
+    ((ahead, side) for ahead in range(SIZE) for side in range(-HALF, HALF + 1)),
+    key=lambda at: (at[0] + abs(at[1]), -at[0], at[1]),
 )
 _BITS = tuple(place(*at) for at in _PLACES)
 _ROWS = tuple(range(ROW, (SIZE + 1) * ROW, ROW))
@@ -105,7 +106,11 @@ class View(NamedTuple):
         barrier = self.barrier
         if barrier is not None:
             parts.append(f"You are facing a {barrier[0]} {barrier[1]} steps away. ")
-        parts.append("You are not carrying anything." if self.carrying is None else f"You are carrying a {self.carrying}.")
+        parts.append(
+            "You are not carrying anything."
+            if self.carrying is None
+            else f"You are carrying a {self.carrying}."
+        )
         return "".join(parts)
 
 
@@ -115,7 +120,11 @@ def look(level: RoomGridLevel) -> View:
     x, y = level.agent_pos
     clear = walls = 0
     others: list[tuple[WorldObj, int]] = []
-    for cell, bit in zip(_reader(grid.width, grid.height, int(x), int(y), int(level.agent_dir))(grid.grid), _BITS, strict=True):
+    for cell, bit in zip(
+        _reader(grid.width, grid.height, int(x), int(y), int(level.agent_dir))(grid.grid),
+        _BITS,
+        strict=True,
+    ):
         if cell is None:
             clear |= bit
         elif cell is WALL:
@@ -153,7 +162,9 @@ def name_of(thing: WorldObj) -> str:
 
 
 @cache
-def _reader(width: int, height: int, x: int, y: int, direction: int) -> Callable[[list[WorldObj | None]], tuple[Any, ...]]:
+def _reader(
+    width: int, height: int, x: int, y: int, direction: int
+) -> Callable[[list[WorldObj | None]], tuple[Any, ...]]:
     """Return a function that picks the view's cells from a grid's list, in the order of `_BITS`.
 
     Cells outside the grid are read from its corner, which is a wall.

@@ -14,7 +14,14 @@ from environments.babyai.steps import low_level, perform, perform_to_the_end
 from environments.babyai.tasks import VERSION, level_and_seed, task_lists
 from environments.babyai.tools import TOOLS
 from environments.babyai.view import View, look
-from environments.environment import Environment, EpisodeOverError, OracleError, Step, World, version_under
+from environments.environment import (
+    Environment,
+    EpisodeOverError,
+    OracleError,
+    Step,
+    World,
+    version_under,
+)
 
 MAX_CHARACTERS = 500
 COMPLETED = "\n The task is completed."
@@ -47,7 +54,18 @@ class BabyAIEnvironment(Environment):
             until the mission is done.
     """
 
-    __slots__ = ("_actions", "_listed", "_oracle", "_reward", "_rules", "_view", "discounted_reward", "done", "played", "score")
+    __slots__ = (
+        "_actions",
+        "_listed",
+        "_oracle",
+        "_reward",
+        "_rules",
+        "_view",
+        "discounted_reward",
+        "done",
+        "played",
+        "score",
+    )
 
     def __init__(self, rules: Rules = "ours") -> None:
         self._rules = rules
@@ -66,7 +84,9 @@ class BabyAIEnvironment(Environment):
         self._reward = self.score = self.discounted_reward = 0.0
         self._oracle = Oracle(level)
         self._see(look(self.played))
-        mission = self.played.mission if self._rules == "ours" else without_order(self.played.mission)
+        mission = (
+            self.played.mission if self._rules == "ours" else without_order(self.played.mission)
+        )
         return f"Your goal: {mission}\n{self._view.describe()}{self._listed}"
 
     def step(self, action: str) -> Step:
@@ -136,7 +156,9 @@ class BabyAIEnvironment(Environment):
         """
         if len(action) > MAX_CHARACTERS:
             return UNKNOWN, "", True
-        words = " ".join((without_punctuation if self._rules == "ours" else plain_words)(action).lower().split())
+        words = " ".join(
+            (without_punctuation if self._rules == "ours" else plain_words)(action).lower().split()
+        )
         if words.startswith("pick up ") and self._rules == "ours":
             words = "pickup " + words.removeprefix("pick up ")
         if "check" in words:
@@ -146,7 +168,11 @@ class BabyAIEnvironment(Environment):
         steps = low_level(self._actions[words], self._view, int(played.agent_dir))
         if not steps:
             return "No change in state.", "", False
-        ending = self._perform(played, steps) if self._rules == "ours" else self._perform_as_agentgym(played, steps)
+        ending = (
+            self._perform(played, steps)
+            if self._rules == "ours"
+            else self._perform_as_agentgym(played, steps)
+        )
         return self._view.describe(), ending, False
 
     def _perform(self, played: QuickLevel, steps: list[int]) -> str:
@@ -186,18 +212,24 @@ class BabyAI(World):
     name = "babyai"
     tools = TOOLS
     instruction = (
-        "You are an agent in a grid world of rooms and carry out a mission there. The first message names your goal; every message says "
-        "what you see in front of you, how far ahead and to the side it is, what you carry, and which actions you have. "
-        "Things of the same name are told apart by a number. Answer every message with one action:\n"
+        "You are an agent in a grid world of rooms and carry out a mission there. The first "
+        "message names your goal; every message says "
+        "what you see in front of you, how far ahead and to the side it is, what you carry, and "
+        "which actions you have. "
+        "Things of the same name are told apart by a number. Answer every message with one "
+        "action:\n"
         "turn left\n"
         "turn right\n"
         "move forward: take one step ahead\n"
         "go to <thing> <number>: walk up to a thing in view and face it\n"
-        "pickup <thing> <number>: walk up to a key, ball or box in view and pick it up; you can carry one thing\n"
+        "pickup <thing> <number>: walk up to a key, ball or box in view and pick it up; you can "
+        "carry one thing\n"
         "drop: put down what you carry right in front of you\n"
-        "toggle: open or close the door, or open the box, right in front of you; opening a box leaves only what is in it\n"
+        "toggle: open or close the door, or open the box, right in front of you; opening a box "
+        "leaves only what is in it\n"
         "go through <door> <number>: walk through an open door\n"
-        "toggle and go through <door> <number>: walk up to a closed door, open it and go through; a locked door needs the key of its "
+        "toggle and go through <door> <number>: walk up to a closed door, open it and go through; "
+        "a locked door needs the key of its "
         "colour in your hand\n"
         f"{CHECK}: list the actions that you have now\n"
         "A thing that you look for may be behind you or in another room."

@@ -50,9 +50,13 @@ class OneField(ActionForm):
         self._number: type[int] | type[float] | None = NUMBERS.get(schema.get("type", ""))
         described = f" ({schema['description']})" if schema.get("description") else ""
         if self._choices:
-            self.described = f"The action is one of: {', '.join(map(str, self._choices.values()))}{described}."
+            self.described = (
+                f"The action is one of: {', '.join(map(str, self._choices.values()))}{described}."
+            )
         else:
-            kind = {"integer": "an integer", "number": "a number"}.get(schema.get("type", ""), "a text")
+            kind = {"integer": "an integer", "number": "a number"}.get(
+                schema.get("type", ""), "a text"
+            )
             self.described = f"The action is {kind}{described}."
 
     def data(self, text: str) -> dict[str, Any]:
@@ -74,9 +78,14 @@ class JsonObject(ActionForm):
         Args:
             schema: JSON schema of the action.
         """
-        fields = {name: each for name, each in schema.get("properties", {}).items() if name != METADATA}
+        fields = {
+            name: each for name, each in schema.get("properties", {}).items() if name != METADATA
+        }
         self._required = [name for name in schema.get("required", ()) if name in fields]
-        shown = {name: {key: each[key] for key in ("type", "enum", "description") if key in each} for name, each in fields.items()}
+        shown = {
+            name: {key: each[key] for key in ("type", "enum", "description") if key in each}
+            for name, each in fields.items()
+        }
         self.described = f"The action is a JSON object with the fields {json.dumps(shown)}. Required: {', '.join(self._required)}."
 
     def data(self, text: str) -> dict[str, Any]:
@@ -101,14 +110,26 @@ class ToolCall(ActionForm):
             f"Arguments: {json.dumps((tool.get('inputSchema') or tool.get('input_schema') or {}).get('properties', {}))}"
             for tool in tools
         )
-        self.described = f"The action is a tool call as a JSON object: {TOOL_CALL}\nTools:\n{listed}"
+        self.described = (
+            f"The action is a tool call as a JSON object: {TOOL_CALL}\nTools:\n{listed}"
+        )
 
     def data(self, text: str) -> dict[str, Any]:
         """See `ActionForm.data`."""
         read = _object(text)
-        if read is None or read.get("name") not in self._names or not isinstance(read.get("arguments", {}), dict):
-            raise InvalidActionError(f"This is not a tool call. Write {TOOL_CALL}. Tools: {', '.join(self._names)}")
-        return {"type": CALL_TOOL, "tool_name": read["name"], "arguments": read.get("arguments", {})}
+        if (
+            read is None
+            or read.get("name") not in self._names
+            or not isinstance(read.get("arguments", {}), dict)
+        ):
+            raise InvalidActionError(
+                f"This is not a tool call. Write {TOOL_CALL}. Tools: {', '.join(self._names)}"
+            )
+        return {
+            "type": CALL_TOOL,
+            "tool_name": read["name"],
+            "arguments": read.get("arguments", {}),
+        }
 
 
 def form_of(action: Schema, tools: Sequence[Mapping[str, Any]]) -> ActionForm:
@@ -135,7 +156,11 @@ def text_of(observation: Mapping[str, Any]) -> str:
     It is the value of its only field with a text. With several fields it is a JSON object without
     empty fields. The result of a tool is the text that it returned.
     """
-    fields = {name: value for name, value in observation.items() if name != METADATA and value not in (None, "", [], {})}
+    fields = {
+        name: value
+        for name, value in observation.items()
+        if name != METADATA and value not in (None, "", [], {})
+    }
     if "tool_name" in fields and "error" not in fields:
         return _tool_result(fields.get("result"))
     if len(fields) == 1 and isinstance(only := next(iter(fields.values())), str):
@@ -147,7 +172,9 @@ def _tool_result(result: Any) -> str:
     if isinstance(result, dict) and "data" in result:
         result = result["data"]
     if isinstance(result, dict) and isinstance(result.get("content"), list):
-        result = "\n".join(str(part.get("text", part)) for part in result["content"] if isinstance(part, dict))
+        result = "\n".join(
+            str(part.get("text", part)) for part in result["content"] if isinstance(part, dict)
+        )
     return result if isinstance(result, str) else json.dumps(result, ensure_ascii=False)
 
 
@@ -164,5 +191,8 @@ def _resolved(field: Schema, schema: Schema) -> Schema:
     for reference in (field.get("$ref"), *(each.get("$ref") for each in field.get("allOf", ()))):
         if isinstance(reference, str):
             found = schema.get("$defs", {}).get(reference.rpartition("/")[2], {})
-            return {**found, **{key: value for key, value in field.items() if key not in ("$ref", "allOf")}}
+            return {
+                **found,
+                **{key: value for key, value in field.items() if key not in ("$ref", "allOf")},
+            }
     return field

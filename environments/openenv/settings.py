@@ -41,7 +41,10 @@ def read_settings(variables: Mapping[str, str] = os.environ) -> Settings:
     """
     url = variables.get("OPENENV_URL", "").rstrip("/")
     if urlsplit(url).scheme not in ("http", "https") or not urlsplit(url).hostname:
-        raise SettingsError("OPENENV_URL", f"is {url!r}; set it to the address of an OpenEnv server, e.g. http://127.0.0.1:8000")
+        raise SettingsError(
+            "OPENENV_URL",
+            f"is {url!r}; set it to the address of an OpenEnv server, e.g. http://127.0.0.1:8000",
+        )
     return Settings(
         url,
         variables.get("OPENENV_TOKEN", ""),
@@ -53,7 +56,9 @@ def read_settings(variables: Mapping[str, str] = os.environ) -> Settings:
 
 def _seeds(text: str) -> int:
     if not text.isdecimal() or int(text) < 3:
-        raise SettingsError("OPENENV_SEEDS", f"is {text!r}; set it to a number of tasks, at least 3")
+        raise SettingsError(
+            "OPENENV_SEEDS", f"is {text!r}; set it to a number of tasks, at least 3"
+        )
     return int(text)
 
 
@@ -63,7 +68,9 @@ def _reset(text: str) -> Mapping[str, Any]:
     except ValueError:
         read = None
     if not isinstance(read, dict):
-        raise SettingsError("OPENENV_RESET", f"is {text!r}; set it to a JSON object, e.g. '{{\"level\": 2}}'")
+        raise SettingsError(
+            "OPENENV_RESET", f"is {text!r}; set it to a JSON object, e.g. '{{\"level\": 2}}'"
+        )
     return read
 
 
@@ -73,5 +80,9 @@ def _rewards(text: str) -> tuple[float, float]:
     except ValueError:
         low, high = math.nan, math.nan
     if not (math.isfinite(low) and math.isfinite(high) and low < high):
-        raise SettingsError("OPENENV_REWARDS", f"is {text!r}; set it to the smallest and the largest reward of one action, e.g. '-1 1'")
+        raise SettingsError(
+            "OPENENV_REWARDS",
+            f"is {text!r}; set it to the smallest and the largest reward of one action, e.g. '-1 "
+            "1'",
+        )
     return low, high

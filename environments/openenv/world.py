@@ -49,9 +49,14 @@ class OpenEnvError(WorldError):
 
 
 class OpenEnvironment(Environment):
-    """One session. The episode ends if an answer is lost, because the protocol has no turn numbers."""
+    """One session.
 
-    def __init__(self, settings: Settings, form: ActionForm, resets: Sequence[Mapping[str, Any]]) -> None:
+    The episode ends if an answer is lost, because the protocol has no turn numbers.
+    """
+
+    def __init__(
+        self, settings: Settings, form: ActionForm, resets: Sequence[Mapping[str, Any]]
+    ) -> None:
         """
         Args:
             settings: The server.
@@ -70,7 +75,9 @@ class OpenEnvironment(Environment):
             OpenEnvError: The server failed.
         """
         if not 0 <= index < len(self._resets):
-            raise TaskIndexError(f"openenv has no task {index}; its tasks are 0 to {len(self._resets) - 1}")
+            raise TaskIndexError(
+                f"openenv has no task {index}; its tasks are 0 to {len(self._resets) - 1}"
+            )
         self._over = True
         begun = self._ask("reset", {**self._resets[index], **self._settings.reset})
         self._over = bool(begun["done"])
@@ -123,13 +130,19 @@ class OpenEnvironment(Environment):
             self._fail(found)
         if not {"observation", "reward", "done"} <= set(found):
             self.close()
-            raise OpenEnvError(f"{self._settings.url} answered a {kind} by {answer.get('type')!r} without observation, reward and done")
+            raise OpenEnvError(
+                f"{self._settings.url} answered a {kind} by {answer.get('type')!r} without "
+                "observation, reward and done"
+            )
         return found
 
     def _fail(self, error: Mapping[str, Any]) -> None:
         code, message = str(error.get("code")), str(error.get("message"))
         if code == "VALIDATION_ERROR":
-            raise OpenEnvError("\n".join([message, *(str(each.get("msg")) for each in error.get("errors", ()))]), code)
+            raise OpenEnvError(
+                "\n".join([message, *(str(each.get("msg")) for each in error.get("errors", ()))]),
+                code,
+            )
         self.close()
         if code == "CAPACITY_REACHED":
             raise WorldBusyError(f"all sessions of {self._settings.url} are in use: {message}")
@@ -163,7 +176,15 @@ class OpenEnv(World):
         found = _tasks_by_api(settings)
         self._resets, self._lists = found if found is not None else _seeds(settings.seeds)
         self.instruction = f"{metadata['description']}\n{self._form.described}"
-        content = [metadata["name"], release, schema, self.instruction, self._resets, dict(settings.reset), settings.rewards]
+        content = [
+            metadata["name"],
+            release,
+            schema,
+            self.instruction,
+            self._resets,
+            dict(settings.reset),
+            settings.rewards,
+        ]
         self.version = f"{metadata['name']}-{release}-{sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:12]}"
 
     @property
@@ -219,7 +240,9 @@ def _tasks_by_api(settings: Settings) -> tuple[Resets, Lists] | None:
 def _tool(tool: Mapping[str, Any]) -> Tool:
     """Return an MCP tool whose action text is the call itself."""
     schema = tool.get("inputSchema") or tool.get("input_schema") or {}
-    return Tool(str(tool["name"]), str(tool.get("description") or ""), dict(schema.get("properties", {})))
+    return Tool(
+        str(tool["name"]), str(tool.get("description") or ""), dict(schema.get("properties", {}))
+    )
 
 
 def _tools(settings: Settings) -> Sequence[Mapping[str, Any]]:
@@ -236,7 +259,9 @@ def _tools(settings: Settings) -> Sequence[Mapping[str, Any]]:
 
 def _connect(settings: Settings) -> ClientConnection:
     address = "ws" + settings.url.removeprefix("http") + "/ws"
-    return connect(address, additional_headers=_headers(settings), max_size=MAX_MESSAGE, open_timeout=30)
+    return connect(
+        address, additional_headers=_headers(settings), max_size=MAX_MESSAGE, open_timeout=30
+    )
 
 
 def _headers(settings: Settings) -> dict[str, str]:
@@ -256,6 +281,8 @@ def _read(settings: Settings, path: str, body: Any = None) -> Any:
         with urllib.request.urlopen(request, timeout=30) as answer:
             return json.load(answer)
     except urllib.error.HTTPError as fault:
-        raise OpenEnvError(f"OPENENV_URL: {settings.url}{path} answered {fault.code}", str(fault.code)) from fault
+        raise OpenEnvError(
+            f"OPENENV_URL: {settings.url}{path} answered {fault.code}", str(fault.code)
+        ) from fault
     except (OSError, ValueError) as fault:
         raise OpenEnvError(f"OPENENV_URL: {settings.url}{path} did not answer: {fault}") from fault

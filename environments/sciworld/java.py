@@ -66,8 +66,12 @@ def package_folder() -> Path:
     install = f"run: pip install scienceworld=={PACKAGE_VERSION}"
     found = importlib.util.find_spec("scienceworld")
     if found is None or found.origin is None:
-        raise SimulatorError(f"SciWorld needs the package scienceworld, which is not installed; {install}")
+        raise SimulatorError(
+            f"SciWorld needs the package scienceworld, which is not installed; {install}"
+        )
     version = importlib.metadata.version("scienceworld")
     if version != PACKAGE_VERSION:
-        raise SimulatorError(f"SciWorld needs scienceworld {PACKAGE_VERSION}, not {version}; {install}")
+        raise SimulatorError(
+            f"SciWorld needs scienceworld {PACKAGE_VERSION}, not {version}; {install}"
+        )
     return Path(found.origin).parent

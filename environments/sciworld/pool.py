@@ -111,6 +111,9 @@ class SimulatorPool:
                 self._successors[old] = Simulator()
             elif self._successors[old].ready():
                 self._serving[place] = self._successors.pop(old)
-                log.info("replaced a simulator", extra={"old": old.pid, "simulator": self._serving[place].pid})
+                log.info(
+                    "replaced a simulator",
+                    extra={"old": old.pid, "simulator": self._serving[place].pid},
+                )
                 if not old.sessions:
                     old.end()

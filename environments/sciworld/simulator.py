@@ -19,7 +19,14 @@ import weakref
 from collections import deque
 from dataclasses import dataclass
 
-from environments.sciworld.frames import Answer, JavaMissingError, SimulatorError, SimulatorGoneError, decode_answer, frame
+from environments.sciworld.frames import (
+    Answer,
+    JavaMissingError,
+    SimulatorError,
+    SimulatorGoneError,
+    decode_answer,
+    frame,
+)
 from environments.sciworld.java import INSTALL, command, package_folder
 
 START_S = 180.0
@@ -37,7 +44,8 @@ fit the pipe's buffer, so writes never block.
 class Simulator:
     """A process that hosts many sessions and performs one request at a time.
 
-    Requests may come from any thread. After the first call of `ask_awaited`, its event loop handles all
+    Requests may come from any thread. After the first call of `ask_awaited`, its event loop handles
+    all
     requests. Waiting then blocks no thread and wakes none.
 
     Attributes:
@@ -110,9 +118,13 @@ class Simulator:
             loop = self._loop
             if loop is None:
                 return decode_answer(self._exchange(request, deadline_s))
-        return decode_answer(asyncio.run_coroutine_threadsafe(self._queue(request, deadline_s), loop).result())
+        return decode_answer(
+            asyncio.run_coroutine_threadsafe(self._queue(request, deadline_s), loop).result()
+        )
 
-    async def ask_awaited(self, operation: str, *arguments: int | str, deadline_s: float = ANSWER_S) -> Answer:
+    async def ask_awaited(
+        self, operation: str, *arguments: int | str, deadline_s: float = ANSWER_S
+    ) -> Answer:
         """Send a request and await the answer on the running event loop. See `ask`."""
         return decode_answer(await self._queue(frame(operation, arguments), deadline_s))
 
@@ -128,7 +140,9 @@ class Simulator:
         elif not loop.is_closed():
             request = _Request(frame(operation, arguments), ANSWER_S, loop.create_future())
             # Retrieve the error of the discarded answer, so that asyncio does not report it.
-            request.answer.add_done_callback(lambda answer: answer.cancelled() or answer.exception())
+            request.answer.add_done_callback(
+                lambda answer: answer.cancelled() or answer.exception()
+            )
             loop.call_soon_threadsafe(self._enqueue, request)
 
     def end(self) -> None:
@@ -139,7 +153,9 @@ class Simulator:
             with self._lock:
                 self._close()
         else:
-            loop.call_soon_threadsafe(self._fail, SimulatorGoneError("the simulator's process was stopped"))
+            loop.call_soon_threadsafe(
+                self._fail, SimulatorGoneError("the simulator's process was stopped")
+            )
 
     def _exchange(self, frame: bytes, deadline_s: float) -> bytes:
         if self.gone:
@@ -213,7 +229,12 @@ class Simulator:
         if self.gone:
             return
         if self._sent and self._loop.time() >= self._deadline:
-            self._fail(SimulatorGoneError(f"the simulator did not answer within {self._sent[0].deadline_s:g} s and was killed"))
+            self._fail(
+                SimulatorGoneError(
+                    f"the simulator did not answer within {self._sent[0].deadline_s:g} s and was "
+                    "killed"
+                )
+            )
             return
         self._loop.call_later(CHECK_S, self._check_deadline)
 
@@ -245,7 +266,9 @@ class Simulator:
         deadline = time.monotonic() + deadline_s
         while (content := self._whole()) is None:
             if not self._arrival.poll(max(0.0, deadline - time.monotonic()) * 1000):
-                raise SimulatorGoneError(f"the simulator did not answer within {deadline_s:g} s and was killed")
+                raise SimulatorGoneError(
+                    f"the simulator did not answer within {deadline_s:g} s and was killed"
+                )
             part = os.read(self._out, 65536)
             if not part:
                 raise self._ended()
@@ -270,9 +293,12 @@ class Simulator:
         self._stderr.seek(0)
         output = self._stderr.read(4096).decode(errors="replace").strip()
         if self._ready:
-            return SimulatorGoneError(f"the simulator's process ended with status {status}: {output}")
+            return SimulatorGoneError(
+                f"the simulator's process ended with status {status}: {output}"
+            )
         return JavaMissingError(
-            f"the simulator did not start (status {status}: {output}). It needs Java 11 or later with its compiler. Run: {INSTALL}"
+            f"the simulator did not start (status {status}: {output}). It needs Java 11 or later "
+            f"with its compiler. Run: {INSTALL}"
         )
 
     def _close(self) -> None:

@@ -61,7 +61,28 @@ STILL = ("4-2", "4-3")
 """The kinds of FIND whose object is a non-living thing or a plant. For animals, held-out variations
 use other animals than training.
 """
-BEGIN_ALIKE = (150, 160, 173, 201, 213, 218, 243, 244, 246, 249, 250, 251, 252, 253, 272, 282, 289, 291, 293, 294)
+BEGIN_ALIKE = (
+    150,
+    160,
+    173,
+    201,
+    213,
+    218,
+    243,
+    244,
+    246,
+    249,
+    250,
+    251,
+    252,
+    253,
+    272,
+    282,
+    289,
+    291,
+    293,
+    294,
+)
 """Held-out variations of FIND whose first message equals that of an earlier variation. The "find-"
 and "still-" lists exclude them.
 """
@@ -90,7 +111,11 @@ def all_tasks() -> tuple[Task, ...]:
     """Return the task of every index, in order."""
     left_out = [kind for kind in KINDS if kind[0] in NOT_IN_AGENTGYM]
     order = [kind for kind in KINDS if kind not in left_out] + left_out
-    return tuple(Task(number, name, variation) for number, name, variations in order for variation in range(variations))
+    return tuple(
+        Task(number, name, variation)
+        for number, name, variations in order
+        for variation in range(variations)
+    )
 
 
 def task(index: int) -> Task:
@@ -100,7 +125,9 @@ def task(index: int) -> Task:
         TaskIndexError: There is no such task.
     """
     if not 0 <= index < len(all_tasks()):
-        raise TaskIndexError(f"sciworld has no task {index}; its tasks are 0 to {len(all_tasks()) - 1}")
+        raise TaskIndexError(
+            f"sciworld has no task {index}; its tasks are 0 to {len(all_tasks()) - 1}"
+        )
     return all_tasks()[index]
 
 
@@ -110,7 +137,9 @@ def split_of(variation: int, variations: int) -> str:
     The first half is "train", the next quarter "validation", the rest "test".
     """
     quarter = variations // 4
-    return "train" if variation < 2 * quarter else "validation" if variation < 3 * quarter else "test"
+    return (
+        "train" if variation < 2 * quarter else "validation" if variation < 3 * quarter else "test"
+    )
 
 
 @cache
@@ -132,10 +161,18 @@ def task_lists() -> dict[str, tuple[int, ...]]:
     lists: dict[str, list[int]] = {"train": [], "validation": [], "test": []}
     for index, each in enumerate(all_tasks()):
         lists[split_of(each.variation, variations[each.number])].append(index)
-    lists |= {f"agentgym-kinds-{split}": [index for index in some if index < N_AGENTGYM] for split, some in lists.items()}
-    lists[EVALUATION] = _evenly(lists["agentgym-kinds-test"], lambda index: task(index).number, EVALUATION_SIZE)
+    lists |= {
+        f"agentgym-kinds-{split}": [index for index in some if index < N_AGENTGYM]
+        for split, some in lists.items()
+    }
+    lists[EVALUATION] = _evenly(
+        lists["agentgym-kinds-test"], lambda index: task(index).number, EVALUATION_SIZE
+    )
     for prefix, kinds in (("find", FIND), ("still", STILL)):
-        chosen = {split: [index for index in lists[split] if task(index).number in kinds] for split in ("train", *FIND_SIZES)}
+        chosen = {
+            split: [index for index in lists[split] if task(index).number in kinds]
+            for split in ("train", *FIND_SIZES)
+        }
         lists[f"{prefix}-train"] = chosen["train"]
         for split, size in FIND_SIZES.items():
             fresh = [index for index in chosen[split] if task(index).variation not in BEGIN_ALIKE]
@@ -158,7 +195,11 @@ def _evenly(indices: list[int], group: Callable[[int], str], size: int) -> list[
     The order is pseudo-random and depends on the index alone.
     """
     members: dict[str, list[int]] = {}
-    for index in sorted(indices, key=lambda index: sha256(f"evaluation: {index}".encode()).digest()):
+    for index in sorted(
+        indices, key=lambda index: sha256(f"evaluation: {index}".encode()).digest()
+    ):
         members.setdefault(group(index), []).append(index)
-    turns = sorted((turn, members[key][turn]) for key in members for turn in range(len(members[key])))
+    turns = sorted(
+        (turn, members[key][turn]) for key in members for turn in range(len(members[key]))
+    )
     return [index for _, index in turns[:size]]

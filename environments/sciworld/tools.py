@@ -42,6 +42,15 @@ TOOLS = (
     _on_object("read", "Read an object."),
     _on_object("eat", "Eat an object."),
     _on_object("flush", "Flush an object."),
-    _on_object("focus on", "Focus on an object of the task, when the task asks for it. The wrong object fails the task."),
-    Tool("choose", "Choose one of the listed meanings of an action.", {"number": integer("Its number.")}, "{number}"),
+    _on_object(
+        "focus on",
+        "Focus on an object of the task, when the task asks for it. The wrong object fails the "
+        "task.",
+    ),
+    Tool(
+        "choose",
+        "Choose one of the listed meanings of an action.",
+        {"number": integer("Its number.")},
+        "{number}",
+    ),
 )

@@ -10,8 +10,20 @@ from typing import TypeVar
 
 from configs.rules import Rules
 from environments.action_text import without_punctuation
-from environments.environment import AwaitedEnvironment, EpisodeOverError, OracleError, Step, World, version_under
-from environments.sciworld.frames import Answer, RefusedRequestError, SimulatorError, SimulatorGoneError
+from environments.environment import (
+    AwaitedEnvironment,
+    EpisodeOverError,
+    OracleError,
+    Step,
+    World,
+    version_under,
+)
+from environments.sciworld.frames import (
+    Answer,
+    RefusedRequestError,
+    SimulatorError,
+    SimulatorGoneError,
+)
 from environments.sciworld.pool import EPISODES_PER_PROCESS, SESSIONS_PER_PROCESS, SimulatorPool
 from environments.sciworld.simulator import ANSWER_S, EXPERT_S, Simulator
 from environments.sciworld.tasks import VERSION, Task, task, task_lists
@@ -49,11 +61,14 @@ class SciWorldEnvironment(AwaitedEnvironment):
             AgentGym's rules it is the current progress, and -1 once the task has failed.
     """
 
-    def __init__(self, pool: SimulatorPool, solutions: dict[Task, tuple[str, ...]], rules: Rules = "ours") -> None:
+    def __init__(
+        self, pool: SimulatorPool, solutions: dict[Task, tuple[str, ...]], rules: Rules = "ours"
+    ) -> None:
         """
         Args:
             pool: Source of simulators.
-            solutions: Cache of the expert's actions per task, shared by all sessions of an environment.
+            solutions: Cache of the expert's actions per task, shared by all sessions of an
+                environment.
             rules: Scoring rules of a failed task.
         """
         self._rules = rules
@@ -106,18 +121,33 @@ class SciWorldEnvironment(AwaitedEnvironment):
         if self._over:
             raise EpisodeOverError("no SciWorld episode is in progress; reset first")
         if len(action) > MAX_CHARACTERS:
-            return Step(f"The action has {len(action)} characters; at most {MAX_CHARACTERS} are read.", 0.0, False, refused=True)
+            return Step(
+                f"The action has {len(action)} characters; at most {MAX_CHARACTERS} are read.",
+                0.0,
+                False,
+                refused=True,
+            )
         # AgentGym's client for SciWorld sends the text unchanged.
         if self._rules == "ours":
             action = without_punctuation(action)
         try:
-            answer = await self._ask(lambda simulator: ask(simulator, "s", self._number, action), ask)
+            answer = await self._ask(
+                lambda simulator: ask(simulator, "s", self._number, action), ask
+            )
         except RefusedRequestError as fault:
-            log.warning("the simulator failed on an action", extra={"task": str(self.task), "fault": str(fault)})
+            log.warning(
+                "the simulator failed on an action",
+                extra={"task": str(self.task), "fault": str(fault)},
+            )
             await self._rebuild(ask)
             return Step(BROKEN, 0.0, False, refused=True)
         self._actions.append(action)
-        observation, progress, completed, refused = answer.text(), answer.real(), answer.flag(), answer.flag()
+        observation, progress, completed, refused = (
+            answer.text(),
+            answer.real(),
+            answer.flag(),
+            answer.flag(),
+        )
         if self._rules == "ours":
             score = max(progress, self.score)
         else:
@@ -136,11 +166,21 @@ class SciWorldEnvironment(AwaitedEnvironment):
             raise OracleError("no SciWorld episode is in progress")
         if self.task not in self._solutions:
             name, variation = self.task.name, self.task.variation
-            answer = _run(self._ask(lambda simulator: _ask_now(simulator, "g", name, variation, deadline_s=EXPERT_S), _ask_now))
+            answer = _run(
+                self._ask(
+                    lambda simulator: _ask_now(
+                        simulator, "g", name, variation, deadline_s=EXPERT_S
+                    ),
+                    _ask_now,
+                )
+            )
             self._solutions[self.task] = tuple(answer.text() for _ in range(answer.integer()))
         solution, done = self._solutions[self.task], len(self._actions)
         if list(solution[:done]) != self._actions:
-            raise OracleError("the expert solves a task only from its start, and this episode has left the expert's solution")
+            raise OracleError(
+                "the expert solves a task only from its start, and this episode has left the "
+                "expert's solution"
+            )
         if done == len(solution):
             raise OracleError("the expert's solution has no further action")
         return solution[done]
@@ -156,8 +196,16 @@ class SciWorldEnvironment(AwaitedEnvironment):
         These are the package's action templates, each combined with every object in sight.
         """
         hints = json.loads(self.hints())
-        forms = [form for form in hints["possible_actions"] if form.count(THING) <= 1 and form not in NO_MOVES]
-        return list(dict.fromkeys(form.replace(THING, thing) for form in forms for thing in hints["possible_objects"]))
+        forms = [
+            form
+            for form in hints["possible_actions"]
+            if form.count(THING) <= 1 and form not in NO_MOVES
+        ]
+        return list(
+            dict.fromkeys(
+                form.replace(THING, thing) for form in forms for thing in hints["possible_objects"]
+            )
+        )
 
     @property
     def task_name(self) -> str:
@@ -175,7 +223,11 @@ class SciWorldEnvironment(AwaitedEnvironment):
             raise EpisodeOverError("no SciWorld episode is in progress; reset first")
         answer = _run(self._ask(lambda simulator: _ask_now(simulator, "h", self._number), _ask_now))
         return json.dumps(
-            {"possible_actions": answer.text().split("\n"), "possible_objects": answer.text().split("\n"), "goals": answer.text()}
+            {
+                "possible_actions": answer.text().split("\n"),
+                "possible_objects": answer.text().split("\n"),
+                "goals": answer.text(),
+            }
         )
 
     def close(self) -> None:
@@ -194,7 +246,9 @@ class SciWorldEnvironment(AwaitedEnvironment):
         for attempt in itertools.count(1):
             self._simulator = self._pool.assign(self._simulator)
             try:
-                begun = await ask(self._simulator, "b", self._number, self.task.name, self.task.variation)
+                begun = await ask(
+                    self._simulator, "b", self._number, self.task.name, self.task.variation
+                )
                 for action in self._actions:
                     await ask(self._simulator, "s", self._number, action)
             except SimulatorGoneError:
@@ -225,7 +279,9 @@ class SciWorldEnvironment(AwaitedEnvironment):
         raise AssertionError
 
 
-async def _ask_now(simulator: Simulator, operation: str, *arguments: int | str, deadline_s: float = ANSWER_S) -> Answer:
+async def _ask_now(
+    simulator: Simulator, operation: str, *arguments: int | str, deadline_s: float = ANSWER_S
+) -> Answer:
     return simulator.ask(operation, *arguments, deadline_s=deadline_s)
 
 
@@ -248,20 +304,32 @@ class SciWorld(World):
     blocking = True
     awaited = True
     instruction = (
-        "You work on an elementary science task in a simulated house: a kitchen, a bathroom, a living room, a bedroom, a workshop, an art "
-        "studio, a greenhouse, a foundry and a hallway, with an outside. The first message names the task and shows where you are. "
+        "You work on an elementary science task in a simulated house: a kitchen, a bathroom, a "
+        "living room, a bedroom, a workshop, an art "
+        "studio, a greenhouse, a foundry and a hallway, with an outside. The first message names "
+        "the task and shows where you are. "
         "Answer every message with one action, where OBJ is an object as the messages call it:\n"
         "look around | look at OBJ | look in OBJ | inventory | task\n"
         "open OBJ | close OBJ | go to PLACE (the door to it must be open)\n"
-        "pick up OBJ | put down OBJ | move OBJ to OBJ | pour OBJ into OBJ | dunk OBJ into OBJ | mix OBJ (what is in a container)\n"
-        "activate OBJ | deactivate OBJ | use OBJ | use OBJ on OBJ | connect OBJ to OBJ | disconnect OBJ | read OBJ | eat OBJ | flush OBJ\n"
-        "focus on OBJ: only what the task asks you to focus on, when it asks for it; the wrong object fails the task\n"
+        "pick up OBJ | put down OBJ | move OBJ to OBJ | pour OBJ into OBJ | dunk OBJ into OBJ | "
+        "mix OBJ (what is in a container)\n"
+        "activate OBJ | deactivate OBJ | use OBJ | use OBJ on OBJ | connect OBJ to OBJ | "
+        "disconnect OBJ | read OBJ | eat OBJ | flush OBJ\n"
+        "focus on OBJ: only what the task asks you to focus on, when it asks for it; the wrong "
+        "object fails the task\n"
         "wait (ten moments) | wait1 (one moment)\n"
-        "If an action could mean several things, they are listed with numbers: answer with the number. "
-        "Steps towards the goal earn a part of the reward; the task is done when the whole goal is reached."
+        "If an action could mean several things, they are listed with numbers: answer with the "
+        "number. "
+        "Steps towards the goal earn a part of the reward; the task is done when the whole goal is "
+        "reached."
     )
 
-    def __init__(self, processes: int | None = None, episodes: int = EPISODES_PER_PROCESS, rules: Rules = "ours") -> None:
+    def __init__(
+        self,
+        processes: int | None = None,
+        episodes: int = EPISODES_PER_PROCESS,
+        rules: Rules = "ours",
+    ) -> None:
         """
         Args:
             processes: Number of simulators. None means the number of CPU cores, at most

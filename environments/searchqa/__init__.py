@@ -27,7 +27,13 @@ TASK_LISTS = {
         }.items()
         for name, text in (
             (f"islands-{side}", f"questions of one and two hops about made-up islands, {use}"),
-            *((f"islands-no-{each}-{side}", f"islands-{side} without questions for a neighbour's {each}") for each in RELATIONS),
+            *(
+                (
+                    f"islands-no-{each}-{side}",
+                    f"islands-{side} without questions for a neighbour's {each}",
+                )
+                for each in RELATIONS
+            ),
         )
     },
     **{

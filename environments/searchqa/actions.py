@@ -63,7 +63,10 @@ def parse_action(reply: str, *, last_answer: bool = False) -> Action:
     if not inner:
         raise wrong_form(f"The {kind} is empty. {FORMS}")
     if len(inner) > MAX_CHARACTERS:
-        raise wrong_form(f"The {kind} has {len(inner)} characters; at most {MAX_CHARACTERS} are read. Make it shorter.")
+        raise wrong_form(
+            f"The {kind} has {len(inner)} characters; at most {MAX_CHARACTERS} are read. Make it "
+            "shorter."
+        )
     text = " ".join(inner.encode("utf-8", "replace").decode().split())
     return Action(kind, text, not reply[stop + len(f"</{kind}>") :].strip())
 

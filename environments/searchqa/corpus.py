@@ -22,7 +22,12 @@ from environments.environment import TaskIndexError, WorldError
 from environments.searchqa.memory_mapped_lines import LineWriter, MappedLines
 
 FORMAT = 1
-PASSAGES, QUESTIONS, LISTS, ABOUT = "passages.jsonl", "questions.jsonl", "lists.json", "library.json"
+PASSAGES, QUESTIONS, LISTS, ABOUT = (
+    "passages.jsonl",
+    "questions.jsonl",
+    "lists.json",
+    "library.json",
+)
 
 
 class SearchDataError(WorldError):
@@ -121,9 +126,13 @@ class Corpus:
                 raise ValueError(f"it has format {self.about.format}, this program reads {FORMAT}")
             self._passages = MappedLines(folder / PASSAGES)
             self._questions = MappedLines(folder / QUESTIONS)
-            self.lists: Mapping[str, tuple[int, ...]] = msgspec.json.decode((folder / LISTS).read_bytes(), type=dict[str, tuple[int, ...]])
+            self.lists: Mapping[str, tuple[int, ...]] = msgspec.json.decode(
+                (folder / LISTS).read_bytes(), type=dict[str, tuple[int, ...]]
+            )
         except (OSError, ValueError, EOFError) as fault:  # msgspec's errors are ValueErrors
-            raise SearchDataError(f"{folder} cannot be opened ({fault}); build it again: {BUILD_HELP}") from fault
+            raise SearchDataError(
+                f"{folder} cannot be opened ({fault}); build it again: {BUILD_HELP}"
+            ) from fault
 
     def question(self, index: int) -> Question:
         """Return the question of task `index`.
@@ -133,8 +142,15 @@ class Corpus:
         """
         line = self._questions[index] if 0 <= index < len(self._questions) else b""
         if not line:
-            more = "" if self.about.source == "facts" else "; ids of question sets that were not given to the build have none"
-            raise TaskIndexError(f"searchqa has no task {index}; its tasks are among 0 to {len(self._questions) - 1}{more}")
+            more = (
+                ""
+                if self.about.source == "facts"
+                else "; ids of question sets that were not given to the build have none"
+            )
+            raise TaskIndexError(
+                f"searchqa has no task {index}; its tasks are among 0 to "
+                f"{len(self._questions) - 1}{more}"
+            )
         return _question_of(line)
 
     def passage(self, number: int) -> str:
@@ -148,13 +164,17 @@ passage_of = msgspec.json.Decoder(Passage).decode
 _question_of = msgspec.json.Decoder(Question).decode
 
 
-def write_questions(folder: Path, questions: Mapping[int, Question], lists: Mapping[str, Sequence[int]]) -> None:
+def write_questions(
+    folder: Path, questions: Mapping[int, Question], lists: Mapping[str, Sequence[int]]
+) -> None:
     """Write the questions by task index and the task lists, both in ascending order."""
     with LineWriter(folder / QUESTIONS) as file:
         for index, question in sorted(questions.items()):
             file.skip_to(index)
             file.write(msgspec.json.encode(question))
-    (folder / LISTS).write_bytes(msgspec.json.encode({name: sorted(some) for name, some in lists.items()}))
+    (folder / LISTS).write_bytes(
+        msgspec.json.encode({name: sorted(some) for name, some in lists.items()})
+    )
 
 
 def finish(folder: Path, about: About, ranked_by: str) -> About:

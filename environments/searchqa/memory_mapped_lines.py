@@ -22,9 +22,14 @@ class MappedLines:
         self._offsets = np.load(offsets_path(path), mmap_mode="r")
         with path.open("rb") as file:
             if path.stat().st_size != int(self._offsets[-1]):
-                raise ValueError(f"{path.name} has {path.stat().st_size} bytes, its offsets end at {int(self._offsets[-1])}")
+                raise ValueError(
+                    f"{path.name} has {path.stat().st_size} bytes, its offsets end at "
+                    f"{int(self._offsets[-1])}"
+                )
             # An empty file cannot be memory-mapped.
-            self._bytes = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) if self._offsets[-1] else b""
+            self._bytes = (
+                mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) if self._offsets[-1] else b""
+            )
 
     def __len__(self) -> int:
         return len(self._offsets) - 1
@@ -47,7 +52,12 @@ class LineWriter:
     def __enter__(self) -> LineWriter:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, fault: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        fault: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         self._file.close()
         if fault is None:
             save_offsets(self._path, self._offsets)

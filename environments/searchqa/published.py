@@ -14,14 +14,28 @@ import msgspec
 from tqdm import tqdm
 
 from environments.searchqa.atomic_folder import atomic_folder
-from environments.searchqa.corpus import PASSAGES, About, Question, SearchDataError, finish, passage_of, write_questions
+from environments.searchqa.corpus import (
+    PASSAGES,
+    About,
+    Question,
+    SearchDataError,
+    finish,
+    passage_of,
+    write_questions,
+)
 from environments.searchqa.memory_mapped_lines import save_offsets
 from environments.searchqa.question_sets import MERGED, RANGES, TEST_SETS, read_sets
 from environments.searchqa.retrieval.bm25 import build_bm25, ranked_by
 from environments.searchqa.retrieval.dense import FAISS, FaissVectors, build_vectors
 from environments.searchqa.retrieval.e5 import E5
 from environments.searchqa.retrieval.encoder import Encoder
-from environments.searchqa.sampling import EVALUATION, EVALUATION_SIZE, hashed_fraction, round_robin, shuffle_key
+from environments.searchqa.sampling import (
+    EVALUATION,
+    EVALUATION_SIZE,
+    hashed_fraction,
+    round_robin,
+    shuffle_key,
+)
 from environments.searchqa.scoring import normalise
 
 VALIDATION_SHARE = 0.01
@@ -56,14 +70,19 @@ def files_of_sets(arguments: Iterable[str]) -> dict[str, Path]:
     for argument in arguments:
         name, _, path = argument.partition("=")
         if name not in RANGES and name not in MERGED:
-            raise SearchDataError(f"--questions {argument}: write SET=FILE, where SET is one of {', '.join((*RANGES, *MERGED))}")
+            raise SearchDataError(
+                f"--questions {argument}: write SET=FILE, where SET is one of "
+                f"{', '.join((*RANGES, *MERGED))}"
+            )
         if not Path(path).is_file():
             raise SearchDataError(f"--questions {argument}: there is no file {path!r}")
         files[name] = Path(path)
     return files
 
 
-def build_published(output: Path, corpus: Path, files: Mapping[str, Path], vectors: VectorSource | None = None) -> About:
+def build_published(
+    output: Path, corpus: Path, files: Mapping[str, Path], vectors: VectorSource | None = None
+) -> About:
     """Build the corpus in the folder `output`, which appears only once it is complete.
 
     Args:
@@ -78,7 +97,9 @@ def build_published(output: Path, corpus: Path, files: Mapping[str, Path], vecto
     """
     # Validated first, because encoding may take hours.
     sets = tqdm(read_sets(files), "questions", disable=None)
-    questions = {index: Question(question, answers, group) for index, group, question, answers in sets}
+    questions = {
+        index: Question(question, answers, group) for index, group, question, answers in sets
+    }
     with atomic_folder(output) as folder:
         _link_or_copy(corpus, folder / PASSAGES)
         count = _find_lines(folder / PASSAGES, corpus)
@@ -91,14 +112,21 @@ def build_published(output: Path, corpus: Path, files: Mapping[str, Path], vecto
             held = len(FaissVectors(folder / FAISS))
             if held != count:
                 raise SearchDataError(
-                    f"{vectors.index} has {held} vectors, but {corpus} has {count} passages; give the index of this corpus"
+                    f"{vectors.index} has {held} vectors, but {corpus} has {count} passages; give "
+                    "the index of this corpus"
                 )
         else:
             ranking = "float16"
             encoder = vectors.encoder if vectors.encoder is not None else E5(vectors.model)
             build_vectors(folder, _texts(folder), count, encoder, vectors.batch)
         write_questions(folder, questions, _lists(questions))
-        about = About("published", "", "dense" if vectors else "bm25", count, _absolute(vectors.model) if vectors else None)
+        about = About(
+            "published",
+            "",
+            "dense" if vectors else "bm25",
+            count,
+            _absolute(vectors.model) if vectors else None,
+        )
         return finish(folder, about, ranking)
 
 
@@ -130,14 +158,24 @@ def _link_or_copy(source: Path, target: Path) -> None:
 def _find_lines(path: Path, corpus: Path) -> int:
     """Check every passage, save the line offsets and return the number of passages."""
     offsets = array("Q", [0])
-    with path.open("rb") as file, tqdm(total=path.stat().st_size, desc="passages", unit="B", unit_scale=True, disable=None) as bar:
+    with (
+        path.open("rb") as file,
+        tqdm(
+            total=path.stat().st_size, desc="passages", unit="B", unit_scale=True, disable=None
+        ) as bar,
+    ):
         for number, line in enumerate(file, 1):
             try:
                 empty = not passage_of(line).full.strip()
             except msgspec.DecodeError as fault:
-                raise SearchDataError(f'{corpus}, line {number} is not a JSON object with "id" and "contents": {fault}') from fault
+                raise SearchDataError(
+                    f'{corpus}, line {number} is not a JSON object with "id" and "contents": '
+                    f"{fault}"
+                ) from fault
             if empty:
-                raise SearchDataError(f'{corpus}, line {number} has neither "contents" nor "title" and "text"')
+                raise SearchDataError(
+                    f'{corpus}, line {number} has neither "contents" nor "title" and "text"'
+                )
             offsets.append(offsets[-1] + len(line))
             bar.update(len(line))
     if len(offsets) == 1:
@@ -163,7 +201,9 @@ def _lists(questions: Mapping[int, Question]) -> dict[str, list[int]]:
     """
     lists: dict[str, list[int]] = {name: [] for name in ("train", "validation", "test")}
     texts = {index: normalise(question.question) for index, question in questions.items()}
-    tested = {texts[index] for index, question in questions.items() if question.group.endswith("-test")}
+    tested = {
+        texts[index] for index, question in questions.items() if question.group.endswith("-test")
+    }
     for index, question in sorted(questions.items()):
         if question.group.endswith("-test"):
             names = ["test", question.group]
@@ -175,6 +215,11 @@ def _lists(questions: Mapping[int, Question]) -> dict[str, list[int]]:
             names = ["train", question.group]
         for name in names:
             lists.setdefault(name, []).append(index)
-    groups = [sorted(lists.get(f"{name}-test", ()), key=lambda index: shuffle_key("evaluation", texts[index])) for name in TEST_SETS]
+    groups = [
+        sorted(
+            lists.get(f"{name}-test", ()), key=lambda index: shuffle_key("evaluation", texts[index])
+        )
+        for name in TEST_SETS
+    ]
     lists[EVALUATION] = round_robin(groups)[:EVALUATION_SIZE]
     return lists

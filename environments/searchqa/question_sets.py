@@ -23,7 +23,9 @@ TEST_SETS = {
     "bamboogle": range(51588, 51713),
 }
 TRAIN_SETS = {"nq": range(51713, 130881), "hotpotqa": range(130881, 221328)}
-RANGES = {f"{name}-test": some for name, some in TEST_SETS.items()} | {f"{name}-train": some for name, some in TRAIN_SETS.items()}
+RANGES = {f"{name}-test": some for name, some in TEST_SETS.items()} | {
+    f"{name}-train": some for name, some in TRAIN_SETS.items()
+}
 """Task indices by set. The i-th question of a set's file has the i-th index of its range."""
 MERGED = ("test", "train")
 """Files that merge several sets. Each row names its set in `data_source`."""
@@ -46,16 +48,23 @@ def read_sets(files: Mapping[str, Path]) -> Iterator[tuple[int, str, str, tuple[
                 continue
             group = f"{record.get('data_source')}-{name}" if name in MERGED else name
             if group not in RANGES:
-                raise SearchDataError(f"{path}, question {place}: data_source is {record.get('data_source')!r}, not a set of {name!r}")
+                raise SearchDataError(
+                    f"{path}, question {place}: data_source is {record.get('data_source')!r}, not "
+                    f"a set of {name!r}"
+                )
             number = counts.get(group, 0)
             counts[group] = number + 1
             if number >= len(RANGES[group]):
-                raise SearchDataError(f"{path} has more than the {len(RANGES[group])} questions of {group}; give the file of this split")
+                raise SearchDataError(
+                    f"{path} has more than the {len(RANGES[group])} questions of {group}; give the "
+                    "file of this split"
+                )
             try:
                 question, answers = _question_of(record)
             except (KeyError, TypeError, ValueError) as fault:
                 raise SearchDataError(
-                    f"{path}, question {place}: unknown format with the fields {', '.join(map(str, record))} "
+                    f"{path}, question {place}: unknown format with the fields "
+                    f"{', '.join(map(str, record))} "
                     f"({type(fault).__name__}: {fault})"
                 ) from fault
             yield RANGES[group][number], group, question, answers
@@ -111,8 +120,17 @@ def _records(path: Path) -> Iterator[Mapping[str, Any]]:
                 text = (line.decode("utf-8-sig") for line in file)
                 yield from csv.DictReader(text, delimiter="\t" if kind == ".tsv" else ",")
             else:
-                raise SearchDataError(f"{path}: question sets are .jsonl, .json, .tsv, .csv or .parquet files")
-    except (OSError, EOFError, msgspec.DecodeError, UnicodeDecodeError, csv.Error, KeyError) as fault:
+                raise SearchDataError(
+                    f"{path}: question sets are .jsonl, .json, .tsv, .csv or .parquet files"
+                )
+    except (
+        OSError,
+        EOFError,
+        msgspec.DecodeError,
+        UnicodeDecodeError,
+        csv.Error,
+        KeyError,
+    ) as fault:
         raise SearchDataError(f"{path} cannot be read: {type(fault).__name__}: {fault}") from fault
 
 
@@ -120,7 +138,11 @@ def _parquet(path: Path) -> Iterator[Mapping[str, Any]]:
     import pyarrow.parquet
 
     file = pyarrow.parquet.ParquetFile(path)
-    wanted = [name for name in ("data_source", "question", "golden_answers", "reward_model") if name in file.schema_arrow.names]
+    wanted = [
+        name
+        for name in ("data_source", "question", "golden_answers", "reward_model")
+        if name in file.schema_arrow.names
+    ]
     yield from chain.from_iterable(batch.to_pylist() for batch in file.iter_batches(columns=wanted))
 
 

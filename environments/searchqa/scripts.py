@@ -1,6 +1,7 @@
 """Scripts of a few lines that answer questions about islands without a model.
 
-They differ only in the passage that they believe. `READER` compares the words of the search with those
+They differ only in the passage that they believe. `READER` compares the words of the search with
+those
 of each passage, and so solves every question.
 """
 
@@ -17,9 +18,14 @@ READER = "passage with most words of the search"
 def play(choose: Choice, observation: str) -> Generator[str, str, None]:
     """Yield actions and receive observations: search from the innermost question outwards."""
     asked = re.search(r"((?:\w+ of the )*\w+ of \w+ \w+)[?.]$", observation)
-    *outer, query = asked[1].removeprefix("name of the ").split(" of the ") if asked else [observation]
+    *outer, query = (
+        asked[1].removeprefix("name of the ").split(" of the ") if asked else [observation]
+    )
     while True:
-        found = re.findall(r"Doc \d+\(Title: [^)]*\) (.*?)(?=\n|</information>)", (yield f"<search>{query}</search>"))
+        found = re.findall(
+            r"Doc \d+\(Title: [^)]*\) (.*?)(?=\n|</information>)",
+            (yield f"<search>{query}</search>"),
+        )
         name = other_name(choose(found or [query], query), query)
         if not outer:
             yield f"<answer>{name}</answer>"

@@ -46,17 +46,29 @@ class Settings:
         home = variables.get("XDG_CACHE_HOME")
         wrong = variables.get("SEARCHQA_WRONG_ANSWER", "end")
         if wrong not in ("end", "continue"):
-            raise SettingsError("SEARCHQA_WRONG_ANSWER", f'is {wrong!r}; set it to "end" or "continue"')
+            raise SettingsError(
+                "SEARCHQA_WRONG_ANSWER", f'is {wrong!r}; set it to "end" or "continue"'
+            )
         form = variables.get("SEARCHQA_FORMAT_REWARD", "0")
         try:
             share = float(form)
         except ValueError:
             share = -1.0
         if not 0 <= share <= 1:
-            raise SettingsError("SEARCHQA_FORMAT_REWARD", f"is {form!r}; set it to a number from 0 to 1")
-        folder = Path(cache) if cache else Path(home) / "agentgym-pipeline" / "searchqa" if home else cls.cache
+            raise SettingsError(
+                "SEARCHQA_FORMAT_REWARD", f"is {form!r}; set it to a number from 0 to 1"
+            )
+        folder = (
+            Path(cache)
+            if cache
+            else Path(home) / "agentgym-pipeline" / "searchqa"
+            if home
+            else cls.cache
+        )
         if data and not os.path.isdir(os.path.expanduser(data)):
-            raise SettingsError("SEARCHQA_DATA", f"is {data!r}, which is not a folder; to build one: {BUILD_HELP}")
+            raise SettingsError(
+                "SEARCHQA_DATA", f"is {data!r}, which is not a folder; to build one: {BUILD_HELP}"
+            )
         return cls(_path(data) if data else None, _path(folder), wrong == "end", share)
 
 

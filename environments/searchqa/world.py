@@ -9,7 +9,16 @@ from functools import partial
 from itertools import takewhile
 
 from configs.rules import Rules
-from environments.environment import Environment, EpisodeOverError, InvalidActionError, OracleError, Script, Step, World, version_under
+from environments.environment import (
+    Environment,
+    EpisodeOverError,
+    InvalidActionError,
+    OracleError,
+    Script,
+    Step,
+    World,
+    version_under,
+)
 from environments.searchqa.actions import MAX_CHARACTERS, AnswerFormError, parse_action
 from environments.searchqa.corpus import Corpus, Question
 from environments.searchqa.facts.cache import facts_corpus
@@ -26,15 +35,19 @@ NAME = re.compile(r"[A-Z][\w.'-]*(?: [A-Z][\w.'-]*)*|\d[\d.,]*")
 SHOWN = 3
 """Number of passages that a search returns."""
 INSTRUCTION = (
-    "You answer a question with the help of a search engine. Every message of yours holds one action:\n"
-    "<search>query</search>: look something up; the three passages that fit the query best come back between <information> and "
+    "You answer a question with the help of a search engine. Every message of yours holds one "
+    "action:\n"
+    "<search>query</search>: look something up; the three passages that fit the query best come "
+    "back between <information> and "
     "</information>\n"
     "<answer>text</answer>: give the final answer\n"
-    "A question may take several searches, one building on what another found. The answer is a name, a number or a few words, "
+    "A question may take several searches, one building on what another found. The answer is a "
+    "name, a number or a few words, "
     "without explanation."
 )
 ONE_ATTEMPT = (
-    "There is one attempt: search until you are sure. A message without a search is your answer, and in any other form it is wrong."
+    "There is one attempt: search until you are sure. A message without a search is your answer, "
+    "and in any other form it is wrong."
 )
 MORE_ATTEMPTS = "After a wrong answer you may go on."
 STAND_IN = "stand-ins made of facts from installed packages; docs/searchqa-wikipedia.md sets up the published questions over Wikipedia"
@@ -53,9 +66,19 @@ class SearchQAEnvironment(Environment):
         found: Numbers of the passages that the episode's searches have returned.
     """
 
-    __slots__ = ("_corpus", "_retrievers", "_searched", "_settings", "_well_formed", "found", "task")
+    __slots__ = (
+        "_corpus",
+        "_retrievers",
+        "_searched",
+        "_settings",
+        "_well_formed",
+        "found",
+        "task",
+    )
 
-    def __init__(self, corpus: Corpus, retrievers: Mapping[str, Retriever], settings: Settings) -> None:
+    def __init__(
+        self, corpus: Corpus, retrievers: Mapping[str, Retriever], settings: Settings
+    ) -> None:
         self._corpus = corpus
         self._retrievers = retrievers
         self._settings = settings
@@ -87,7 +110,11 @@ class SearchQAEnvironment(Environment):
             if not (self._settings.wrong_ends and isinstance(refused, AnswerFormError)):
                 return Step(str(refused), 0.0, False, refused=True)
             self.task = None
-            return Step(f"{refused} A message without a search is an answer, and this one is wrong.", 0.0, True)
+            return Step(
+                f"{refused} A message without a search is an answer, and this one is wrong.",
+                0.0,
+                True,
+            )
         self._well_formed = self._well_formed and meant.well_formed
         if meant.kind == "search":
             return Step(self._search(meant.text, self.task), 0.0, False)
@@ -113,8 +140,14 @@ class SearchQAEnvironment(Environment):
         if self.task is None:
             raise EpisodeOverError("no SearchQA episode is in progress; reset first")
         read = [self._corpus.passage(number) for number in sorted(self.found)]
-        names = list(dict.fromkeys(name for text in [self.task.question, *read] for name in NAME.findall(text)))
-        searches = [f"<search>{text}</search>" for text in [self.task.question[:MAX_CHARACTERS], *names]]
+        names = list(
+            dict.fromkeys(
+                name for text in [self.task.question, *read] for name in NAME.findall(text)
+            )
+        )
+        searches = [
+            f"<search>{text}</search>" for text in [self.task.question[:MAX_CHARACTERS], *names]
+        ]
         return [*searches, *(f"<answer>{name}</answer>" for name in names)]
 
     def oracle_action(self) -> str:
@@ -134,7 +167,9 @@ class SearchQAEnvironment(Environment):
         """
         if self.task is None:
             raise OracleError("no SearchQA episode is in progress")
-        found = [hop.finds for hop in takewhile(lambda hop: hop.passage in self.found, self.task.hops)]
+        found = [
+            hop.finds for hop in takewhile(lambda hop: hop.passage in self.found, self.task.hops)
+        ]
         return found[-1] if found else ""
 
     def close(self) -> None:
@@ -173,7 +208,12 @@ class SearchQA(World):
     name = "searchqa"
     tools = TOOLS
 
-    def __init__(self, settings: Settings | None = None, encoder: Encoder | None = None, rules: Rules = "ours") -> None:
+    def __init__(
+        self,
+        settings: Settings | None = None,
+        encoder: Encoder | None = None,
+        rules: Rules = "ours",
+    ) -> None:
         """Open the questions and passages. The embedded corpus is built first if it is missing.
 
         Args:
@@ -188,7 +228,9 @@ class SearchQA(World):
         """
         settings = settings or Settings.read()
         self.rules = rules
-        self._settings = settings if rules == "ours" else replace(settings, wrong_ends=False, last_answer=True)
+        self._settings = (
+            settings if rules == "ours" else replace(settings, wrong_ends=False, last_answer=True)
+        )
         self._corpus = Corpus(self._settings.data or facts_corpus(self._settings.cache))
         about = self._corpus.about
         self.stand_in = STAND_IN if about.source == "facts" else ""
@@ -200,8 +242,12 @@ class SearchQA(World):
             (rules == "ours", "-strict" if self._settings.wrong_ends else "-guessing"),
             (self._settings.format_reward, f"-form{self._settings.format_reward:g}"),
         )
-        self.instruction = f"{INSTRUCTION} {ONE_ATTEMPT if self._settings.wrong_ends else MORE_ATTEMPTS}"
-        self.version = version_under(rules, about.version + "".join(suffix for applies, suffix in suffixes if applies))
+        self.instruction = (
+            f"{INSTRUCTION} {ONE_ATTEMPT if self._settings.wrong_ends else MORE_ATTEMPTS}"
+        )
+        self.version = version_under(
+            rules, about.version + "".join(suffix for applies, suffix in suffixes if applies)
+        )
 
     def create(self) -> SearchQAEnvironment:
         """Create a session, which must be reset before its first step."""
@@ -215,7 +261,11 @@ class SearchQA(World):
     @property
     def scripts(self) -> Mapping[str, Script]:
         """Scripts for questions about islands. See `World.scripts`."""
-        return {name: partial(play, choose) for name, choose in CHOICES.items()} if self.stand_in else {}
+        return (
+            {name: partial(play, choose) for name, choose in CHOICES.items()}
+            if self.stand_in
+            else {}
+        )
 
     def tag(self, index: int) -> str:
         """Return the kind of a question: its set, its number of hops, or the right passages' places.
@@ -226,7 +276,10 @@ class SearchQA(World):
         question = self._corpus.question(index)
         if not question.collection:
             return f"hops {len(question.hops)}" if question.hops else question.group
-        shown = (ranked(self._retrievers[question.collection], hop.query, question) for hop in question.hops)
+        shown = (
+            ranked(self._retrievers[question.collection], hop.query, question)
+            for hop in question.hops
+        )
         places = [found.index(hop.passage) for found, hop in zip(shown, question.hops, strict=True)]
         return "right passage not first" if any(places) else "right passage first"
 
@@ -234,7 +287,12 @@ class SearchQA(World):
 def ranked(retriever: Retriever, query: str, question: Question) -> list[int]:
     """Return the passages that a search shows, in the order shown.
 
-    In a collection the order is random, fixed by the question: the ranks would give the answer away.
+    In a collection the order is random, fixed by the question: the ranks would give the answer
+    away.
     """
     found = retriever.search(query, SHOWN)
-    return sorted(found, key=lambda number: shuffle_key(question.question, str(number))) if question.collection else found
+    return (
+        sorted(found, key=lambda number: shuffle_key(question.question, str(number)))
+        if question.collection
+        else found
+    )

@@ -57,11 +57,17 @@ class _AgentGym:
             self._operation("/reset", dialect.body("session", "index"), self._reset),
             self._operation("/create", Create, self._create),
             self._operation("/close", dialect.body("session"), self._close),
-            *(self._operation(path, dialect.body("session"), _asking(*asked)) for path, asked in dialect.asked.items()),
+            *(
+                self._operation(path, dialect.body("session"), _asking(*asked))
+                for path, asked in dialect.asked.items()
+            ),
             Route("/", greet),
             self._view("/observation", "observe", (), dialect.observed),
             self._view("/detail", "observe", (), _detail),
-            *(self._view(path, "look", (name,), _showing(show)) for path, (name, show) in dialect.views.items()),
+            *(
+                self._view(path, "look", (name,), _showing(show))
+                for path, (name, show) in dialect.views.items()
+            ),
         ]
 
     async def _create(self, perform: Perform, _: Any, client: str) -> Any:
@@ -74,7 +80,9 @@ class _AgentGym:
         index = body.index or 0
         if self._dialect.wraps:
             index = self._tasks[index % len(self._tasks)]
-        begun = self._dialect.begun(body.session, body, await perform("reset", (body.session, index)))
+        begun = self._dialect.begun(
+            body.session, body, await perform("reset", (body.session, index))
+        )
         return await _with(perform, begun, self._dialect.besides, body.session)
 
     async def _step(self, perform: Perform, body: Any, _: str) -> Any:
@@ -93,13 +101,23 @@ class _AgentGym:
             body, client = await body_of(request), client_of(request)
             with seconds.time():
                 try:
-                    return answer(encode(await play(self._performing(request, client), decode(decoder, body or b"{}"), client)))
+                    return answer(
+                        encode(
+                            await play(
+                                self._performing(request, client),
+                                decode(decoder, body or b"{}"),
+                                client,
+                            )
+                        )
+                    )
                 except RequestError as refusal:
                     return _refused(refusal)
 
         return Route(path, operation, methods=["POST"])
 
-    def _view(self, path: str, operation: str, arguments: Call, show: Callable[[Reply], Any]) -> Route:
+    def _view(
+        self, path: str, operation: str, arguments: Call, show: Callable[[Reply], Any]
+    ) -> Route:
         name = self._dialect.session_field
 
         async def view(request: Request) -> Response:
@@ -107,7 +125,9 @@ class _AgentGym:
             try:
                 if not (number.isascii() and number.isdecimal() and len(number) < 19):
                     raise RequestError(422, "invalid_field", f"{name} is a session's number", name)
-                reply = await self._performing(request, VIEWERS)(operation, (int(number), *arguments))
+                reply = await self._performing(request, VIEWERS)(
+                    operation, (int(number), *arguments)
+                )
             except RequestError as refusal:
                 return _refused(refusal)
             return answer(encode(show(reply)))
@@ -116,9 +136,13 @@ class _AgentGym:
 
     def _performing(self, request: Request, client: str) -> Perform:
         async def perform(operation: str, call: Call) -> Reply:
-            [reply] = await self._dispatcher.perform(operation, [call], client, request.is_disconnected)
+            [reply] = await self._dispatcher.perform(
+                operation, [call], client, request.is_disconnected
+            )
             if reply.error is not None:
-                raise RequestError(reply.status, reply.error.type, reply.error.message, reply.error.field)
+                raise RequestError(
+                    reply.status, reply.error.type, reply.error.message, reply.error.field
+                )
             return reply
 
         return perform
@@ -143,7 +167,12 @@ def _showing(show: Callable[[str], Any]) -> Callable[[Reply], Any]:
 
 
 def _detail(reply: Reply) -> dict[str, Any]:
-    return {"observation": reply.observation, "reward": reply.reward or 0, "done": bool(reply.done), "deleted": False}
+    return {
+        "observation": reply.observation,
+        "reward": reply.reward or 0,
+        "done": bool(reply.done),
+        "deleted": False,
+    }
 
 
 def _refused(refusal: RequestError) -> Response:
@@ -155,5 +184,11 @@ def _refused(refusal: RequestError) -> Response:
     body: dict[str, Any] = {"error": error.message}
     if refusal.status not in (400, 422):
         return answer(encode(body), refusal.status)
-    body["detail"] = [{"type": error.type, "loc": ["body", *([error.field] if error.field else [])], "msg": error.message}]
+    body["detail"] = [
+        {
+            "type": error.type,
+            "loc": ["body", *([error.field] if error.field else [])],
+            "msg": error.message,
+        }
+    ]
     return answer(encode(body), 422)

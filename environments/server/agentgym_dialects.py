@@ -87,7 +87,12 @@ def _scored(reply: Reply) -> dict[str, Any]:
     Under our rules only the end of an episode is rewarded. So the score so far equals the last
     action's reward.
     """
-    return {"observation": reply.observation, "reward": reply.reward or 0, "score": reply.reward or 0, "done": bool(reply.done)}
+    return {
+        "observation": reply.observation,
+        "reward": reply.reward or 0,
+        "score": reply.reward or 0,
+        "done": bool(reply.done),
+    }
 
 
 def _without_description(reply: Reply) -> str:
@@ -122,15 +127,28 @@ DIALECTS: dict[str, Dialect] = {
             "done": False,
             "deleted": False,
         },
-        besides={"task_name": ("task_name", str), "var_num": ("variation", int), "task_description": ("task_description", str)},
+        besides={
+            "task_name": ("task_name", str),
+            "var_num": ("variation", int),
+            "task_description": ("task_description", str),
+        },
         observed=_without_description,
         # AgentGym's points, 0 to 100. -100 means that the task failed, only under AgentGym's rules.
-        stepped=lambda reply: {"observation": reply.observation, "reward": round(100 * (reply.reward or 0)), "done": reply.done},
+        stepped=lambda reply: {
+            "observation": reply.observation,
+            "reward": round(100 * (reply.reward or 0)),
+            "done": reply.done,
+        },
         running={"score": ("score", lambda score: round(100 * float(score)))},
         views={
             "/task_description": ("task_description", str),
             "/goals": ("hints", lambda hints: {"goals": json.loads(hints)["goals"]}),
-            "/action_hint": ("hints", lambda hints: {key: value for key, value in json.loads(hints).items() if key != "goals"}),
+            "/action_hint": (
+                "hints",
+                lambda hints: {
+                    key: value for key, value in json.loads(hints).items() if key != "goals"
+                },
+            ),
         },
     ),
     "searchqa": Dialect(
@@ -141,14 +159,33 @@ DIALECTS: dict[str, Dialect] = {
         wraps=False,
         created=lambda number, observation: number,
         begun=lambda number, body, reply: reply.observation,
-        stepped=lambda reply: {"observation": reply.observation, "reward": reply.reward, "done": reply.done, "info": None},
+        stepped=lambda reply: {
+            "observation": reply.observation,
+            "reward": reply.reward,
+            "done": reply.done,
+            "info": None,
+        },
     ),
     "textcraft": Dialect(
         greeting="This is environment TextCraft.",
         begins_on_create=True,
-        created=lambda number, observation: {"id": number, "observation": observation, "done": False, "reward": 0},
-        begun=lambda number, body, reply: {"id": number, "observation": reply.observation, "done": False, "reward": 0},
-        stepped=lambda reply: {"observation": reply.observation, "reward": reply.reward, "done": reply.done},
+        created=lambda number, observation: {
+            "id": number,
+            "observation": observation,
+            "done": False,
+            "reward": 0,
+        },
+        begun=lambda number, body, reply: {
+            "id": number,
+            "observation": reply.observation,
+            "done": False,
+            "reward": 0,
+        },
+        stepped=lambda reply: {
+            "observation": reply.observation,
+            "reward": reply.reward,
+            "done": reply.done,
+        },
         views={"/goal": ("goal", str)},
     ),
     "webarena": Dialect(

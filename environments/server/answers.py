@@ -54,10 +54,16 @@ def decode(decoder: msgspec.json.Decoder[T], body: bytes | msgspec.Raw) -> T:
     except msgspec.ValidationError as wrong:
         raise RequestError(422, "invalid_field", str(wrong), _field_of(str(wrong))) from None
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as malformed:
-        raise RequestError(400, "malformed_json", f"the body is not valid JSON in UTF-8: {malformed}") from None
+        raise RequestError(
+            400, "malformed_json", f"the body is not valid JSON in UTF-8: {malformed}"
+        ) from None
 
 
 def _field_of(message: str) -> str | None:
     """Return the field that a validation message of msgspec refers to."""
-    parts = [found.group(1) for pattern in (_FIELD, _NAMED_FIELD) if (found := pattern.search(message)) and found.group(1)]
+    parts = [
+        found.group(1)
+        for pattern in (_FIELD, _NAMED_FIELD)
+        if (found := pattern.search(message)) and found.group(1)
+    ]
     return ".".join(parts) or None

@@ -73,7 +73,9 @@ def application(world: World, options: Options) -> tuple[Starlette, Dispatcher]:
         return answer(encode(Health(world.name, world.version, tasks, len(sessions))))
 
     async def show_metrics(_: Request) -> Response:
-        return answer(generate_latest(metrics.registry), media_type="text/plain; version=0.0.4; charset=utf-8")
+        return answer(
+            generate_latest(metrics.registry), media_type="text/plain; version=0.0.4; charset=utf-8"
+        )
 
     def refuse(refusal: RequestError) -> Response:
         metrics.errors.labels(refusal.error.type).inc()
@@ -85,12 +87,20 @@ def application(world: World, options: Options) -> tuple[Starlette, Dispatcher]:
         if isinstance(fault, ClientDisconnect):
             return Response()  # nobody reads it
         if isinstance(fault, HTTPException) and fault.status_code == 404:
-            return refuse(RequestError(404, "not_found", f"there is nothing at {request.url.path[:200]}"))
+            return refuse(
+                RequestError(404, "not_found", f"there is nothing at {request.url.path[:200]}")
+            )
         if isinstance(fault, HTTPException):
             allowed = (fault.headers or {}).get("Allow", "")
-            return refuse(RequestError(fault.status_code, "not_allowed", f"{request.url.path[:200]} takes {allowed}"))
+            return refuse(
+                RequestError(
+                    fault.status_code, "not_allowed", f"{request.url.path[:200]} takes {allowed}"
+                )
+            )
         # Starlette raises it again, and uvicorn logs it.
-        return refuse(RequestError(500, "server_fault", f"a bug in the server: {type(fault).__name__}"))
+        return refuse(
+            RequestError(500, "server_fault", f"a bug in the server: {type(fault).__name__}")
+        )
 
     @contextlib.asynccontextmanager
     async def lifespan(_: Starlette) -> AsyncIterator[None]:
@@ -106,9 +116,15 @@ def application(world: World, options: Options) -> tuple[Starlette, Dispatcher]:
 
     pages = [Route("/health", health), Route("/metrics", show_metrics)]
     app = Starlette(
-        routes=[*v1.routes(dispatcher), *openenv.routes(dispatcher, agentgym.routes(dispatcher)), *pages],
+        routes=[
+            *v1.routes(dispatcher),
+            *openenv.routes(dispatcher, agentgym.routes(dispatcher)),
+            *pages,
+        ],
         middleware=[Middleware(Guard, options.token, options.limits, refuse)],
-        exception_handlers=dict.fromkeys((RequestError, ClientDisconnect, HTTPException, Exception), handle),
+        exception_handlers=dict.fromkeys(
+            (RequestError, ClientDisconnect, HTTPException, Exception), handle
+        ),
         lifespan=lifespan,
     )
     app.router.redirect_slashes = False
@@ -116,7 +132,9 @@ def application(world: World, options: Options) -> tuple[Starlette, Dispatcher]:
 
 
 class _Server(uvicorn.Server):
-    def __init__(self, config: uvicorn.Config, dispatcher: Dispatcher, connections: Connections) -> None:
+    def __init__(
+        self, config: uvicorn.Config, dispatcher: Dispatcher, connections: Connections
+    ) -> None:
         super().__init__(config)
         self._dispatcher, self._connections = dispatcher, connections
 
@@ -159,7 +177,9 @@ def serve(world: World, options: Options) -> None:
     for name in ("uvicorn.error", "uvicorn.asgi"):
         logging.getLogger(name).setLevel(logging.ERROR)
     for ending in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(ending, signal.SIG_IGN)  # uvicorn handles them, and raises them again at the end
+        signal.signal(
+            ending, signal.SIG_IGN
+        )  # uvicorn handles them, and raises them again at the end
     log.info("serving", extra={"world": world.name, "version": world.version})
     _Server(config, dispatcher, connections).run(sockets=[listener])
     log.info("ended")

@@ -44,7 +44,9 @@ class Dispatcher:
         self.sessions = sessions
         self._turns = FairTurns(CALLS if sessions.world.blocking else 1)
 
-    async def perform(self, operation: str, calls: Sequence[Call], client: str, gone: Gone) -> list[Reply]:
+    async def perform(
+        self, operation: str, calls: Sequence[Call], client: str, gone: Gone
+    ) -> list[Reply]:
         """Return one reply per call, in order. Calls for one session are performed in order.
 
         Args:
@@ -73,7 +75,9 @@ class Dispatcher:
                             break
                     await asyncio.sleep(0)  # other requests run before the next client's turn
         except RequestError as refusal:
-            replies += [self.sessions.refused(operation, call, refusal) for call in calls[len(replies) :]]
+            replies += [
+                self.sessions.refused(operation, call, refusal) for call in calls[len(replies) :]
+            ]
         return replies
 
     def end(self) -> None:
@@ -95,16 +99,22 @@ class Dispatcher:
         except TimeoutError:
             log.warning("the world did not close its sessions in time")
 
-    async def _perform_blocking(self, operation: str, calls: Sequence[Call], client: str, gone: Gone) -> list[Reply]:
+    async def _perform_blocking(
+        self, operation: str, calls: Sequence[Call], client: str, gone: Gone
+    ) -> list[Reply]:
         replies: dict[int, Reply] = {}
         by_session: dict[Any, list[int]] = {}
         for position, call in enumerate(calls):
-            by_session.setdefault(position if operation == "create" else call[0], []).append(position)
+            by_session.setdefault(position if operation == "create" else call[0], []).append(
+                position
+            )
 
         async def perform(positions: list[int]) -> None:
             began = time.perf_counter()
             for position in positions:
-                replies[position] = await self._perform_one(operation, calls[position], client, gone)
+                replies[position] = await self._perform_one(
+                    operation, calls[position], client, gone
+                )
                 if time.perf_counter() - began > SLICE_S:
                     await asyncio.sleep(0)  # rejected calls never wait, so yield here
                     began = time.perf_counter()
@@ -118,7 +128,10 @@ class Dispatcher:
         if session is None and operation != "create":
             return await self.sessions.answer(operation, call)
         try:
-            async with session.lock if session is not None else contextlib.nullcontext(), self._turns.of(client):
+            async with (
+                session.lock if session is not None else contextlib.nullcontext(),
+                self._turns.of(client),
+            ):
                 await _check_present(gone)
                 return await self.sessions.answer(operation, call)
         except RequestError as refusal:

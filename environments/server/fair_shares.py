@@ -104,7 +104,10 @@ class FairShares:
                 if not mine:
                     del sessions[session.client]
         self.count -= 1
-        for counts, key in ((self._by_client, session.client), (self._by_address, _address(session.client))):
+        for counts, key in (
+            (self._by_client, session.client),
+            (self._by_address, _address(session.client)),
+        ):
             counts[key] -= 1
             if not counts[key]:
                 del counts[key]
@@ -113,7 +116,11 @@ class FairShares:
         address, _, name = client.partition(" ")
         if not name or client in self._by_client:
             return client
-        names = sum(other.startswith(f"{address} ") for other in self._by_client) if len(self._by_client) >= MOST_NAMES else 0
+        names = (
+            sum(other.startswith(f"{address} ") for other in self._by_client)
+            if len(self._by_client) >= MOST_NAMES
+            else 0
+        )
         return client if names < MOST_NAMES else f"{address} "
 
     def _richest(self, client: str) -> str:
@@ -121,7 +128,10 @@ class FairShares:
 
         The client's own address is used if no other has at least two more sessions.
         """
-        address, mine = max(self._by_address, key=self._by_address.__getitem__, default=""), _address(client)
+        address, mine = (
+            max(self._by_address, key=self._by_address.__getitem__, default=""),
+            _address(client),
+        )
         if self._by_address[address] < self._by_address[mine] + 2:
             address = mine
         of_address = [other for other in self._by_client if _address(other) == address]
@@ -133,21 +143,31 @@ class FairShares:
         abroad = _address(richest) != _address(client)
         now = self._clock()
         if richest != client and (abroad or held >= mine + 2):
-            return _free_one(self._unused.get(richest), now, newest=True) or _free_one(self._used.get(richest), now, SILENT_S)
+            return _free_one(self._unused.get(richest), now, newest=True) or _free_one(
+                self._used.get(richest), now, SILENT_S
+            )
         if richest == client and not client.endswith(" "):
             return None  # a named client does not take its own sessions
         if richest != client and mine:
             return None
-        return _free_one(self._unused.get(richest), now, UNUSED_S) or _free_one(self._used.get(richest), now, LONG_SILENT_S)
+        return _free_one(self._unused.get(richest), now, UNUSED_S) or _free_one(
+            self._used.get(richest), now, LONG_SILENT_S
+        )
 
     def _others_wait(self, client: str) -> bool:
         """Return whether all free places are reserved for waiting clients with fewer sessions."""
         if not self._waiting:
             return False
         now = self._clock()
-        self._waiting = {other: since for other, since in self._waiting.items() if now - since < WAITING_S}
+        self._waiting = {
+            other: since for other, since in self._waiting.items() if now - since < WAITING_S
+        }
         free = self.limit - self.count
-        poorer = [other for other in self._waiting if other != client and self._by_client[other] + 2 <= self._by_client[client]]
+        poorer = [
+            other
+            for other in self._waiting
+            if other != client and self._by_client[other] + 2 <= self._by_client[client]
+        ]
         return len(poorer) >= free
 
 
@@ -155,7 +175,9 @@ def _address(client: str) -> str:
     return client.partition(" ")[0]
 
 
-def _free_one(sessions: dict[Session, None] | None, now: float, silent_s: float = 0.0, *, newest: bool = False) -> Session | None:
+def _free_one(
+    sessions: dict[Session, None] | None, now: float, silent_s: float = 0.0, *, newest: bool = False
+) -> Session | None:
     """Return the newest or the oldest session, if it can be taken.
 
     It must not be in use, and must have had no request for `silent_s` seconds.

@@ -37,9 +37,17 @@ class FairTurns:
         Raises:
             RequestError: 503 the server is shutting down.
         """
-        async with self._queue(f"client {client}"), self._queue(client.partition(" ")[0]), self._queue(""):
+        async with (
+            self._queue(f"client {client}"),
+            self._queue(client.partition(" ")[0]),
+            self._queue(""),
+        ):
             if self.ending:
-                raise RequestError(503, "server_ending", "the server is ending; ask another one, or this one after its restart")
+                raise RequestError(
+                    503,
+                    "server_ending",
+                    "the server is ending; ask another one, or this one after its restart",
+                )
             yield
 
     def end(self) -> None:

@@ -26,7 +26,13 @@ CLIENT_NAME_BYTES = 64
 class Guard:
     """Check each request, and count the bytes of its body while the application reads it."""
 
-    def __init__(self, app: ASGIApp, token: str | None, limits: Limits, refuse: Callable[[RequestError], Response]) -> None:
+    def __init__(
+        self,
+        app: ASGIApp,
+        token: str | None,
+        limits: Limits,
+        refuse: Callable[[RequestError], Response],
+    ) -> None:
         """
         Args:
             app: The application.
@@ -62,7 +68,9 @@ class Guard:
                     self._held_bytes += size - held
                     held = size
                     if self._held_bytes > limits.bodies_bytes:
-                        raise RequestError(503, "server_busy", "the server has no memory to spare; try again later")
+                        raise RequestError(
+                            503, "server_busy", "the server has no memory to spare; try again later"
+                        )
             return message
 
         try:
@@ -79,13 +87,24 @@ class Guard:
         """
         if b"origin" in headers:
             raise RequestError(403, "browser_refused", "pages in a browser may not use this server")
-        if self._token is not None and path != OPEN_TO_ALL and not hmac.compare_digest(_token_in(headers), self._token):
-            raise RequestError(401, "no_token", "this server wants its token, as `Authorization: Bearer TOKEN` or as the URL's password")
+        if (
+            self._token is not None
+            and path != OPEN_TO_ALL
+            and not hmac.compare_digest(_token_in(headers), self._token)
+        ):
+            raise RequestError(
+                401,
+                "no_token",
+                "this server wants its token, as `Authorization: Bearer TOKEN` or as the URL's "
+                "password",
+            )
         if int(headers.get(b"content-length", 0)) > self._limits.body_bytes:
             raise self._too_large()
 
     def _too_large(self) -> RequestError:
-        return RequestError(413, "body_too_large", f"a request body has at most {self._limits.body_bytes} bytes")
+        return RequestError(
+            413, "body_too_large", f"a request body has at most {self._limits.body_bytes} bytes"
+        )
 
 
 def client_of(connection: HTTPConnection) -> str:

@@ -94,7 +94,9 @@ class Connections:
         while True:
             await asyncio.sleep(SWEEP_S)
             now = asyncio.get_running_loop().time()
-            for connection in [each for each, deadline in self._deadlines.items() if deadline <= now]:
+            for connection in [
+                each for each, deadline in self._deadlines.items() if deadline <= now
+            ]:
                 self._end(connection)
 
     def _end(self, connection: LimitedProtocol) -> None:
@@ -188,10 +190,19 @@ class LimitedProtocol(HttpToolsProtocol):
 
     def send_400_response(self, msg: str) -> None:
         """Answer an invalid request and close the connection."""
-        error = self._refusal.error if self._refusal else Error("malformed_http", "this is not an HTTP/1.1 request")
+        error = (
+            self._refusal.error
+            if self._refusal
+            else Error("malformed_http", "this is not an HTTP/1.1 request")
+        )
         content = encode({"error": error})
-        head = b"content-type: application/json\r\ncontent-length: %d\r\nconnection: close\r\n\r\n" % len(content)
-        self.transport.write(STATUS_LINE[self._refusal.status if self._refusal else 400] + head + content)
+        head = (
+            b"content-type: application/json\r\ncontent-length: %d\r\nconnection: close\r\n\r\n"
+            % len(content)
+        )
+        self.transport.write(
+            STATUS_LINE[self._refusal.status if self._refusal else 400] + head + content
+        )
         self.transport.close()
         self._others.wait(self, self._limits.write_s)
 
@@ -216,7 +227,9 @@ class LimitedProtocol(HttpToolsProtocol):
 
 
 def _too_large_head() -> RequestError:
-    return RequestError(431, "headers_too_large", "the first line and the headers of a request are over the limit")
+    return RequestError(
+        431, "headers_too_large", "the first line and the headers of a request are over the limit"
+    )
 
 
 def _files() -> int:

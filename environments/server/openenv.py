@@ -28,7 +28,14 @@ from environments.server.guard import client_of
 from environments.tools import ANY_ACTION, ToolCallError, action_of
 
 Endpoint = Callable[[Request], Awaitable[Response]]
-PATHS = {"/reset": "post", "/step": "post", "/state": "get", "/metadata": "get", "/schema": "get", "/mcp": "post"}
+PATHS = {
+    "/reset": "post",
+    "/step": "post",
+    "/state": "get",
+    "/metadata": "get",
+    "/schema": "get",
+    "/mcp": "post",
+}
 """Paths and methods of the protocol, beside /health, /openapi.json, /ws and the tasks."""
 
 _TEXT = {"type": "string"}
@@ -37,26 +44,38 @@ SCHEMA = {
     "action": {
         "title": "Action",
         "type": "object",
-        "properties": {"action": {**_TEXT, "description": "The text of the action."}, "metadata": _METADATA},
+        "properties": {
+            "action": {**_TEXT, "description": "The text of the action."},
+            "metadata": _METADATA,
+        },
         "required": ["action"],
         "additionalProperties": False,
     },
     "observation": {
         "title": "Observation",
         "type": "object",
-        "properties": {"text": {**_TEXT, "description": "What the agent reads."}, "metadata": _METADATA},
+        "properties": {
+            "text": {**_TEXT, "description": "What the agent reads."},
+            "metadata": _METADATA,
+        },
         "required": ["text"],
     },
     "state": {
         "title": "State",
         "type": "object",
-        "properties": {"episode_id": {"type": ["string", "null"]}, "step_count": {"type": "integer", "minimum": 0}},
+        "properties": {
+            "episode_id": {"type": ["string", "null"]},
+            "step_count": {"type": "integer", "minimum": 0},
+        },
     },
 }
 
 
 class ResetData(msgspec.Struct):
-    """Arguments of a reset. A seed chooses a task of the split. Without both, the choice is random."""
+    """Arguments of a reset. A seed chooses a task of the split.
+
+    Without both, the choice is random.
+    """
 
     seed: Int64 | None = None
     episode_id: str | None = None
@@ -140,7 +159,9 @@ class Episode:
         Raises:
             RequestError: 503 all sessions are in use, 500 the world failed.
         """
-        self.session = (await self._perform("create", None, None, None, False, self._client)).session or ""
+        self.session = (
+            await self._perform("create", None, None, None, False, self._client)
+        ).session or ""
 
     async def reset(self, data: Mapping[str, Any]) -> dict[str, Any]:
         """Begin an episode and return its observation."""
@@ -158,12 +179,21 @@ class Episode:
         """Perform an action, which may be a tool call, and return its observation."""
         match data.get("type"):
             case "list_tools":
-                return {"observation": {"tools": _tools_of(self._world, "input_schema")}, "reward": None, "done": False}
+                return {
+                    "observation": {"tools": _tools_of(self._world, "input_schema")},
+                    "reward": None,
+                    "done": False,
+                }
             case "call_tool":
                 call = _converted(data, CallData)
                 called = await self._call(call.tool_name, call.arguments)
-                return _observed(called, {"tool_name": call.tool_name, "result": called.observation, "error": None})
-        stepped = await self._perform("step", self.session, None, _converted(data, ActionData).action)
+                return _observed(
+                    called,
+                    {"tool_name": call.tool_name, "result": called.observation, "error": None},
+                )
+        stepped = await self._perform(
+            "step", self.session, None, _converted(data, ActionData).action
+        )
         return _observed(stepped, {"text": stepped.observation})
 
     async def json_rpc(self, request: Mapping[str, Any]) -> dict[str, Any]:
@@ -178,7 +208,12 @@ class Episode:
                     called = await self._call(call.name, call.arguments)
                     text = {"type": "text", "text": called.observation}
                     outcome = {"reward": called.reward, "done": called.done}
-                    result = {"content": [text], "isError": called.refused, "structuredContent": outcome, "data": called.observation}
+                    result = {
+                        "content": [text],
+                        "isError": called.refused,
+                        "structuredContent": outcome,
+                        "data": called.observation,
+                    }
                 case "openenv/session/create":
                     await self.open()
                     result = {"session_id": self.session}
@@ -186,9 +221,21 @@ class Episode:
                     await self.close()
                     result = {"session_id": self.session, "closed": True}
                 case _:
-                    return {**answered, "error": {"code": -32601, "message": "the methods are tools/list and tools/call"}}
+                    return {
+                        **answered,
+                        "error": {
+                            "code": -32601,
+                            "message": "the methods are tools/list and tools/call",
+                        },
+                    }
         except RequestError as refusal:
-            return {**answered, "error": {"code": -32602 if refusal.status == 422 else -32000, "message": refusal.error.message}}
+            return {
+                **answered,
+                "error": {
+                    "code": -32602 if refusal.status == 422 else -32000,
+                    "message": refusal.error.message,
+                },
+            }
         return {**answered, "result": result}
 
     async def close(self) -> None:
@@ -197,16 +244,23 @@ class Episode:
             await self._dispatcher.perform("close", [(self.session,)], self._client, _stays)
 
     async def _call(self, name: str, arguments: Mapping[str, Any]) -> Reply:
-        """Perform a tool call. A call that fits no tool is refused, as the world refuses an action."""
+        """Perform a tool call.
+
+        A call that fits no tool is refused, as the world refuses an action.
+        """
         try:
-            return await self._perform("step", self.session, None, action_of(self._world.tools, name, arguments))
+            return await self._perform(
+                "step", self.session, None, action_of(self._world.tools, name, arguments)
+            )
         except ToolCallError as wrong:
             return Reply(status=200, observation=str(wrong), reward=0.0, done=False, refused=True)
 
     async def _perform(self, operation: str, *call: Any) -> Reply:
         [reply] = await self._dispatcher.perform(operation, [call], self._client, _stays)
         if reply.error is not None:
-            raise RequestError(reply.status, reply.error.type, reply.error.message, reply.error.field)
+            raise RequestError(
+                reply.status, reply.error.type, reply.error.message, reply.error.field
+            )
         return reply
 
 
@@ -217,11 +271,20 @@ def routes(dispatcher: Dispatcher, theirs: list[Route]) -> list[BaseRoute]:
     shared = {route.path: route.endpoint for route in theirs if route.path in handlers}
     field = DIALECTS[world.name].session_field if shared else ""
     own = [
-        Route(path, _either(field, shared[path], handler) if path in shared else handler, methods=[PATHS[path].upper()])
+        Route(
+            path,
+            _either(field, shared[path], handler) if path in shared else handler,
+            methods=[PATHS[path].upper()],
+        )
         for path, handler in handlers.items()
     ]
     sockets = [WebSocketRoute("/ws", lambda socket: _play(dispatcher, socket))]
-    return [*own, *(route for route in theirs if route.path not in shared), *_task_routes(world), *sockets]
+    return [
+        *own,
+        *(route for route in theirs if route.path not in shared),
+        *_task_routes(world),
+        *sockets,
+    ]
 
 
 def _handlers(dispatcher: Dispatcher) -> dict[str, Endpoint]:
@@ -238,16 +301,32 @@ def _handlers(dispatcher: Dispatcher) -> dict[str, Endpoint]:
 
     async def step(request: Request) -> Response:
         decode(_step_body, await body_of(request))
-        raise RequestError(409, "episode_over", "no episode has begun: over HTTP there are no sessions, so play over /ws")
+        raise RequestError(
+            409,
+            "episode_over",
+            "no episode has begun: over HTTP there are no sessions, so play over /ws",
+        )
 
     async def call_tool(request: Request) -> Response:
         try:
             asked = decode(_object, await body_of(request))
         except RequestError as refusal:
-            return answer(encode({"jsonrpc": "2.0", "id": None, "error": {"code": -32700, "message": refusal.error.message}}))
+            return answer(
+                encode(
+                    {
+                        "jsonrpc": "2.0",
+                        "id": None,
+                        "error": {"code": -32700, "message": refusal.error.message},
+                    }
+                )
+            )
         params = asked.get("params")
         session = params.get("session_id") if isinstance(params, dict) else None
-        return answer(encode(await Episode(dispatcher, client_of(request), str(session or "")).json_rpc(asked)))
+        return answer(
+            encode(
+                await Episode(dispatcher, client_of(request), str(session or "")).json_rpc(asked)
+            )
+        )
 
     def page(content: Any) -> Endpoint:
         encoded = encode(content)
@@ -261,7 +340,9 @@ def _handlers(dispatcher: Dispatcher) -> dict[str, Endpoint]:
         "/reset": reset,
         "/step": step,
         "/state": page({"episode_id": None, "step_count": 0}),
-        "/metadata": page({"name": world.name, "description": world.instruction, "version": world.version}),
+        "/metadata": page(
+            {"name": world.name, "description": world.instruction, "version": world.version}
+        ),
         "/schema": page(SCHEMA),
         "/mcp": call_tool,
     }
@@ -278,28 +359,46 @@ def _task_routes(world: World) -> list[Route]:
 
     def listed(split: str, places: range) -> list[dict[str, Any]]:
         tasks = _tasks(world, split)
-        return [{"split": split, "index": place, "task": tasks[place], "tag": world.tag(tasks[place])} for place in places]
+        return [
+            {"split": split, "index": place, "task": tasks[place], "tag": world.tag(tasks[place])}
+            for place in places
+        ]
 
     async def list_worlds(_: Request) -> Response:
         return answer(encode([world.name]))
 
     async def list_splits(_: Request) -> Response:
-        return answer(encode([{"name": name, "type": name if name in SPLITS else "validation"} for name in world.lists]))
+        return answer(
+            encode(
+                [
+                    {"name": name, "type": name if name in SPLITS else "validation"}
+                    for name in world.lists
+                ]
+            )
+        )
 
     def one(asked: Tasks, places: range) -> Any:
         place = _place(asked.index, len(places))
         return {"task": listed(asked.split, range(place, place + 1))[0]}
 
     shown: dict[str, Callable[[Tasks, range], Any]] = {
-        "tasks": lambda asked, places: {"tasks": listed(asked.split, places), "env_name": world.name},
+        "tasks": lambda asked, places: {
+            "tasks": listed(asked.split, places),
+            "env_name": world.name,
+        },
         "num_tasks": lambda _, places: {"num_tasks": len(places)},
         "task": one,
-        "task_range": lambda asked, places: {"tasks": listed(asked.split, places[asked.start : asked.stop])},
+        "task_range": lambda asked, places: {
+            "tasks": listed(asked.split, places[asked.start : asked.stop])
+        },
     }
     return [
         Route("/list_environments", list_worlds),
         Route(f"/{world.name}/splits", list_splits),
-        *(Route(f"/{world.name}/{name}", tasks(show), methods=["POST"]) for name, show in shown.items()),
+        *(
+            Route(f"/{world.name}/{name}", tasks(show), methods=["POST"])
+            for name, show in shown.items()
+        ),
     ]
 
 
@@ -310,7 +409,9 @@ async def _play(dispatcher: Dispatcher, socket: WebSocket) -> None:
     episode = Episode(dispatcher, client_of(socket), attached)
     try:
         await (dispatcher.sessions.find(attached) if attached else episode.open())
-        while (message := await asyncio.wait_for(socket.receive(), episode.lease_s))["type"] == "websocket.receive":
+        while (message := await asyncio.wait_for(socket.receive(), episode.lease_s))[
+            "type"
+        ] == "websocket.receive":
             reply = await _replied(episode, message.get("text") or message.get("bytes") or "")
             if reply is None:
                 break
@@ -323,7 +424,9 @@ async def _play(dispatcher: Dispatcher, socket: WebSocket) -> None:
     finally:
         if not attached:
             await episode.close()
-        with contextlib.suppress(WebSocketDisconnect, RuntimeError):  # the client may have closed it
+        with contextlib.suppress(
+            WebSocketDisconnect, RuntimeError
+        ):  # the client may have closed it
             await socket.close()
 
 
@@ -347,27 +450,53 @@ async def _replied(episode: Episode, text: str | bytes) -> dict[str, Any] | None
             case "close":
                 return None
             case unknown:
-                return {"type": "error", "data": {"code": "UNKNOWN_TYPE", "message": f"there is no message type {unknown[:100]!r}"}}
+                return {
+                    "type": "error",
+                    "data": {
+                        "code": "UNKNOWN_TYPE",
+                        "message": f"there is no message type {unknown[:100]!r}",
+                    },
+                }
     except RequestError as refusal:
         if refusal.status in (400, 409, 422):
             return _error(refusal)
         raise
 
 
-CODES = {400: "INVALID_JSON", 409: "EXECUTION_ERROR", 422: "VALIDATION_ERROR", 503: "CAPACITY_REACHED"}
+CODES = {
+    400: "INVALID_JSON",
+    409: "EXECUTION_ERROR",
+    422: "VALIDATION_ERROR",
+    503: "CAPACITY_REACHED",
+}
 
 
 def _error(refusal: RequestError) -> dict[str, Any]:
-    data: dict[str, Any] = {"message": refusal.error.message, "code": CODES.get(refusal.status, "SESSION_ERROR")}
+    data: dict[str, Any] = {
+        "message": refusal.error.message,
+        "code": CODES.get(refusal.status, "SESSION_ERROR"),
+    }
     if refusal.status == 422:
-        data["errors"] = [{"type": refusal.error.type, "loc": [refusal.error.field or "data"], "msg": refusal.error.message}]
+        data["errors"] = [
+            {
+                "type": refusal.error.type,
+                "loc": [refusal.error.field or "data"],
+                "msg": refusal.error.message,
+            }
+        ]
     return {"type": "error", "data": data}
 
 
 def _tools_of(world: World, schema: str) -> list[dict[str, Any]]:
-    """Return the world's tools. A world that declares none has no tools, only the field `action`."""
+    """Return the world's tools.
+
+    A world that declares none has no tools, only the field `action`.
+    """
     functions = [tool.schema["function"] for tool in world.tools if tool is not ANY_ACTION]
-    return [{"name": each["name"], "description": each["description"], schema: each["parameters"]} for each in functions]
+    return [
+        {"name": each["name"], "description": each["description"], schema: each["parameters"]}
+        for each in functions
+    ]
 
 
 def _either(session_field: str, theirs: Endpoint, ours: Endpoint) -> Endpoint:
@@ -389,7 +518,12 @@ def _either(session_field: str, theirs: Endpoint, ours: Endpoint) -> Endpoint:
 
 def _observed(reply: Reply, observation: dict[str, Any]) -> dict[str, Any]:
     metadata = {"refused": True} if reply.refused else {}
-    return {"observation": {**observation, "metadata": metadata}, "reward": reply.reward, "done": bool(reply.done), "metadata": metadata}
+    return {
+        "observation": {**observation, "metadata": metadata},
+        "reward": reply.reward,
+        "done": bool(reply.done),
+        "metadata": metadata,
+    }
 
 
 def _tasks(world: World, split: str) -> Any:
@@ -401,7 +535,9 @@ def _tasks(world: World, split: str) -> Any:
 
 def _place(index: int | None, length: int) -> int:
     if index is None or not 0 <= index < length:
-        raise RequestError(422, "no_such_task", f"the split has the indices 0 to {length - 1}", "index")
+        raise RequestError(
+            422, "no_such_task", f"the split has the indices 0 to {length - 1}", "index"
+        )
     return index
 
 

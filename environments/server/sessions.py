@@ -16,7 +16,14 @@ from concurrent.futures import Future
 from hashlib import blake2b
 from typing import Any, TypeVar
 
-from environments.environment import Environment, EpisodeOverError, Step, TaskIndexError, World, WorldBusyError
+from environments.environment import (
+    Environment,
+    EpisodeOverError,
+    Step,
+    TaskIndexError,
+    World,
+    WorldBusyError,
+)
 from environments.protocol import Reply, identity, in_range
 from environments.server.errors import RequestError, world_failed
 from environments.server.fair_shares import FairShares
@@ -134,7 +141,12 @@ class Sessions:
         return reply
 
     async def create(
-        self, index: int | None, lease_s: float | None, key: str | None = None, numbered: bool = False, client: str = " "
+        self,
+        index: int | None,
+        lease_s: float | None,
+        key: str | None = None,
+        numbered: bool = False,
+        client: str = " ",
     ) -> Reply:
         """Open a session and, with an index, begin its first episode.
 
@@ -175,10 +187,18 @@ class Sessions:
         started = time.perf_counter()
         try:
             step, state_key = await self._play(session.environment, "step", action)
-            observation, reward, done, refused = step.observation, float(step.reward), bool(step.done), bool(step.refused)
+            observation, reward, done, refused = (
+                step.observation,
+                float(step.reward),
+                bool(step.done),
+                bool(step.refused),
+            )
             _check(observation)
             if not in_range(reward, self.world.reward_range):
-                raise ValueError(f"the reward is {reward}, but the world declares rewards from {self.world.reward_range}")
+                raise ValueError(
+                    f"the reward is {reward}, but the world declares rewards from "
+                    f"{self.world.reward_range}"
+                )
         except EpisodeOverError as over:
             raise _episode_over(over) from over
         except Exception as fault:
@@ -210,7 +230,9 @@ class Sessions:
             return str(shown() if callable(shown) else shown)
 
         try:
-            return Reply(status=200, observation=await _in_thread(show) if self.world.blocking else show())
+            return Reply(
+                status=200, observation=await _in_thread(show) if self.world.blocking else show()
+            )
         except EpisodeOverError as over:
             raise _episode_over(over) from over
         except Exception as fault:
@@ -241,7 +263,12 @@ class Sessions:
         now = self._clock()
         if session.expires < now:
             await self.end(session, "expired")
-            raise RequestError(410, "session_ended", f"the session's lease of {session.lease_s:g} s ran out", "session")
+            raise RequestError(
+                410,
+                "session_ended",
+                f"the session's lease of {session.lease_s:g} s ran out",
+                "session",
+            )
         session.renew(now)
         self._shares.used(session)
         return session
@@ -249,7 +276,11 @@ class Sessions:
     def expired(self) -> list[Session]:
         """Return the sessions whose lease has run out and that are not in use."""
         now = self._clock()
-        return [session for ref, session in self._open.items() if ref == session.id and session.expires < now and not session.lock.locked()]
+        return [
+            session
+            for ref, session in self._open.items()
+            if ref == session.id and session.expires < now and not session.lock.locked()
+        ]
 
     async def end(self, session: Session, how: str) -> None:
         """End the session. A second call does nothing.
@@ -271,7 +302,9 @@ class Sessions:
         for session in list(self._open.values()):
             await self.end(session, "closed")
 
-    async def _opened(self, lease_s: float | None, client: str, key: str | None, numbered: bool) -> Session:
+    async def _opened(
+        self, lease_s: float | None, client: str, key: str | None, numbered: bool
+    ) -> Session:
         """Return a new session before its first episode.
 
         Raises:
@@ -280,7 +313,11 @@ class Sessions:
         place = self._shares.take(client)
         if place is None:
             limit = self._shares.limit
-            raise RequestError(503, "session_limit", f"all {limit} sessions of this server are in use; try again later")
+            raise RequestError(
+                503,
+                "session_limit",
+                f"all {limit} sessions of this server are in use; try again later",
+            )
         client, reclaimed = place
         session = Session(lease_s or self._default_lease_s, client, key)
         self._open[session.id] = session
@@ -307,17 +344,33 @@ class Sessions:
                 since.
         """
         if session.expires == math.inf:
-            raise RequestError(503, "still_opening", "the session of this key is being opened; ask again", "key")
+            raise RequestError(
+                503, "still_opening", "the session of this key is being opened; ask again", "key"
+            )
         if session.turn:
-            raise RequestError(409, "key_repeated", "the session of this key has been played on; choose another key", "key")
+            raise RequestError(
+                409,
+                "key_repeated",
+                "the session of this key has been played on; choose another key",
+                "key",
+            )
         return self._opening(await self.find(session.id))
 
     def _opening(self, session: Session) -> Reply:
-        free, world = self._shares.limit - self._shares.count, identity(self.world.name, self.world.version)
-        reply = Reply(200, session.id, session.lease_s, free, world=world, batchable=not self.world.blocking)
+        free, world = (
+            self._shares.limit - self._shares.count,
+            identity(self.world.name, self.world.version),
+        )
+        reply = Reply(
+            200, session.id, session.lease_s, free, world=world, batchable=not self.world.blocking
+        )
         reply.reward_range, reply.key = self.world.reward_range, session.key
         if session.last is not None:
-            reply.turn, reply.observation, reply.state_key = 0, session.last.observation, session.last.state_key
+            reply.turn, reply.observation, reply.state_key = (
+                0,
+                session.last.observation,
+                session.last.state_key,
+            )
         return reply
 
     def _forget(self, session: Session) -> bool:
@@ -340,22 +393,31 @@ class Sessions:
             observation, state_key = await self._play(session.environment, "reset", index)
             _check(observation)
         except TaskIndexError as unknown:
-            raise RequestError(422, "no_such_task", f"{unknown or index}; GET /v1/tasks lists the tasks", "index") from unknown
+            raise RequestError(
+                422, "no_such_task", f"{unknown or index}; GET /v1/tasks lists the tasks", "index"
+            ) from unknown
         except WorldBusyError as busy:
             raise RequestError(503, "world_busy", str(busy)) from busy
         except Exception as fault:
             raise await self._failed(session, "reset", fault) from fault
         self.metrics.reset_seconds.observe(time.perf_counter() - started)
         session.turn, session.action = 0, b""
-        session.last = Reply(status=200, session=session.id, turn=0, observation=observation, state_key=state_key)
+        session.last = Reply(
+            status=200, session=session.id, turn=0, observation=observation, state_key=state_key
+        )
         session.renew(self._clock())
         return session.last
 
     async def _play(self, environment: Any, method: str, argument: Any) -> tuple[Any, str]:
-        """Call reset or step. Return its result and a digest of the state, which is empty at the end."""
+        """Call reset or step.
+
+        Return its result and a digest of the state, which is empty at the end.
+        """
 
         def with_state(result: Any) -> tuple[Any, str]:
-            return result, "" if isinstance(result, Step) and result.done else _state_key(environment)
+            return result, "" if isinstance(result, Step) and result.done else _state_key(
+                environment
+            )
 
         if self.world.awaited:
             return with_state(await getattr(environment, f"{method}_awaited")(argument))
@@ -366,7 +428,10 @@ class Sessions:
         return await _in_thread(call) if self.world.blocking and not self.world.awaited else call()
 
     async def _failed(self, session: Session, operation: str, fault: Exception) -> RequestError:
-        log.exception("the world failed", extra={"world": self.world.name, "operation": operation, "session": session.id})
+        log.exception(
+            "the world failed",
+            extra={"world": self.world.name, "operation": operation, "session": session.id},
+        )
         await self.end(session, "failed")
         return world_failed(fault)
 
@@ -397,9 +462,13 @@ def _repeated(session: Session, turn: int, action: str) -> Reply:
         RequestError: 409 it is another turn, or it was performed with another action.
     """
     if turn != session.turn - 1 or session.last is None:
-        raise RequestError(409, "wrong_turn", f"the next turn is {session.turn}, not {turn}", "turn")
+        raise RequestError(
+            409, "wrong_turn", f"the next turn is {session.turn}, not {turn}", "turn"
+        )
     if _digest(action) != session.action:
-        raise RequestError(409, "turn_repeated", f"turn {turn} was performed with another action", "action")
+        raise RequestError(
+            409, "turn_repeated", f"turn {turn} was performed with another action", "action"
+        )
     return session.last
 
 
@@ -423,4 +492,8 @@ def _check(observation: str) -> None:
 
 
 def _episode_over(over: EpisodeOverError) -> RequestError:
-    return RequestError(409, "episode_over", f"{over or 'the episode has not begun or has ended'}; reset the session first")
+    return RequestError(
+        409,
+        "episode_over",
+        f"{over or 'the episode has not begun or has ended'}; reset the session first",
+    )

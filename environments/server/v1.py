@@ -37,7 +37,12 @@ from environments.server.errors import RequestError
 from environments.server.guard import client_of
 from environments.server.openapi import document
 
-ITEMS: dict[str, type[msgspec.Struct]] = {"step": StepItem, "create": CreateItem, "reset": ResetItem, "close": CloseItem}
+ITEMS: dict[str, type[msgspec.Struct]] = {
+    "step": StepItem,
+    "create": CreateItem,
+    "reset": ResetItem,
+    "close": CloseItem,
+}
 MAX_COMMAS = 4 * MAX_ITEMS
 """Most commas of a request. A valid item accounts for at most three, inner commas included."""
 
@@ -51,17 +56,23 @@ class ItemNames(msgspec.Struct):
 
 
 _names = msgspec.json.Decoder(ItemNames)
-_parts = msgspec.json.Decoder(msgspec.defstruct("RawItems", [("items", list[msgspec.Raw])], forbid_unknown_fields=True))
+_parts = msgspec.json.Decoder(
+    msgspec.defstruct("RawItems", [("items", list[msgspec.Raw])], forbid_unknown_fields=True)
+)
 
 
 def routes(dispatcher: Dispatcher) -> list[Route]:
     """Return the operations of the dialect and the pages that describe the world."""
-    operations = [Route(f"/v1/{name}", _operation(dispatcher, name, item), methods=["POST"]) for name, item in ITEMS.items()]
+    operations = [
+        Route(f"/v1/{name}", _operation(dispatcher, name, item), methods=["POST"])
+        for name, item in ITEMS.items()
+    ]
     return operations + _pages(dispatcher.sessions.world)
 
 
 def _operation(dispatcher: Dispatcher, name: str, item: type[msgspec.Struct]) -> Any:
-    whole = msgspec.json.Decoder(msgspec.defstruct("Items", [("items", list[item])], forbid_unknown_fields=True))  # type: ignore[valid-type]
+    items = [("items", list[item])]  # type: ignore[valid-type]
+    whole = msgspec.json.Decoder(msgspec.defstruct("Items", items, forbid_unknown_fields=True))
     part = msgspec.json.Decoder(item)
     seconds = dispatcher.sessions.metrics.request_seconds.labels("v1", name)
 
@@ -82,13 +93,17 @@ def _operation(dispatcher: Dispatcher, name: str, item: type[msgspec.Struct]) ->
             if len(items) > MAX_ITEMS:
                 raise _too_many(str(len(items)))
             client = client_of(request)
-            calls = [msgspec.structs.astuple(entry) for entry in items if not isinstance(entry, Reply)]
+            calls = [
+                msgspec.structs.astuple(entry) for entry in items if not isinstance(entry, Reply)
+            ]
             if name == "create":
                 calls = [(*call, False, client) for call in calls]
             performed = await dispatcher.perform(name, calls, client, request.is_disconnected)
             if len(calls) < len(items):
                 answers = iter(performed)
-                performed = [entry if isinstance(entry, Reply) else next(answers) for entry in items]
+                performed = [
+                    entry if isinstance(entry, Reply) else next(answers) for entry in items
+                ]
             return _answered(performed)
 
     return operation
@@ -137,7 +152,9 @@ def commas_outside_strings(body: bytes, enough: int) -> int:
 
 
 def _too_many(count: str) -> RequestError:
-    return RequestError(413, "too_many_items", f"a request has at most {MAX_ITEMS} items, not {count}", "items")
+    return RequestError(
+        413, "too_many_items", f"a request has at most {MAX_ITEMS} items, not {count}", "items"
+    )
 
 
 def _answered(replies: list[Reply]) -> Response:
@@ -181,11 +198,17 @@ def _pages(world: World) -> list[Route]:
         tagged = request.query_params.get("tags") == "1"
         try:
             name = request.query_params.get("split", "train")
-            return answer(await asyncio.to_thread(listed, name, tagged) if tagged else listed(name, tagged))
+            return answer(
+                await asyncio.to_thread(listed, name, tagged) if tagged else listed(name, tagged)
+            )
         except KeyError as unknown:
             raise RequestError(422, "invalid_field", str(unknown.args[0])[:1000], "split") from None
 
     async def show_openapi(_: Request) -> Response:
         return answer(openapi)
 
-    return [Route("/v1/world", describe), Route("/v1/tasks", list_tasks), Route("/openapi.json", show_openapi)]
+    return [
+        Route("/v1/world", describe),
+        Route("/v1/tasks", list_tasks),
+        Route("/openapi.json", show_openapi),
+    ]

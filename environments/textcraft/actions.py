@@ -44,7 +44,9 @@ def check_length(action: str) -> None:
         InvalidActionError: The action is too long. The message is the observation.
     """
     if len(action) > MAX_CHARACTERS:
-        raise InvalidActionError(f"The action has {len(action)} characters; at most {MAX_CHARACTERS} are read. {FORMS}")
+        raise InvalidActionError(
+            f"The action has {len(action)} characters; at most {MAX_CHARACTERS} are read. {FORMS}"
+        )
 
 
 def parse_action(action: str, book: RecipeBook | None = None) -> Get | Craft | Inventory:
@@ -64,7 +66,9 @@ def parse_action(action: str, book: RecipeBook | None = None) -> Get | Craft | I
     if not text:
         raise InvalidActionError(f"The action is empty. {FORMS}")
     if not text.isascii() or not text.isprintable():
-        raise InvalidActionError(f"Only one line of plain letters, digits, commas and spaces is understood. {FORMS}")
+        raise InvalidActionError(
+            f"Only one line of plain letters, digits, commas and spaces is understood. {FORMS}"
+        )
     return _parse(text, book or recipe_book())
 
 
@@ -88,8 +92,12 @@ def _parse_get(text: str, book: RecipeBook) -> Get:
     if item in book.raw:
         return Get(item, count)
     if item in book.members:
-        raise InvalidActionError(f"'{item}' means any of {_some_members(book, item)}; each must be crafted.")
-    raise InvalidActionError(f"Could not find {item}: it must be crafted. 'get' is for items that nothing crafts.")
+        raise InvalidActionError(
+            f"'{item}' means any of {_some_members(book, item)}; each must be crafted."
+        )
+    raise InvalidActionError(
+        f"Could not find {item}: it must be crafted. 'get' is for items that nothing crafts."
+    )
 
 
 def _parse_craft(text: str, book: RecipeBook) -> Craft:
@@ -106,12 +114,16 @@ def _parse_craft(text: str, book: RecipeBook) -> Craft:
         given[item] = given.get(item, 0) + n
 
     if output in book.members:
-        raise InvalidActionError(f"'{output}' means any of {_some_members(book, output)}; name the one to craft.")
+        raise InvalidActionError(
+            f"'{output}' means any of {_some_members(book, output)}; name the one to craft."
+        )
     if output not in book.recipes:
         raise InvalidActionError(f"Nothing crafts {output}; it can be got with 'get'.")
     for item in given:
         if item in book.members and item not in book.raw:
-            raise InvalidActionError(f"'{item}' means any of {_some_members(book, item)}; name the one to use.")
+            raise InvalidActionError(
+                f"'{item}' means any of {_some_members(book, item)}; name the one to use."
+            )
     for recipe in book.recipes[output]:
         taken = _fill(book, recipe, given)
         if taken is None:
@@ -143,10 +155,14 @@ def _counted(text: str, form: str) -> tuple[int, str]:
     text = text.strip()
     digits, _, name = text.partition(" ")
     if not digits.isdigit() or not name:
-        raise InvalidActionError(f"'{_shown(text)}' is not a count and an item, such as '2 stick': '{form}'.")
+        raise InvalidActionError(
+            f"'{_shown(text)}' is not a count and an item, such as '2 stick': '{form}'."
+        )
     count = int(digits)
     if not 1 <= count <= MAX_COUNT:
-        raise InvalidActionError(f"The count of '{_shown(name.strip())}' must be from 1 to {MAX_COUNT}.")
+        raise InvalidActionError(
+            f"The count of '{_shown(name.strip())}' must be from 1 to {MAX_COUNT}."
+        )
     return count, name
 
 

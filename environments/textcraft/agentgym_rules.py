@@ -30,13 +30,25 @@ ONLY_THERE = {
 raw item.
 """
 
-_ONE_ALTERNATIVE = frozenset({"purpur stairs", "quartz slab", "quartz stairs", "red sandstone stairs", "sandstone stairs", "tnt"})
+_ONE_ALTERNATIVE = frozenset(
+    {
+        "purpur stairs",
+        "quartz slab",
+        "quartz stairs",
+        "red sandstone stairs",
+        "sandstone stairs",
+        "tnt",
+    }
+)
 """Items of which AgentGym has only the first recipe."""
 
 _INGREDIENTS = {
     ("brewing stand", "cobblestone"): "stone crafting materials",
     **{(item, "coals"): "coal" for item in ("fire charge", "soul torch", "torch")},
-    **{(f"stone {tool}", "stone crafting materials"): "stone tool materials" for tool in ("axe", "hoe", "pickaxe", "shovel", "sword")},
+    **{
+        (f"stone {tool}", "stone crafting materials"): "stone tool materials"
+        for tool in ("axe", "hoe", "pickaxe", "shovel", "sword")
+    },
 }
 """Ingredients that AgentGym names differently: (crafted item, our name) -> AgentGym's name."""
 
@@ -54,7 +66,10 @@ def agentgym_book(goal: str) -> RecipeBook:
     recipes = _recipes()
     if goal in ONLY_THERE:
         taken_apart = ONLY_THERE[goal].ingredients[0][0]
-        return _book({item: some for item, some in recipes.items() if item != taken_apart} | {goal: (ONLY_THERE[goal],)})
+        return _book(
+            {item: some for item, some in recipes.items() if item != taken_apart}
+            | {goal: (ONLY_THERE[goal],)}
+        )
     if goal in recipes:
         return _agentgym_book()
     return _book(recipes | {goal: recipe_book().recipes[goal]})
@@ -80,7 +95,9 @@ def read_agentgym_action(text: str, book: RecipeBook) -> Get | Craft | Inventory
     if match := re.match(r"get ([0-9]+) (.*)", words):
         if match[2] in book.raw:
             return Get(match[2], int(match[1]))
-        raise InvalidActionError(f"Could not find {match[2]}: 'get' is for items that nothing crafts.")
+        raise InvalidActionError(
+            f"Could not find {match[2]}: 'get' is for items that nothing crafts."
+        )
     if words.startswith("inventory"):
         return Inventory()
     raise InvalidActionError(f"Could not execute {words}. {FORMS}")
@@ -99,10 +116,14 @@ def _read_craft(target: str, parts: list[str], book: RecipeBook) -> Craft:
         given[match[2]] = int(match[1])
     for recipe in book.recipes.get(output, ()):
         if len(given) == len(recipe.ingredients) and all(
-            any(book.satisfies(item, name) and given[item] == count for item in given) for name, count in recipe.ingredients
+            any(book.satisfies(item, name) and given[item] == count for item in given)
+            for name, count in recipe.ingredients
         ):
             return Craft(recipe, given)
-    raise InvalidActionError(f"Could not find a recipe that makes {output} from {', '.join(f'{n} {item}' for item, n in given.items())}.")
+    raise InvalidActionError(
+        f"Could not find a recipe that makes {output} from "
+        f"{', '.join(f'{n} {item}' for item, n in given.items())}."
+    )
 
 
 @cache
@@ -125,11 +146,20 @@ def _recipes() -> dict[str, tuple[Recipe, ...]]:
 
 
 def _renamed(recipe: Recipe) -> Recipe:
-    return replace(recipe, ingredients=tuple((_INGREDIENTS.get((recipe.output, name), name), count) for name, count in recipe.ingredients))
+    return replace(
+        recipe,
+        ingredients=tuple(
+            (_INGREDIENTS.get((recipe.output, name), name), count)
+            for name, count in recipe.ingredients
+        ),
+    )
 
 
 def _book(recipes: dict[str, tuple[Recipe, ...]]) -> RecipeBook:
-    members = {kind: tuple(item for item in recipe_book().members[kind] if item not in left_out) for kind, left_out in KINDS.items()}
+    members = {
+        kind: tuple(item for item in recipe_book().members[kind] if item not in left_out)
+        for kind, left_out in KINDS.items()
+    }
     names = {name for some in recipes.values() for recipe in some for name, _ in recipe.ingredients}
     raw = frozenset((names | recipe_book().recipes.keys()) - recipes.keys() - members.keys())
     return RecipeBook(recipes, members, raw, depths(recipes, members, raw))

@@ -64,21 +64,39 @@ def chain(index: int) -> tuple[str, tuple[Recipe, ...]]:
         needed = _needed(turns_of(index), words, random)
         goal = needed[0].output
         (tree,) = trees_by(book_of(needed), goal)
-        chains = [part for part in parts(tree) if any(ingredient for _, ingredient in part[1])] if side == "train" else []
+        chains = (
+            [part for part in parts(tree) if any(ingredient for _, ingredient in part[1])]
+            if side == "train"
+            else []
+        )
         if all(side_of(part) == side for part in (tree, *chains)):
-            listed = [*needed, *(_distractor(needed, words, random) for _ in range(random.randint(0, MAX_DISTRACTORS)))]
+            listed = [
+                *needed,
+                *(
+                    _distractor(needed, words, random)
+                    for _ in range(random.randint(0, MAX_DISTRACTORS))
+                ),
+            ]
             random.shuffle(listed)
             return goal, tuple(listed)
     raise AssertionError("unreachable")
 
 
 def _side(index: int) -> Split:
-    return "validation" if index in LISTS["validation"] else "test" if index in LISTS["test"] else "train"
+    return (
+        "validation"
+        if index in LISTS["validation"]
+        else "test"
+        if index in LISTS["test"]
+        else "train"
+    )
 
 
 def _needed(turns: int, words: list[str], random: Random) -> list[Recipe]:
     """Sample the commands of a chain, the goal's first. Names are popped from `words`."""
-    commands = random.choice([some for some in range(1, MAX_COMMANDS + 1) if some <= turns - some <= MAX_RAW * some])
+    commands = random.choice(
+        [some for some in range(1, MAX_COMMANDS + 1) if some <= turns - some <= MAX_RAW * some]
+    )
     raw = [1] * commands
     while sum(raw) < turns - commands:
         raw[random.choice([place for place, some in enumerate(raw) if some < MAX_RAW])] += 1

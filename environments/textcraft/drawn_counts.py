@@ -32,7 +32,9 @@ def with_drawn_counts(index: int, wanted: str, listed: Sequence[Recipe]) -> list
     for attempt in count():
         listing = [drawn(f"counts {index} {attempt}", recipe) for recipe in listed]
         book = book_of(listing)
-        if len(plan(wanted, {}, book)) <= most and all(held_out_trees().isdisjoint(parts(tree)) for tree in trees_by(book, wanted)):
+        if len(plan(wanted, {}, book)) <= most and all(
+            held_out_trees().isdisjoint(parts(tree)) for tree in trees_by(book, wanted)
+        ):
             return listing
     raise AssertionError("unreachable")
 
@@ -40,11 +42,16 @@ def with_drawn_counts(index: int, wanted: str, listed: Sequence[Recipe]) -> list
 @cache
 def held_out_trees() -> frozenset[Tree]:
     """Return all recipe trees of the held-out goals."""
-    return frozenset().union(*(trees(wanted) for wanted, side in nonce_splits().items() if side != "train"))
+    return frozenset().union(
+        *(trees(wanted) for wanted, side in nonce_splits().items() if side != "train")
+    )
 
 
 def drawn(purpose: str, recipe: Recipe) -> Recipe:
     """Return the recipe with counts that depend only on `purpose` and the recipe."""
     made, *taken = sha256(f"{purpose}: {recipe.command()}".encode()).digest()
-    ingredients = tuple((name, TAKEN[byte % len(TAKEN)]) for (name, _), byte in zip(recipe.ingredients, taken, strict=False))
+    ingredients = tuple(
+        (name, TAKEN[byte % len(TAKEN)])
+        for (name, _), byte in zip(recipe.ingredients, taken, strict=False)
+    )
     return Recipe(recipe.output, MADE[made % len(MADE)], ingredients)

@@ -13,7 +13,12 @@ MAX_DEPTH = 4
 def goals() -> tuple[str, ...]:
     """Return every item with crafting depth 1 to 4, sorted by depth, then by name."""
     book = recipe_book()
-    return tuple(sorted((item for item in book.recipes if book.depth[item] <= MAX_DEPTH), key=lambda item: (book.depth[item], item)))
+    return tuple(
+        sorted(
+            (item for item in book.recipes if book.depth[item] <= MAX_DEPTH),
+            key=lambda item: (book.depth[item], item),
+        )
+    )
 
 
 @cache
@@ -30,7 +35,11 @@ def needed_recipes(wanted: str, rules: RecipeBook | None = None) -> tuple[Recipe
     found: list[Recipe] = []
     names = [wanted]
     for name in names:
-        more = [item for item in book.members.get(name, ()) if name not in book.raw and book.depth[item] == book.depth[name]]
+        more = [
+            item
+            for item in book.members.get(name, ())
+            if name not in book.raw and book.depth[item] == book.depth[name]
+        ]
         for recipe in book.recipes.get(name, ()):
             found.append(recipe)
             more += [ingredient for ingredient, _ in recipe.ingredients]
@@ -60,7 +69,15 @@ def wood_goals() -> frozenset[str]:
 def wood_names() -> tuple[str, ...]:
     """Return the sorted names in the wood family's commands."""
     recipes = [recipe for wanted in sorted(wood_goals()) for recipe in needed_recipes(wanted)]
-    return tuple(sorted({name for recipe in recipes for name in (recipe.output, *(name for name, _ in recipe.ingredients))}))
+    return tuple(
+        sorted(
+            {
+                name
+                for recipe in recipes
+                for name in (recipe.output, *(name for name, _ in recipe.ingredients))
+            }
+        )
+    )
 
 
 @cache

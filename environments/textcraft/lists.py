@@ -9,17 +9,37 @@ from functools import cache
 from environments.task_lists import named
 from environments.textcraft.chains import LISTS as CHAINS
 from environments.textcraft.goals import goals, wood_goals
-from environments.textcraft.one_command import FRESH, HELD_OUT, LESSONS, N_HELD_OUT, TRAIN, one_command_goals
+from environments.textcraft.one_command import (
+    FRESH,
+    HELD_OUT,
+    LESSONS,
+    N_HELD_OUT,
+    TRAIN,
+    one_command_goals,
+)
 from environments.textcraft.renaming import Renaming, renaming
 from environments.textcraft.splits import DEEP_TURNS, nonce_splits, plan_to, shuffled, splits
-from environments.textcraft.tasks import DRAWN_VARIANTS, NONCE_VARIANTS, VARIANTS, depth, goal, names_in, renaming_of, task, words_exchanged
+from environments.textcraft.tasks import (
+    DRAWN_VARIANTS,
+    NONCE_VARIANTS,
+    VARIANTS,
+    depth,
+    goal,
+    names_in,
+    renaming_of,
+    task,
+    words_exchanged,
+)
 from environments.textcraft.templates import template_of
 
 EVALUATION_SIZE = 100
 EVALUATION = f"textcraft-ours-{EVALUATION_SIZE}"
 TRAIN_VARIANTS = range(1, 51)
 """Renamings of each training goal that are used for training."""
-FRESH_VARIANTS = {"validation": range(VARIANTS // 2, 3 * VARIANTS // 4), "test": range(3 * VARIANTS // 4, VARIANTS)}
+FRESH_VARIANTS = {
+    "validation": range(VARIANTS // 2, 3 * VARIANTS // 4),
+    "test": range(3 * VARIANTS // 4, VARIANTS),
+}
 """Candidate renamings of the fresh lists. Each training goal uses the first one that reveals
 nothing seen in training.
 """
@@ -39,10 +59,14 @@ def task_lists() -> dict[str, tuple[int, ...]]:
     """Return every named list of task indices, each in ascending order."""
     indices = range(len(goals()))
     lists: dict[str, Collection[int]] = {
-        split: [index for index in indices if splits()[goal(index)] == split] for split in ("train", "validation", "test")
+        split: [index for index in indices if splits()[goal(index)] == split]
+        for split in ("train", "validation", "test")
     }
     lists["renamed-train"] = list(_renamed(lists["train"]))
-    lists |= {f"fresh-{split}": list(_fresh(lists["train"], variants)) for split, variants in FRESH_VARIANTS.items()}
+    lists |= {
+        f"fresh-{split}": list(_fresh(lists["train"], variants))
+        for split, variants in FRESH_VARIANTS.items()
+    }
     turns = {goal: len(plan_to(goal)) for goal in goals()}
     families = {
         "wood": wood_goals(),
@@ -57,7 +81,10 @@ def task_lists() -> dict[str, tuple[int, ...]]:
     lists |= {f"nonce-{name}": some for name, some in _nonce().items()}
     lists |= {f"one-command-{name}": some for name, some in _one_command().items()}
     lists |= {f"chains-{name}": list(some) for name, some in CHAINS.items()}
-    by_name = [goals().index(name) for name in shuffled("evaluation", [goal(index) for index in lists["test"]])]
+    by_name = [
+        goals().index(name)
+        for name in shuffled("evaluation", [goal(index) for index in lists["test"]])
+    ]
     lists[EVALUATION] = _in_proportion(by_name, depth, EVALUATION_SIZE)
     return {name: tuple(sorted(some)) for name, some in lists.items()}
 
@@ -82,7 +109,9 @@ def _renamed(tasks: Collection[int]) -> Iterator[int]:
         for plain in tasks:
             index, wanted = plain + variant * len(goals()), goal(plain)
             there = renaming_of(index).there
-            if leaked.isdisjoint(_exchanged(_words(text), there) for text in (wanted, *plan_to(wanted))):
+            if leaked.isdisjoint(
+                _exchanged(_words(text), there) for text in (wanted, *plan_to(wanted))
+            ):
                 yield index
 
 
@@ -102,7 +131,10 @@ def _nonce() -> dict[str, list[int]]:
 
     found = {"train": tasks("train", NONCE_TRAIN)}
     for split, variants in NONCE_HELD_OUT.items():
-        found |= {split: tasks(split, variants), f"fresh-{split}": tasks("train", NONCE_FRESH[split], FRESH_NAMES)}
+        found |= {
+            split: tasks(split, variants),
+            f"fresh-{split}": tasks("train", NONCE_FRESH[split], FRESH_NAMES),
+        }
     return found
 
 
@@ -113,8 +145,13 @@ def _one_command() -> dict[str, list[int]]:
     return {
         "lessons": _in_turn(by_turns, LESSONS),
         "train": _in_turn(by_turns, TRAIN),
-        **{split: _in_turn(by_turns, variants[:N_HELD_OUT]) for split, variants in HELD_OUT.items()},
-        **{f"fresh-{split}": _in_turn(by_turns, variants[:N_HELD_OUT]) for split, variants in FRESH.items()},
+        **{
+            split: _in_turn(by_turns, variants[:N_HELD_OUT]) for split, variants in HELD_OUT.items()
+        },
+        **{
+            f"fresh-{split}": _in_turn(by_turns, variants[:N_HELD_OUT])
+            for split, variants in FRESH.items()
+        },
     }
 
 
@@ -123,7 +160,11 @@ def _in_turn(groups: Iterable[Sequence[str]], variants: range) -> list[int]:
 
     A group's goals alternate, so all groups contribute equally many tasks.
     """
-    return [goals().index(some[n % len(some)]) + variant * len(goals()) for some in groups for n, variant in enumerate(variants)]
+    return [
+        goals().index(some[n % len(some)]) + variant * len(goals())
+        for some in groups
+        for n, variant in enumerate(variants)
+    ]
 
 
 def _fresh(tasks: Collection[int], variants: range) -> Iterator[int]:
@@ -144,7 +185,10 @@ def _is_trained(action: tuple[str, ...]) -> bool:
     return any(
         _exchanged(action, exchanged.back) in _training_actions(in_wood)
         for in_wood in (True, False)
-        for exchanged in (Renaming({}), *(renaming(variant, words_exchanged(in_wood)) for variant in TRAIN_VARIANTS))
+        for exchanged in (
+            Renaming({}),
+            *(renaming(variant, words_exchanged(in_wood)) for variant in TRAIN_VARIANTS),
+        )
     )
 
 
@@ -154,7 +198,11 @@ def _training_actions(in_wood: bool) -> frozenset[tuple[str, ...]]:
 
     Actions use the game's names.
     """
-    wanted = [goal for goal, split in splits().items() if split == "train" and (goal in wood_goals()) == in_wood]
+    wanted = [
+        goal
+        for goal, split in splits().items()
+        if split == "train" and (goal in wood_goals()) == in_wood
+    ]
     return frozenset(_words(action) for goal in wanted for action in plan_to(goal))
 
 
@@ -177,6 +225,8 @@ def _in_proportion(indices: Sequence[int], group: Callable[[int], int], size: in
         members.setdefault(group(index), []).append(index)
     shares = {key: size * len(some) / len(indices) for key, some in sorted(members.items())}
     counts = {key: int(share) for key, share in shares.items()}
-    for key in sorted(shares, key=lambda key: counts[key] - shares[key])[: size - sum(counts.values())]:
+    for key in sorted(shares, key=lambda key: counts[key] - shares[key])[
+        : size - sum(counts.values())
+    ]:
         counts[key] += 1
     return [index for key, count in counts.items() for index in members[key][:count]]

@@ -19,8 +19,14 @@ from environments.textcraft.splits import Split, drawn_side, nonce_goals, order,
 ONE_COMMAND_VARIANTS = range(2000, 10_400)
 LESSONS = ONE_COMMAND_VARIANTS[:6000]
 TRAIN = ONE_COMMAND_VARIANTS[6000:8000]
-HELD_OUT: dict[Split, range] = {"validation": ONE_COMMAND_VARIANTS[8000:8100], "test": ONE_COMMAND_VARIANTS[8100:8200]}
-FRESH: dict[Split, range] = {"validation": ONE_COMMAND_VARIANTS[8200:8300], "test": ONE_COMMAND_VARIANTS[8300:]}
+HELD_OUT: dict[Split, range] = {
+    "validation": ONE_COMMAND_VARIANTS[8000:8100],
+    "test": ONE_COMMAND_VARIANTS[8100:8200],
+}
+FRESH: dict[Split, range] = {
+    "validation": ONE_COMMAND_VARIANTS[8200:8300],
+    "test": ONE_COMMAND_VARIANTS[8300:],
+}
 """Variants with training templates, but with names and counts never used in training."""
 MAX_DISTRACTORS = 9
 """Commands without use in a task. With them a task lists more commands than its horizon has turns, so
@@ -46,7 +52,9 @@ def one_command_goals() -> dict[int, tuple[str, ...]]:
 @cache
 def one_command_recipes() -> tuple[Recipe, ...]:
     """Return the recipes of all one-command goals."""
-    return tuple(needed_recipes(wanted)[0] for some in one_command_goals().values() for wanted in some)
+    return tuple(
+        needed_recipes(wanted)[0] for some in one_command_goals().values() for wanted in some
+    )
 
 
 def split_of(recipe: Recipe) -> Split:
@@ -54,7 +62,9 @@ def split_of(recipe: Recipe) -> Split:
 
     The template is the output count and the sorted ingredient counts. Names and order are ignored.
     """
-    return drawn_side("one command", repr((recipe.count, sorted(taken for _, taken in recipe.ingredients))))
+    return drawn_side(
+        "one command", repr((recipe.count, sorted(taken for _, taken in recipe.ingredients)))
+    )
 
 
 def n_distractors_of(index: int, variant: int) -> int:
@@ -62,10 +72,16 @@ def n_distractors_of(index: int, variant: int) -> int:
 
     If every lesson had as many, a small policy would hardly learn to find the needed command.
     """
-    return order("distractors", str(index))[0] % (MAX_DISTRACTORS + 1) if variant in LESSONS else MAX_DISTRACTORS
+    return (
+        order("distractors", str(index))[0] % (MAX_DISTRACTORS + 1)
+        if variant in LESSONS
+        else MAX_DISTRACTORS
+    )
 
 
-def with_counts_of_its_split(index: int, variant: int, wanted: str, listed: Sequence[Recipe]) -> list[Recipe]:
+def with_counts_of_its_split(
+    index: int, variant: int, wanted: str, listed: Sequence[Recipe]
+) -> list[Recipe]:
     """Return the recipes with random counts that are fixed by the task index.
 
     The goal's template belongs to the variant's split. All other templates belong to the training

@@ -42,7 +42,14 @@ class _Draft:
     cost: int = 0
 
     def branch(self) -> _Draft:
-        return _Draft(dict(self.demand), set(self.pending), dict(self.pools), dict(self.gets), list(self.crafts), self.cost)
+        return _Draft(
+            dict(self.demand),
+            set(self.pending),
+            dict(self.pools),
+            dict(self.gets),
+            list(self.crafts),
+            self.cost,
+        )
 
     def want(self, name: str, count: int) -> None:
         self.demand[name] = self.demand.get(name, 0) + count
@@ -151,7 +158,9 @@ def _extend(draft: _Draft, inventory: Mapping[str, int], book: RecipeBook) -> It
         draft.pools[name] = pool
         for item in book.members[name]:
             # Demand for this specific item comes first. The kind gets the remainder.
-            spare = min(lacking, inventory.get(item, 0) - (draft.demand.get(item, 0) if item != name else 0))
+            spare = min(
+                lacking, inventory.get(item, 0) - (draft.demand.get(item, 0) if item != name else 0)
+            )
             if spare > 0:
                 pool.append((item, spare))
                 lacking -= spare
@@ -213,10 +222,14 @@ def _crafts(draft: _Draft) -> list[tuple[Recipe, dict[str, int]]]:
 
 
 def _command(recipe: Recipe, given: Mapping[str, int]) -> str:
-    return f"{recipe.count} {recipe.output} using " + ", ".join(f"{count} {item}" for item, count in given.items())
+    return f"{recipe.count} {recipe.output} using " + ", ".join(
+        f"{count} {item}" for item, count in given.items()
+    )
 
 
-def _draw(pools: dict[str, list[tuple[str, int]]], name: str, count: int) -> Iterator[tuple[str, int]]:
+def _draw(
+    pools: dict[str, list[tuple[str, int]]], name: str, count: int
+) -> Iterator[tuple[str, int]]:
     """Yield items that add up to `count` of an ingredient.
 
     A kind is served from the items reserved for it.

@@ -53,7 +53,9 @@ class Recipe:
 
     def command(self) -> str:
         """Return the recipe as the agent sees it, e.g. "craft 4 oak planks using 1 oak logs"."""
-        return f"craft {self.count} {self.output} using " + ", ".join(f"{count} {name}" for name, count in self.ingredients)
+        return f"craft {self.count} {self.output} using " + ", ".join(
+            f"{count} {name}" for name, count in self.ingredients
+        )
 
 
 @dataclass(frozen=True, eq=False)
@@ -84,14 +86,23 @@ class RecipeBook:
 def recipe_book() -> RecipeBook:
     """Return the rules of `GAME_VERSION`. Loaded once per process (about 30 ms)."""
     data = minecraft_data(GAME_VERSION)
-    listed, members = _group_variants(data.recipes, {item["id"]: item["name"].replace("_", " ") for item in data.items_list})
+    listed, members = _group_variants(
+        data.recipes, {item["id"]: item["name"].replace("_", " ") for item in data.items_list}
+    )
     recipes = _without_unpacking(listed)
-    items = {name for some in listed.values() for recipe in some for name, _ in recipe.ingredients} | set(listed)
+    items = {
+        name for some in listed.values() for recipe in some for name, _ in recipe.ingredients
+    } | set(listed)
     items |= {item for some in members.values() for item in some}
-    kinds_to_get = {kind for kind, some in members.items() if any(item not in recipes for item in some)}
+    kinds_to_get = {
+        kind for kind, some in members.items() if any(item not in recipes for item in some)
+    }
     raw = frozenset(items - set(recipes) - set(members) | kinds_to_get)
     with_kinds = {
-        kind: some + tuple(other for other in members if other in kinds_to_get and set(members[other]) <= set(some))
+        kind: some
+        + tuple(
+            other for other in members if other in kinds_to_get and set(members[other]) <= set(some)
+        )
         for kind, some in members.items()
     }
     return RecipeBook(recipes, with_kinds, raw, depths(recipes, with_kinds, raw))
@@ -105,7 +116,12 @@ def book_of(listed: Iterable[Recipe]) -> RecipeBook:
     recipes: dict[str, tuple[Recipe, ...]] = {}
     for recipe in sorted(listed, key=Recipe.command):
         recipes[recipe.output] = (*recipes.get(recipe.output, ()), recipe)
-    raw = frozenset(name for some in recipes.values() for recipe in some for name, _ in recipe.ingredients) - recipes.keys()
+    raw = (
+        frozenset(
+            name for some in recipes.values() for recipe in some for name, _ in recipe.ingredients
+        )
+        - recipes.keys()
+    )
     return RecipeBook(recipes, {}, raw, depths(recipes, {}, raw))
 
 
@@ -117,7 +133,10 @@ def filled_command(recipe: Recipe, held: Mapping[str, int], book: RecipeBook) ->
     """
     left, given = dict(held), []
     for name, count in recipe.ingredients:
-        item = next((item for item in (name, *book.members.get(name, ())) if left.get(item, 0) >= count), None)
+        item = next(
+            (item for item in (name, *book.members.get(name, ())) if left.get(item, 0) >= count),
+            None,
+        )
         if item is None:
             return None
         left[item] -= count
@@ -144,22 +163,35 @@ def _group_variants(
         for variant in listed[output_id]:
             rows = variant["inShape"] if "inShape" in variant else [variant["ingredients"]]
             places: dict[int, int] = {}
-            pattern = tuple(tuple(None if cell is None else places.setdefault(cell, len(places)) for cell in row) for row in rows)
+            pattern = tuple(
+                tuple(
+                    None if cell is None else places.setdefault(cell, len(places)) for cell in row
+                )
+                for row in rows
+            )
             patterns.setdefault((pattern, variant["result"]["count"]), []).append(tuple(places))
         output = names[int(output_id)]
         recipes[output] = []
         for (pattern, count), fillings in patterns.items():
             cells = [place for row in pattern for place in row]
-            choices = [tuple(names[item] for item in sorted(set(place))) for place in zip(*fillings, strict=True)]
+            choices = [
+                tuple(names[item] for item in sorted(set(place)))
+                for place in zip(*fillings, strict=True)
+            ]
             if len(set(fillings)) != len(list(product(*choices))):
-                raise ValueError(f"the recipes of {output!r} in minecraft-data {GAME_VERSION} are not all variants of one another")
+                raise ValueError(
+                    f"the recipes of {output!r} in minecraft-data {GAME_VERSION} are not all "
+                    "variants of one another"
+                )
             for place, some in enumerate(choices):
                 kind = _KIND_NAMES.get((some[0], len(some)))
                 if kind is not None:
                     members[kind] = some
                     choices[place] = (kind,)
             for ingredients in product(*choices):
-                counted = tuple((name, cells.count(place)) for place, name in enumerate(ingredients))
+                counted = tuple(
+                    (name, cells.count(place)) for place, name in enumerate(ingredients)
+                )
                 recipes[output].append(Recipe(output, count, counted))
     return recipes, members
 
@@ -173,15 +205,27 @@ def _without_unpacking(listed: Mapping[str, list[Recipe]]) -> dict[str, tuple[Re
 
     def unpacks(recipe: Recipe) -> bool:
         return any(
-            recipe.count > count and any(recipe.output == name for packing in listed.get(item, ()) for name, _ in packing.ingredients)
+            recipe.count > count
+            and any(
+                recipe.output == name
+                for packing in listed.get(item, ())
+                for name, _ in packing.ingredients
+            )
             for item, count in recipe.ingredients
         )
 
-    kept = {output: tuple(recipe for recipe in some if not unpacks(recipe)) for output, some in listed.items()}
+    kept = {
+        output: tuple(recipe for recipe in some if not unpacks(recipe))
+        for output, some in listed.items()
+    }
     return {output: some for output, some in kept.items() if some}
 
 
-def depths(recipes: Mapping[str, tuple[Recipe, ...]], members: Mapping[str, tuple[str, ...]], raw: frozenset[str]) -> dict[str, int]:
+def depths(
+    recipes: Mapping[str, tuple[Recipe, ...]],
+    members: Mapping[str, tuple[str, ...]],
+    raw: frozenset[str],
+) -> dict[str, int]:
     """Return the crafting depth of every item and kind.
 
     Raw materials have depth 0. Otherwise the depth is one more than the deepest ingredient of the
@@ -192,9 +236,14 @@ def depths(recipes: Mapping[str, tuple[Recipe, ...]], members: Mapping[str, tupl
         reached = [
             output
             for output, some in recipes.items()
-            if output not in depth and any(all(name in depth for name, _ in recipe.ingredients) for recipe in some)
+            if output not in depth
+            and any(all(name in depth for name, _ in recipe.ingredients) for recipe in some)
         ]
-        kinds = [kind for kind, some in members.items() if kind not in depth and any(item in reached for item in some)]
+        kinds = [
+            kind
+            for kind, some in members.items()
+            if kind not in depth and any(item in reached for item in some)
+        ]
         if not reached:
             break
         depth.update(dict.fromkeys(reached + kinds, layer))

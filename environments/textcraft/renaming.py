@@ -51,10 +51,17 @@ def renaming(variant: int, words: tuple[str, ...]) -> Renaming:
         return sha256(f"{purpose} {variant}: {word}".encode()).digest()
 
     chosen = [word for word in words if key("choice", word)[0] % 2]
-    return Renaming(dict(zip(chosen, sorted(chosen, key=lambda word: key("renaming", word)), strict=True)))
+    return Renaming(
+        dict(zip(chosen, sorted(chosen, key=lambda word: key("renaming", word)), strict=True))
+    )
 
 
 @cache
 def words_of(names: tuple[str, ...]) -> tuple[str, ...]:
     """Return the sorted words of some item names that may be permuted."""
-    return tuple(sorted({word for name in names for word in name.split() if word.isalpha() and word.islower()} - _KEPT))
+    return tuple(
+        sorted(
+            {word for name in names for word in name.split() if word.isalpha() and word.islower()}
+            - _KEPT
+        )
+    )

@@ -22,7 +22,12 @@ Split = Literal["train", "validation", "test"]
 DEEP_TURNS = range(6, 13)
 """Numbers of oracle turns of a deep goal."""
 
-SHARES: dict[str, tuple[float, float]] = {"wood": (0.40, 0.15), "short": (0.35, 0.15), "deep": (0.66, 0.12), "long": (0.5, 0.2)}
+SHARES: dict[str, tuple[float, float]] = {
+    "wood": (0.40, 0.15),
+    "short": (0.35, 0.15),
+    "deep": (0.66, 0.12),
+    "long": (0.5, 0.2),
+}
 """Fractions of goals that go to test and validation, by stratum.
 
 Only goals whose templates may be held out count. Most deep goals are held out, because comparisons
@@ -57,7 +62,13 @@ def splits() -> dict[str, Split]:
         n_test, n_validation = (round(share * n_goals) for share in SHARES[name])
         given = 0
         for template in sorted(some, key=lambda template: order("split", template.goals[0])):
-            split: Split = "validation" if given < n_validation else "test" if given < n_validation + n_test else "train"
+            split: Split = (
+                "validation"
+                if given < n_validation
+                else "test"
+                if given < n_validation + n_test
+                else "train"
+            )
             found |= dict.fromkeys(template.goals, split)
             given += len(template.goals)
     return found
@@ -74,7 +85,11 @@ def nonce_goals() -> tuple[str, ...]:
         wanted
         for wanted in goals()
         if len(plan_to(wanted)) <= NONCE_TURNS
-        and all(name in book.raw or name not in book.members for recipe in needed_recipes(wanted) for name, _ in recipe.ingredients)
+        and all(
+            name in book.raw or name not in book.members
+            for recipe in needed_recipes(wanted)
+            for name, _ in recipe.ingredients
+        )
     )
 
 
@@ -96,8 +111,16 @@ def nonce_splits() -> dict[str, Split]:
             strata.setdefault(len(plan_to(template.goals[0])), []).append(template)
     for free in strata.values():
         n_test, n_validation = (round(share * len(free)) for share in NONCE_SHARES)
-        for place, template in enumerate(sorted(free, key=lambda template: order("nonce split", template.goals[0]))):
-            split: Split = "validation" if place < n_validation else "test" if place < n_validation + n_test else "train"
+        for place, template in enumerate(
+            sorted(free, key=lambda template: order("nonce split", template.goals[0]))
+        ):
+            split: Split = (
+                "validation"
+                if place < n_validation
+                else "test"
+                if place < n_validation + n_test
+                else "train"
+            )
             found |= {goal: split for goal in template.goals if goal in family}
     return found
 
@@ -115,7 +138,13 @@ def drawn_side(purpose: str, template: str) -> Split:
     It depends only on `purpose` and the template.
     """
     place = order(purpose, template)[0] / 256
-    return "test" if place < DRAWN_SHARES["test"] else "validation" if place < sum(DRAWN_SHARES.values()) else "train"
+    return (
+        "test"
+        if place < DRAWN_SHARES["test"]
+        else "validation"
+        if place < sum(DRAWN_SHARES.values())
+        else "train"
+    )
 
 
 def order(purpose: str, text: str) -> bytes:

@@ -27,7 +27,12 @@ from environments.textcraft.chains import chain, is_chain
 from environments.textcraft.drawn_counts import with_drawn_counts
 from environments.textcraft.goals import all_names, goals, needed_recipes, wood_goals, wood_names
 from environments.textcraft.nonce_names import NonceNames
-from environments.textcraft.one_command import ONE_COMMAND_VARIANTS, n_distractors_of, one_command_recipes, with_counts_of_its_split
+from environments.textcraft.one_command import (
+    ONE_COMMAND_VARIANTS,
+    n_distractors_of,
+    one_command_recipes,
+    with_counts_of_its_split,
+)
 from environments.textcraft.recipes import GAME_VERSION, Recipe, RecipeBook, book_of, recipe_book
 from environments.textcraft.renaming import Renaming, renaming, words_of
 from environments.textcraft.splits import nonce_splits, order, splits
@@ -80,7 +85,10 @@ def goal(index: int) -> str:
     n_goals = len(goals())
     last = n_goals * ONE_COMMAND_VARIANTS.stop - 1
     if not 0 <= index <= last:
-        raise TaskIndexError(f"textcraft has no task {index}; its tasks are 0 to {n_goals - 1}, and renamed ones up to {last}")
+        raise TaskIndexError(
+            f"textcraft has no task {index}; its tasks are 0 to {n_goals - 1}, and renamed ones up "
+            f"to {last}"
+        )
     return goals()[index % n_goals]
 
 
@@ -93,9 +101,14 @@ def task_of(wanted: str) -> int:
     Raises:
         TaskIndexError: Nothing crafts such an item.
     """
-    found = dict(zip(goals(), range(len(goals())), strict=True)) | {only: index for index, only in ONLY_AGENTGYMS.items()}
+    found = dict(zip(goals(), range(len(goals())), strict=True)) | {
+        only: index for index, only in ONLY_AGENTGYMS.items()
+    }
     if wanted not in found:
-        raise TaskIndexError(f"textcraft has no goal {wanted!r}; name an item that can be crafted, such as 'dark oak sign'")
+        raise TaskIndexError(
+            f"textcraft has no goal {wanted!r}; name an item that can be crafted, such as 'dark "
+            "oak sign'"
+        )
     return found[wanted]
 
 
@@ -116,7 +129,11 @@ def depth(index: int) -> int:
 
 def names_in(listed: Iterable[Recipe]) -> set[str]:
     """Return the items and kinds that occur in the recipes."""
-    return {name for recipe in listed for name in (recipe.output, *(name for name, _ in recipe.ingredients))}
+    return {
+        name
+        for recipe in listed
+        for name in (recipe.output, *(name for name, _ in recipe.ingredients))
+    }
 
 
 @lru_cache(maxsize=8192)
@@ -137,13 +154,21 @@ def task(index: int, rules: Rules = "ours") -> Task:
     book = recipe_book() if rules == "ours" or in_nonce else agentgym_book(wanted)
     needed, others = _listed(wanted, in_nonce, book)
     in_one_command = variant in ONE_COMMAND_VARIANTS
-    n_distractors = n_distractors_of(index, variant) if in_one_command else NONCE_DISTRACTORS if in_nonce else MAX_DISTRACTORS
+    n_distractors = (
+        n_distractors_of(index, variant)
+        if in_one_command
+        else NONCE_DISTRACTORS
+        if in_nonce
+        else MAX_DISTRACTORS
+    )
     distractors = _picked(others, f"distractors {index}", n_distractors)
     # Too few recipes share an ingredient with the needed one.
     if in_one_command and len(distractors) < n_distractors:
         more = [recipe for recipe in one_command_recipes() if recipe not in (*needed, *distractors)]
         distractors += _picked(more, f"more distractors {index}", n_distractors - len(distractors))
-    listed = sorted([*needed, *distractors], key=lambda recipe: order(f"lines {index}", recipe.command()))
+    listed = sorted(
+        [*needed, *distractors], key=lambda recipe: order(f"lines {index}", recipe.command())
+    )
     if variant in DRAWN_VARIANTS:
         listed = with_drawn_counts(index, wanted, listed)
     elif in_one_command:
@@ -152,11 +177,24 @@ def task(index: int, rules: Rules = "ours") -> Task:
     if not variant:
         return Task(wanted, observation, tuple(listed), book, None)
     exchanged = NonceNames(index, names_in(listed)) if in_nonce else renaming_of(index)
-    return Task(wanted, exchanged.apply(observation), tuple(listed), book_of(listed) if in_nonce else book, exchanged)
+    return Task(
+        wanted,
+        exchanged.apply(observation),
+        tuple(listed),
+        book_of(listed) if in_nonce else book,
+        exchanged,
+    )
 
 
 def _first_observation(wanted: str, listed: Iterable[Recipe]) -> str:
-    return "\n".join(["Crafting commands:", *(recipe.command() for recipe in listed), "", f"Goal: craft {wanted}."])
+    return "\n".join(
+        [
+            "Crafting commands:",
+            *(recipe.command() for recipe in listed),
+            "",
+            f"Goal: craft {wanted}.",
+        ]
+    )
 
 
 def _picked(recipes: Iterable[Recipe], purpose: str, count: int) -> list[Recipe]:
@@ -166,7 +204,11 @@ def _picked(recipes: Iterable[Recipe], purpose: str, count: int) -> list[Recipe]
 def renaming_of(index: int) -> Renaming:
     """Return the renaming of task `index`. It is the identity if the names are the game's."""
     variant = index // len(goals())
-    return renaming(variant, words_exchanged(goal(index) in wood_goals())) if variant else AS_IN_THE_GAME
+    return (
+        renaming(variant, words_exchanged(goal(index) in wood_goals()))
+        if variant
+        else AS_IN_THE_GAME
+    )
 
 
 @cache
@@ -179,7 +221,9 @@ def words_exchanged(in_wood: bool) -> tuple[str, ...]:
 
 
 @cache
-def _listed(wanted: str, in_nonce: bool, book: RecipeBook) -> tuple[tuple[Recipe, ...], tuple[Recipe, ...]]:
+def _listed(
+    wanted: str, in_nonce: bool, book: RecipeBook
+) -> tuple[tuple[Recipe, ...], tuple[Recipe, ...]]:
     """Return a goal's needed recipes and its possible distractors.
 
     A distractor shares an ingredient with a needed recipe. For a training goal it is never the

@@ -53,7 +53,12 @@ def trees_by(book: RecipeBook, name: str) -> frozenset[Tree]:
     return frozenset(
         (recipe.count, tuple(sorted(ingredients)))
         for recipe in book.recipes[name]
-        for ingredients in product(*([(count, tree) for tree in trees_by(book, item)] for item, count in recipe.ingredients))
+        for ingredients in product(
+            *(
+                [(count, tree) for tree in trees_by(book, item)]
+                for item, count in recipe.ingredients
+            )
+        )
     )
 
 
@@ -67,17 +72,29 @@ def templates() -> tuple[Template, ...]:
     made_by: dict[Tree, str] = {}
     for wanted in goals():
         first[wanted] = wanted
-        for old in sorted({first[made_by.setdefault(tree, wanted)] for tree in trees(wanted)}, key=goals().index)[::-1]:
+        for old in sorted(
+            {first[made_by.setdefault(tree, wanted)] for tree in trees(wanted)}, key=goals().index
+        )[::-1]:
             new = first[wanted]
             into, other = (old, new) if goals().index(old) < goals().index(new) else (new, old)
             first.update({goal: into for goal, name in first.items() if name == other})
     needed_by: dict[str, set[str]] = {name: set() for name in first.values()}
     for wanted in goals():
-        inner = {first[recipe.output] for recipe in needed_recipes(wanted) if recipe.output in first}
-        inner |= {first[made_by[part]] for tree in trees(wanted) for part in parts(tree) if part in made_by}
+        inner = {
+            first[recipe.output] for recipe in needed_recipes(wanted) if recipe.output in first
+        }
+        inner |= {
+            first[made_by[part]]
+            for tree in trees(wanted)
+            for part in parts(tree)
+            if part in made_by
+        }
         for name in inner - {first[wanted]}:
             needed_by[name].add(first[wanted])
-    return tuple(Template(tuple(goal for goal in goals() if first[goal] == name), frozenset(above)) for name, above in needed_by.items())
+    return tuple(
+        Template(tuple(goal for goal in goals() if first[goal] == name), frozenset(above))
+        for name, above in needed_by.items()
+    )
 
 
 @cache

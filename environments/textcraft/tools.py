@@ -15,7 +15,9 @@ TOOLS = (
         {
             "count": integer("How many items the command makes."),
             "item": text("Name of the item that it makes."),
-            "ingredients": texts('Count and name of each ingredient, e.g. ["2 oak planks", "1 stick"].'),
+            "ingredients": texts(
+                'Count and name of each ingredient, e.g. ["2 oak planks", "1 stick"].'
+            ),
         },
         "craft {count} {item} using {ingredients}",
     ),

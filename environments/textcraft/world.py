@@ -6,7 +6,15 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from configs.rules import Rules
-from environments.environment import Environment, EpisodeOverError, InvalidActionError, OracleError, Script, Step, World
+from environments.environment import (
+    Environment,
+    EpisodeOverError,
+    InvalidActionError,
+    OracleError,
+    Script,
+    Step,
+    World,
+)
 from environments.textcraft.actions import MAX_CHARACTERS, Craft, Get, parse_action
 from environments.textcraft.agentgym_rules import read_agentgym_action
 from environments.textcraft.goals import goals
@@ -67,7 +75,9 @@ class TextCraftEnvironment(Environment):
     @property
     def objective(self) -> str:
         """The goal as the agent sees it. Empty when no episode is in progress."""
-        return (self._renaming.apply(self.goal) if self._renaming else self.goal) if self.goal else ""
+        return (
+            (self._renaming.apply(self.goal) if self._renaming else self.goal) if self.goal else ""
+        )
 
     def valid_actions(self) -> list[str]:
         """Return the actions that follow from the listed commands. See `Environment.valid_actions`.
@@ -78,10 +88,23 @@ class TextCraftEnvironment(Environment):
         if self.goal is None:
             raise EpisodeOverError("no TextCraft episode is in progress; reset first")
         raw = self._book.raw
-        gets = [f"get {count} {name}" for recipe in self._listed for name, count in recipe.ingredients if name in raw]
-        crafts = [command for recipe in self._listed if (command := filled_command(recipe, self.inventory, self._book)) is not None]
+        gets = [
+            f"get {count} {name}"
+            for recipe in self._listed
+            for name, count in recipe.ingredients
+            if name in raw
+        ]
+        crafts = [
+            command
+            for recipe in self._listed
+            if (command := filled_command(recipe, self.inventory, self._book)) is not None
+        ]
         actions = list(dict.fromkeys([*gets, *crafts])) or ["inventory"]
-        return actions if self._renaming is None else [self._renaming.apply(action) for action in actions]
+        return (
+            actions
+            if self._renaming is None
+            else [self._renaming.apply(action) for action in actions]
+        )
 
     def oracle_action(self) -> str:
         """Return the first action of a short plan from the current state.
@@ -103,11 +126,17 @@ class TextCraftEnvironment(Environment):
         if self.goal is None:
             raise OracleError("no TextCraft episode is in progress")
         thought, action = next_step(self.goal, tuple(self.inventory.items()), self._book)
-        return (thought, action) if self._renaming is None else (self._renaming.apply(thought), self._renaming.apply(action))
+        return (
+            (thought, action)
+            if self._renaming is None
+            else (self._renaming.apply(thought), self._renaming.apply(action))
+        )
 
     def _step(self, action: str) -> Step:
         try:
-            command = (parse_action if self._rules == "ours" else read_agentgym_action)(action, self._book)
+            command = (parse_action if self._rules == "ours" else read_agentgym_action)(
+                action, self._book
+            )
         except InvalidActionError as refused:
             return Step(str(refused), 0.0, False, refused=True)
         if isinstance(command, Get):
@@ -122,12 +151,18 @@ class TextCraftEnvironment(Environment):
         inventory = self.inventory
         output = command.recipe.output
         missing = [
-            f"{count - inventory.get(item, 0)} more {item} (you have {inventory.get(item, 0)} of {count})"
+            f"{count - inventory.get(item, 0)} more {item} (you have {inventory.get(item, 0)} of "
+            f"{count})"
             for item, count in command.given.items()
             if inventory.get(item, 0) < count
         ]
         if missing:
-            return Step(f"Could not find enough items to craft {output}: you need {', '.join(missing)}.", 0.0, False, refused=True)
+            return Step(
+                f"Could not find enough items to craft {output}: you need {', '.join(missing)}.",
+                0.0,
+                False,
+                refused=True,
+            )
         for item, count in command.given.items():
             inventory[item] -= count
             if not inventory[item]:
@@ -146,12 +181,14 @@ class TextCraft(World):
     name = "textcraft"
     tools = TOOLS
     instruction = (
-        "You craft an item in Minecraft. The first message lists crafting commands, some of them of no use for you, and names the goal. "
+        "You craft an item in Minecraft. The first message lists crafting commands, some of them "
+        "of no use for you, and names the goal. "
         "Answer every message with one action:\n"
         "get N item: take N of an item that none of the commands makes\n"
         "craft N item using N item, N item: follow a crafting command with items that you hold\n"
         "inventory: see what you hold\n"
-        "Where a command asks for a kind of item, such as planks, use any item of that kind, such as oak planks. "
+        "Where a command asks for a kind of item, such as planks, use any item of that kind, such "
+        "as oak planks. "
         "The task is done when the goal is crafted."
     )
 

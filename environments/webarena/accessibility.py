@@ -37,7 +37,16 @@ FIELDS = frozenset(("textbox", "searchbox", "combobox", "spinbutton"))
 _NEVER = frozenset(("InlineTextBox", "LineBreak", "ListMarker"))
 _LABELS = frozenset(("LabelText", "Legend", "caption", "Caption"))
 """Roles whose text is the name of the element that they label."""
-_STATES = ("focused", "checked", "pressed", "selected", "expanded", "disabled", "required", "hasPopup")
+_STATES = (
+    "focused",
+    "checked",
+    "pressed",
+    "selected",
+    "expanded",
+    "disabled",
+    "required",
+    "hasPopup",
+)
 _ONLY_IF_SET = frozenset(("focused", "disabled", "required"))
 
 
@@ -110,9 +119,17 @@ def view(tree: list[Node], snapshot: Node, viewport: tuple[int, int] = VIEWPORT)
             above = "" if role in FIELDS else name or above
         if role not in _NEVER:
             children = [nodes[child] for child in node.get("childIds", ()) if child in nodes]
-            stack.extend((child, depth, above, role if role != "none" else parent_role, box) for child in reversed(children))
+            stack.extend(
+                (child, depth, above, role if role != "none" else parent_role, box)
+                for child in reversed(children)
+            )
     document = snapshot["documents"][0]
-    return View("\n".join(lines), elements, _name(root, "RootWebArea", nodes), _string(snapshot, document["documentURL"]))
+    return View(
+        "\n".join(lines),
+        elements,
+        _name(root, "RootWebArea", nodes),
+        _string(snapshot, document["documentURL"]),
+    )
 
 
 def _is_worth_a_number(role: str, name: str, states: str, above: str, parent_role: str) -> bool:
@@ -128,7 +145,10 @@ def _is_worth_a_number(role: str, name: str, states: str, above: str, parent_rol
 def _name(node: Node, role: str, nodes: dict[str, Node]) -> str:
     name = " ".join(str(node.get("name", {}).get("value", "")).split())
     if not name and role == "row":
-        cells = (" ".join(str(cell.get("name", {}).get("value", "")).split()) for cell in _cells(node, nodes))
+        cells = (
+            " ".join(str(cell.get("name", {}).get("value", "")).split())
+            for cell in _cells(node, nodes)
+        )
         name = " | ".join(cell for cell in cells if cell)
     return name[:MAX_NAME]
 
@@ -143,7 +163,9 @@ def _cells(row: Node, nodes: dict[str, Node]) -> list[Node]:
 
 
 def _states(node: Node) -> str:
-    values: dict[str, Any] = {entry["name"]: entry.get("value", {}).get("value") for entry in node.get("properties", ())}
+    values: dict[str, Any] = {
+        entry["name"]: entry.get("value", {}).get("value") for entry in node.get("properties", ())
+    }
     text = ""
     for state in _STATES:
         value = values.get(state)

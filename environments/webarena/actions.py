@@ -19,11 +19,20 @@ MAX_TYPED = 5_000
 MAX_NUMBER = 6
 """Maximum digits of an element's number."""
 FORMS = (
-    "The actions are: click [id], type [id] [text] [press_enter_after=0|1], hover [id], press [key_comb], scroll [down|up], new_tab, "
+    "The actions are: click [id], type [id] [text] [press_enter_after=0|1], hover [id], press "
+    "[key_comb], scroll [down|up], new_tab, "
     "tab_focus [n], close_tab, goto [url], go_back, go_forward, stop [answer]."
 )
 
-_MODIFIERS = {"ctrl": "Control", "control": "Control", "shift": "Shift", "alt": "Alt", "meta": "Meta", "cmd": "Meta", "command": "Meta"}
+_MODIFIERS = {
+    "ctrl": "Control",
+    "control": "Control",
+    "shift": "Shift",
+    "alt": "Alt",
+    "meta": "Meta",
+    "cmd": "Meta",
+    "command": "Meta",
+}
 _KEYS = {
     key.lower(): key
     for key in (
@@ -117,7 +126,9 @@ def parse_action(reply: str) -> Action:
             agent.
     """
     if len(reply) > MAX_CHARACTERS:
-        raise InvalidActionError(f"The reply has {len(reply)} characters; at most {MAX_CHARACTERS} are read. {FORMS}")
+        raise InvalidActionError(
+            f"The reply has {len(reply)} characters; at most {MAX_CHARACTERS} are read. {FORMS}"
+        )
     # A lone surrogate can neither be typed nor encoded as UTF-8.
     reply = reply.encode("utf-8", "replace").decode()
     fenced = re.search(r"```(.*?)```", reply, re.DOTALL)
@@ -177,7 +188,9 @@ def _bracketed(rest: str) -> tuple[str, str]:
 
 def _number(rest: str, verb: str) -> tuple[int, str]:
     """Return the number that `rest` begins with and the text after it. Brackets are optional."""
-    found = re.match(rf"\[\s*([0-9]{{1,{MAX_NUMBER}}})\s*\]|([0-9]{{1,{MAX_NUMBER}}})(?![\w.\]])", rest)
+    found = re.match(
+        rf"\[\s*([0-9]{{1,{MAX_NUMBER}}})\s*\]|([0-9]{{1,{MAX_NUMBER}}})(?![\w.\]])", rest
+    )
     if found is None:
         raise InvalidActionError(f"'{verb}' needs a number in brackets, such as '{verb} [12]'.")
     return int(found[1] or found[2]), rest[found.end() :].strip()
@@ -187,7 +200,9 @@ def _parse_answer(rest: str) -> str:
     if rest.startswith("["):
         return _bracketed(rest)[0].strip()
     if "[" in rest:
-        raise InvalidActionError("Write the answer in brackets right after the word: 'stop [answer]'.")
+        raise InvalidActionError(
+            "Write the answer in brackets right after the word: 'stop [answer]'."
+        )
     return rest if any(letter.isalnum() for letter in rest) else ""
 
 
@@ -204,20 +219,29 @@ def _parse_type(rest: str) -> Type:
     if flag is None and (flag := re.search(rf"\]\s*{_ENTER_AFTER}$", f"{text}]")):
         text = text[: flag.start()]
     if len(text) > MAX_TYPED:
-        raise InvalidActionError(f"The text has {len(text)} characters; at most {MAX_TYPED} can be typed at once.")
+        raise InvalidActionError(
+            f"The text has {len(text)} characters; at most {MAX_TYPED} can be typed at once."
+        )
     if any(not letter.isprintable() and letter not in "\n\t" for letter in text):
         raise InvalidActionError("The text holds characters that no keyboard writes.")
     return Type(element, text, flag is None or flag[1] == "1")
 
 
 def _parse_press(combination: str) -> Press:
-    *before, last = combination.split("+") if combination not in ("+", "") else ["+"] if combination else [""]
+    *before, last = (
+        combination.split("+") if combination not in ("+", "") else ["+"] if combination else [""]
+    )
     modifiers = tuple(_MODIFIERS.get(part.strip().lower(), "") for part in before)
-    key = _KEYS.get(last.strip().lower(), last if len(last) == 1 and last.isascii() and last.isprintable() else "")
+    key = _KEYS.get(
+        last.strip().lower(),
+        last if len(last) == 1 and last.isascii() and last.isprintable() else "",
+    )
     if not key or "" in modifiers or len(set(modifiers)) < len(modifiers):
         raise InvalidActionError(
-            f"The keys '{_shown(combination)}' are not known: a letter, a digit, Enter, Tab, Escape, Backspace, Delete, Home, End, PageUp, "
-            "PageDown or an arrow such as ArrowDown, with Control+, Shift+, Alt+ or Meta+ before it."
+            f"The keys '{_shown(combination)}' are not known: a letter, a digit, Enter, Tab, "
+            "Escape, Backspace, Delete, Home, End, PageUp, "
+            "PageDown or an arrow such as ArrowDown, with Control+, Shift+, Alt+ or Meta+ before "
+            "it."
         )
     return Press(modifiers, key)
 

@@ -87,12 +87,23 @@ class Addresses:
 
     def to_shown(self, url: str) -> str:
         """Convert a real URL to the one that the agent sees."""
-        return _exchange(url, [(self.urls[name], address) for name, address in self.shown.items() if name in self.urls])
+        return _exchange(
+            url,
+            [
+                (self.urls[name], address)
+                for name, address in self.shown.items()
+                if name in self.urls
+            ],
+        )
 
     def to_real(self, url: str) -> str:
         """Convert a URL that the agent wrote to a real URL."""
-        pairs = [(address, self.urls[name]) for name, address in self.shown.items() if name in self.urls]
-        return _exchange(url, pairs + [(address.replace("http:", "https:"), real) for address, real in pairs])
+        pairs = [
+            (address, self.urls[name]) for name, address in self.shown.items() if name in self.urls
+        ]
+        return _exchange(
+            url, pairs + [(address.replace("http:", "https:"), real) for address, real in pairs]
+        )
 
     def resolve(self, written: str, hosts: Collection[str]) -> str:
         """Return the real URL of an address that an agent wrote.
@@ -104,7 +115,9 @@ class Addresses:
         Raises:
             OutsideSitesError: The text is not an address, or its host is not allowed.
         """
-        url = self.to_real(written if "://" in written or written.startswith("about:") else f"http://{written}")
+        url = self.to_real(
+            written if "://" in written or written.startswith("about:") else f"http://{written}"
+        )
         try:
             parts = urlsplit(url)
             host = host_of(url)
@@ -115,7 +128,9 @@ class Addresses:
         if parts.scheme not in ("http", "https") or host not in hosts or parts.username is not None:
             schemes = {host_of(real): urlsplit(real).scheme for real in self.urls.values()}
             sites = sorted(self.to_shown(f"{schemes.get(name, 'http')}://{name}") for name in hosts)
-            raise OutsideSitesError(f"'{written[:200]}' is not part of this task's sites: {', '.join(sites)}.")
+            raise OutsideSitesError(
+                f"'{written[:200]}' is not part of this task's sites: {', '.join(sites)}."
+            )
         return url
 
 
@@ -147,9 +162,16 @@ def from_environment(environment: Mapping[str, str] | None = None) -> Addresses:
         SettingsError: None of them is set, or a value is not an http or https URL.
     """
     environment = os.environ if environment is None else environment
-    urls = {name: environment[name.upper()].strip().rstrip("/") for name in NAMES if environment.get(name.upper())}
+    urls = {
+        name: environment[name.upper()].strip().rstrip("/")
+        for name in NAMES
+        if environment.get(name.upper())
+    }
     if not urls:
-        raise SettingsError(", ".join(name.upper() for name in NAMES), "are not set; set at least one to the URL of its site")
+        raise SettingsError(
+            ", ".join(name.upper() for name in NAMES),
+            "are not set; set at least one to the URL of its site",
+        )
     for name, url in urls.items():
         check_url(name.upper(), url)
     return Addresses(urls, {name: _PUBLISHED[name] for name in NAMES})
@@ -178,6 +200,8 @@ def check_answers(variable: str, url: str) -> None:
     """
     parts = urlsplit(url)
     try:
-        socket.create_connection((parts.hostname, parts.port or {"http": 80, "https": 443}[parts.scheme]), CONNECT_S).close()
+        socket.create_connection(
+            (parts.hostname, parts.port or {"http": 80, "https": 443}[parts.scheme]), CONNECT_S
+        ).close()
     except (OSError, UnicodeError) as fault:
         raise SettingsError(variable, f"is {url!r}, where no server listens: {fault}") from fault

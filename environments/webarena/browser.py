@@ -100,7 +100,11 @@ def find_chromium() -> str | None:
 def _warn_if_slow(executable: str) -> None:
     """Warn once per process that the full browser is in use."""
     if "headless" not in Path(executable).name:
-        log.warning("%s takes twice the CPU time of chromium-headless-shell; to install that, run: %s", executable, INSTALL)
+        log.warning(
+            "%s takes twice the CPU time of chromium-headless-shell; to install that, run: %s",
+            executable,
+            INSTALL,
+        )
 
 
 def settle(gone: asyncio.Future[None]) -> None:
@@ -177,9 +181,13 @@ class Browsers:
             return future.result(deadline_s + LAUNCH_S)
         except (TimeoutError, concurrent.futures.TimeoutError) as late:
             future.cancel()
-            raise PageHungError(f"the page did not become idle within {deadline_s:g} s and was stopped") from late
+            raise PageHungError(
+                f"the page did not become idle within {deadline_s:g} s and was stopped"
+            ) from late
         except Error as fault:
-            raise BrowserLostError(f"the browser failed: {fault.message.splitlines()[0][:300]}") from fault
+            raise BrowserLostError(
+                f"the browser failed: {fault.message.splitlines()[0][:300]}"
+            ) from fault
 
     def call_soon(self, work: Callable[[], Coroutine[Any, Any, object]]) -> None:
         """Schedule `work` in the browsers' thread without waiting for it."""
@@ -204,7 +212,9 @@ class Browsers:
             asyncio.run_coroutine_threadsafe(end_all(), loop).result(END_S)
         loop.call_soon_threadsafe(loop.stop)
 
-    async def open_context(self, **options: Any) -> tuple[BrowserContext, Callable[[], Awaitable[None]]]:
+    async def open_context(
+        self, **options: Any
+    ) -> tuple[BrowserContext, Callable[[], Awaitable[None]]]:
         """Open a context.
 
         Args:
@@ -231,7 +241,9 @@ class Browsers:
             except (TimeoutError, Error) as stuck:
                 # A context that fails to close would stay open for ever, so retire its browser.
                 if running.browser.is_connected():
-                    log.warning("a browser context did not close", extra={"fault": str(stuck)[:200]})
+                    log.warning(
+                        "a browser context did not close", extra={"fault": str(stuck)[:200]}
+                    )
                 running.retired = True
                 if self._current is running:
                     self._current = None
@@ -242,7 +254,10 @@ class Browsers:
         return context, close
 
     async def _new_context(self, options: dict[str, Any]) -> tuple[_Running, BrowserContext]:
-        """Open a context in the current browser. A browser that fails to gets no further contexts."""
+        """Open a context in the current browser.
+
+        A browser that fails to gets no further contexts.
+        """
         assert self._launching is not None
         async with self._launching:
             running = self._current
@@ -253,7 +268,9 @@ class Browsers:
             if running.opened >= CONTEXTS_PER_BROWSER:
                 running.retired, self._current = True, None
         try:
-            opening = running.browser.new_context(**{"proxy": {"server": self.gate.address}} | options)
+            opening = running.browser.new_context(
+                **{"proxy": {"server": self.gate.address}} | options
+            )
             return running, await unless(running.gone, opening)
         except BaseException:
             running.retired = True
@@ -280,7 +297,8 @@ class Browsers:
             driver = await async_playwright().start()
         except Exception as fault:  # Playwright has no dedicated exception for this
             raise BrowserLostError(
-                f"Playwright's driver did not start ({str(fault)[:200]}); to install its dependencies, run: {INSTALL}"
+                f"Playwright's driver did not start ({str(fault)[:200]}); to install its "
+                f"dependencies, run: {INSTALL}"
             ) from fault
         executable = find_chromium() or shutil.which(driver.chromium.executable_path)
         if executable is None:
@@ -288,7 +306,11 @@ class Browsers:
             raise ChromiumMissingError(f"Chromium is not installed; run: {INSTALL}")
         try:
             browser = await driver.chromium.launch(
-                executable_path=executable, args=list(FLAGS), timeout=LAUNCH_S * 1000, handle_sigint=False, handle_sigterm=False
+                executable_path=executable,
+                args=list(FLAGS),
+                timeout=LAUNCH_S * 1000,
+                handle_sigint=False,
+                handle_sigterm=False,
             )
         except Error as fault:
             await driver.stop()

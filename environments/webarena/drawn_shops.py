@@ -24,7 +24,9 @@ LISTS: Mapping[str, range] = {
 }
 """Task indices of each list, in which all intents are equally frequent."""
 NO_ANSWER_LISTS: Mapping[str, tuple[int, ...]] = {
-    "drawn-shops-no-answer-train": tuple(index for index in LISTS["drawn-shops-train"] if index % _INTENTS >= _QUESTIONS),
+    "drawn-shops-no-answer-train": tuple(
+        index for index in LISTS["drawn-shops-train"] if index % _INTENTS >= _QUESTIONS
+    ),
 }
 """The quarter of the tasks without a question: opening a product's page and using the wish list.
 

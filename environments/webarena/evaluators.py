@@ -25,7 +25,9 @@ _TOKEN = re.compile(r"\d+(?:[.,:]\d+)*|\w+(?:[-'.]\w+)*|[^\w\s]")
 QUIET_S = 3.0
 
 
-async def evaluate(task: TaskFile, answer: str, window: Window, addresses: Addresses, judge: Judge | None) -> float:
+async def evaluate(
+    task: TaskFile, answer: str, window: Window, addresses: Addresses, judge: Judge | None
+) -> float:
     """Score a finished episode as 0 or 1. This may leave the agent's last page.
 
     Args:
@@ -62,11 +64,17 @@ async def string_match(task: TaskFile, answer: str, judge: Judge | None) -> bool
                 return False
         elif reference == "N/A":
             # The task is impossible. Both "N/A" and the true reason are correct.
-            if given != "n/a" and not (given and judge and await judge.gives_reason(task.intent, task.reason, answer)):
+            if given != "n/a" and not (
+                given and judge and await judge.gives_reason(task.intent, task.reason, answer)
+            ):
                 return False
         else:
             for phrase in [reference] if isinstance(reference, str) else reference:
-                if not given or judge is None or not await judge.says_the_same(task.intent, phrase, answer):
+                if (
+                    not given
+                    or judge is None
+                    or not await judge.says_the_same(task.intent, phrase, answer)
+                ):
                     return False
     return True
 

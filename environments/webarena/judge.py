@@ -68,19 +68,39 @@ class Judge:
 
         If a reply contains several verdicts, the first key of `verdicts` decides.
         """
-        body = {"model": self.model, "temperature": 0, "max_tokens": 512, "messages": [{"role": "user", "content": text}]}
+        body = {
+            "model": self.model,
+            "temperature": 0,
+            "max_tokens": 512,
+            "messages": [{"role": "user", "content": text}],
+        }
         headers = {"Authorization": f"Bearer {self.key}"} if self.key else {}
         trouble = ""
-        async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(ANSWER_S), headers=headers) as http:
+        async with aiohttp.ClientSession(
+            timeout=aiohttp.ClientTimeout(ANSWER_S), headers=headers
+        ) as http:
             for attempt in range(ATTEMPTS):
                 await asyncio.sleep(attempt)
                 try:
-                    async with http.post(f"{self.url.rstrip('/')}/chat/completions", json=body, allow_redirects=False) as response:
+                    async with http.post(
+                        f"{self.url.rstrip('/')}/chat/completions", json=body, allow_redirects=False
+                    ) as response:
                         if response.status != HTTPStatus.OK:
                             trouble = f"it answered {response.status}"
                             continue
-                        reply = str((await response.json(content_type=None))["choices"][0]["message"]["content"]).upper()
-                except (aiohttp.ClientError, TimeoutError, ValueError, KeyError, IndexError, TypeError) as fault:
+                        reply = str(
+                            (await response.json(content_type=None))["choices"][0]["message"][
+                                "content"
+                            ]
+                        ).upper()
+                except (
+                    aiohttp.ClientError,
+                    TimeoutError,
+                    ValueError,
+                    KeyError,
+                    IndexError,
+                    TypeError,
+                ) as fault:
                     trouble = f"{type(fault).__name__}: {fault}"
                     continue
                 for verdict, meaning in verdicts.items():

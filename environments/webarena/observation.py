@@ -5,14 +5,27 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from environments.webarena.accessibility import View
-from environments.webarena.actions import Action, Click, Goto, Hover, Navigate, Press, Scroll, Stop, TabFocus, Type
+from environments.webarena.actions import (
+    Action,
+    Click,
+    Goto,
+    Hover,
+    Navigate,
+    Press,
+    Scroll,
+    Stop,
+    TabFocus,
+    Type,
+)
 from environments.webarena.addresses import Addresses
 
 _SHOWN = 100
 MAX_TITLE, MAX_URL = 200, 1_000
 
 
-def observation(page: str, titles: Sequence[str], front: int, url: str, objective: str, previous: str) -> str:
+def observation(
+    page: str, titles: Sequence[str], front: int, url: str, objective: str, previous: str
+) -> str:
     """Format the observation.
 
     Args:
@@ -24,7 +37,8 @@ def observation(page: str, titles: Sequence[str], front: int, url: str, objectiv
         previous: A description of the previous action. "None" at the start.
     """
     tabs = " | ".join(
-        f"Tab {number}{' (current)' if number == front else ''}: {_short(title, MAX_TITLE)}" for number, title in enumerate(titles)
+        f"Tab {number}{' (current)' if number == front else ''}: {_short(title, MAX_TITLE)}"
+        for number, title in enumerate(titles)
     )
     text = f"OBSERVATION:\n{tabs}\n\n{page}\nURL: {_short(url, MAX_URL)}\nOBJECTIVE: {objective}\nPREVIOUS ACTION: {previous}"
     # Pages may contain lone surrogates, which UTF-8 cannot encode.

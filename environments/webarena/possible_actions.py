@@ -24,7 +24,11 @@ def possible_actions(seen: View, objective: str) -> list[str]:
         seen: The page in view.
         objective: The task's intent.
     """
-    texts = list(dict.fromkeys((quoted or capital)[:MAX_TYPED] for quoted, capital in _QUOTED.findall(objective)))
+    texts = list(
+        dict.fromkeys(
+            (quoted or capital)[:MAX_TYPED] for quoted, capital in _QUOTED.findall(objective)
+        )
+    )
     actions = ["scroll [down]", "go_back", "stop []"]
     answers = []
     for number, element in seen.elements.items():

@@ -59,7 +59,11 @@ class Reserve:
                 log.info("could not open the spare window", extra={"fault": str(fault)[:200]})
             else:
                 browser = opened.context.browser
-                if browser is not None and browser.is_connected() and not opened.tab.page.is_closed():
+                if (
+                    browser is not None
+                    and browser.is_connected()
+                    and not opened.tab.page.is_closed()
+                ):
                     return opened
                 await opened.close()
         return await self._open()

@@ -9,7 +9,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from environments.environment import SettingsError
-from environments.webarena.addresses import EMBEDDED, Addresses, check_answers, check_url, from_environment
+from environments.webarena.addresses import (
+    EMBEDDED,
+    Addresses,
+    check_answers,
+    check_url,
+    from_environment,
+)
 from environments.webarena.judge import Judge
 from environments.webarena.page_parts import PAGE_CHARACTERS
 
@@ -48,18 +54,27 @@ class Settings:
         """
         named = variables.get("WEBARENA_CHROMIUM")
         if named and shutil.which(named) is None:
-            raise SettingsError("WEBARENA_CHROMIUM", f"is {named!r}, which is not a program on this machine")
+            raise SettingsError(
+                "WEBARENA_CHROMIUM", f"is {named!r}, which is not a program on this machine"
+            )
         path = variables.get("WEBARENA_TASKS")
         tasks = Path(os.path.expanduser(path)) if path else None
         logins = variables.get("WEBARENA_LOGINS")
         if logins and not Path(os.path.expanduser(logins)).is_dir():
-            raise SettingsError("WEBARENA_LOGINS", f"is {logins!r}, which is not a folder; set it to the parent of .auth")
+            raise SettingsError(
+                "WEBARENA_LOGINS",
+                f"is {logins!r}, which is not a folder; set it to the parent of .auth",
+            )
         addresses = from_environment(variables) if tasks else Addresses(EMBEDDED)
         for name, url in addresses.urls.items() if tasks else ():
             check_answers(name.upper(), url)
         return cls(
             tasks=tasks,
-            logins=Path(os.path.expanduser(logins)) if logins else tasks.parent if tasks else Path(),
+            logins=Path(os.path.expanduser(logins))
+            if logins
+            else tasks.parent
+            if tasks
+            else Path(),
             addresses=addresses,
             judge=_judge(variables),
             page_characters=_page_characters(variables.get("WEBARENA_PAGE_CHARACTERS")),
@@ -69,20 +84,34 @@ class Settings:
 def _page_characters(value: str | None) -> int:
     if not value:
         return PAGE_CHARACTERS
-    if not value.isascii() or not value.isdecimal() or len(value) > 9 or int(value) < MIN_PAGE_CHARACTERS:
-        raise SettingsError("WEBARENA_PAGE_CHARACTERS", f"is {value!r}; set it to an integer of at least {MIN_PAGE_CHARACTERS}")
+    if (
+        not value.isascii()
+        or not value.isdecimal()
+        or len(value) > 9
+        or int(value) < MIN_PAGE_CHARACTERS
+    ):
+        raise SettingsError(
+            "WEBARENA_PAGE_CHARACTERS",
+            f"is {value!r}; set it to an integer of at least {MIN_PAGE_CHARACTERS}",
+        )
     return int(value)
 
 
 def _judge(variables: Mapping[str, str]) -> Judge | None:
     """Return the judge that the variables configure, or None."""
-    url, model, key = (variables.get(f"WEBARENA_JUDGE_{part}") or "" for part in ("URL", "MODEL", "KEY"))
+    url, model, key = (
+        variables.get(f"WEBARENA_JUDGE_{part}") or "" for part in ("URL", "MODEL", "KEY")
+    )
     if not url and (model or key):
-        raise SettingsError("WEBARENA_JUDGE_URL", "is not set; set it to the endpoint of WEBARENA_JUDGE_MODEL")
+        raise SettingsError(
+            "WEBARENA_JUDGE_URL", "is not set; set it to the endpoint of WEBARENA_JUDGE_MODEL"
+        )
     if not url:
         return None
     if not model:
-        raise SettingsError("WEBARENA_JUDGE_MODEL", "is not set; set it to a model of WEBARENA_JUDGE_URL")
+        raise SettingsError(
+            "WEBARENA_JUDGE_MODEL", "is not set; set it to a model of WEBARENA_JUDGE_URL"
+        )
     check_url("WEBARENA_JUDGE_URL", url)
     check_answers("WEBARENA_JUDGE_URL", url)
     return Judge(url, model, key)

@@ -45,7 +45,9 @@ def _read(path: Path, task: TaskFile) -> dict[str, Any]:
             raise ValueError('it has no list "cookies"')
     except (OSError, ValueError) as fault:
         message = f"task {task.index} needs the login cookies in {path} (Playwright's storage state): {fault}"
-        raise LoginMissingError(f"{message}; write them there, or set WEBARENA_LOGINS to the parent of .auth") from fault
+        raise LoginMissingError(
+            f"{message}; write them there, or set WEBARENA_LOGINS to the parent of .auth"
+        ) from fault
     return state
 
 
@@ -55,12 +57,19 @@ def embedded_cookies(episode: gate.Episode, task: TaskFile) -> list[dict[str, st
     One identifies the episode on each of its hosts. The others sign in on the sites that the login
     file's name lists.
     """
-    cookies = [{"name": gate.EPISODE_COOKIE, "value": episode.token, "url": f"http://{host}/"} for host in sorted(episode.hosts)]
+    cookies = [
+        {"name": gate.EPISODE_COOKIE, "value": episode.token, "url": f"http://{host}/"}
+        for host in sorted(episode.hosts)
+    ]
     if task.storage_state is not None:
         names: Collection[str] = Path(task.storage_state).stem.removesuffix("_state").split(".")
         addresses = Addresses(EMBEDDED)
         cookies += [
-            {"name": LOGIN_COOKIE, "value": ACCOUNTS[name], "url": f"http://{addresses.hosts((name,))[0]}/"}
+            {
+                "name": LOGIN_COOKIE,
+                "value": ACCOUNTS[name],
+                "url": f"http://{addresses.hosts((name,))[0]}/",
+            }
             for name in names
             if name in ACCOUNTS
         ]

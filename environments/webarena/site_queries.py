@@ -66,12 +66,18 @@ class Queries:
             expression = ast.parse(call.strip(), mode="eval").body
             if not isinstance(expression, ast.Call) or not isinstance(expression.func, ast.Name):
                 raise ValueError("not a call")
-            given = [node for node in expression.args if not (isinstance(node, ast.Name) and node.id in ("__page__", "page"))]
+            given = [
+                node
+                for node in expression.args
+                if not (isinstance(node, ast.Name) and node.id in ("__page__", "page"))
+            ]
             arguments = [str(ast.literal_eval(node)) for node in given]
             query = self._known[expression.func.id]
             signature(query).bind(*arguments)
         except (SyntaxError, ValueError, TypeError, KeyError) as wrong:
-            raise TaskFileError(f"'{call[:200]}' is not a call of {', '.join(self._known)} with constants") from wrong
+            raise TaskFileError(
+                f"'{call[:200]}' is not a call of {', '.join(self._known)} with constants"
+            ) from wrong
         return await query(*arguments)
 
     async def _latest_order_url(self) -> str:
@@ -98,7 +104,11 @@ class Queries:
         return str(await self._window.page.evaluate(_MEMBER_ROLE, name))
 
     async def _query_text(self, selector: str) -> str:
-        return str(await self._window.page.evaluate("selector => document.querySelector(selector)?.outerText ?? ''", selector))
+        return str(
+            await self._window.page.evaluate(
+                "selector => document.querySelector(selector)?.outerText ?? ''", selector
+            )
+        )
 
     async def _ask(self, path: str) -> Any:
         """Request a path of the shop's REST interface as its administrator."""
@@ -108,7 +118,9 @@ class Queries:
             await page.goto(f"{self._shop}/rest/V1/")
             return await page.evaluate(_ASK, [_ADMIN, path])
         except Error as fault:
-            raise SiteUnreachableError(f"{self._shop}{path} did not answer: {fault.message[:200]}") from fault
+            raise SiteUnreachableError(
+                f"{self._shop}{path} did not answer: {fault.message[:200]}"
+            ) from fault
         finally:
             with contextlib.suppress(Error):
                 await page.close()

@@ -40,9 +40,16 @@ class Tab:
         """Create the tab of an open page."""
         devtools = await page.context.new_cdp_session(page)
         tab = cls(page, devtools)
-        devtools.on("Page.frameScheduledNavigation", lambda event: tab._busy.add((event["frameId"], "navigation")))
-        devtools.on("Page.frameClearedScheduledNavigation", lambda event: tab._done(event, "navigation"))
-        devtools.on("Page.frameStartedLoading", lambda event: tab._busy.add((event["frameId"], "loading")))
+        devtools.on(
+            "Page.frameScheduledNavigation",
+            lambda event: tab._busy.add((event["frameId"], "navigation")),
+        )
+        devtools.on(
+            "Page.frameClearedScheduledNavigation", lambda event: tab._done(event, "navigation")
+        )
+        devtools.on(
+            "Page.frameStartedLoading", lambda event: tab._busy.add((event["frameId"], "loading"))
+        )
         devtools.on("Page.frameStoppedLoading", lambda event: tab._done(event, "loading"))
         devtools.on("Page.frameDetached", lambda event: tab._done(event, "navigation", "loading"))
         devtools.on("Page.windowOpen", tab._window_opened)
@@ -113,5 +120,9 @@ class Tab:
 
     def _failed(self, request: Request) -> None:
         self._requests.discard(request)
-        if request.is_navigation_request() and request.frame == self.page.main_frame and "ERR_ABORTED" not in (request.failure or ""):
+        if (
+            request.is_navigation_request()
+            and request.frame == self.page.main_frame
+            and "ERR_ABORTED" not in (request.failure or "")
+        ):
             self.failure = (request.url, request.failure or "no reason given")

@@ -99,7 +99,11 @@ def read_tasks(path: Path, addresses: Addresses) -> list[TaskFile]:
     if not path.is_dir() and not path.is_file():
         fix = "set it to a folder of WebArena's task files or a file with a list of them"
         raise TaskFileError(f"WEBARENA_TASKS: {path} does not exist; {fix}")
-    files = sorted(file for file in path.glob("*.json") if file.stem.isdecimal()) if path.is_dir() else [path]
+    files = (
+        sorted(file for file in path.glob("*.json") if file.stem.isdecimal())
+        if path.is_dir()
+        else [path]
+    )
     if not files:
         raise TaskFileError(f"{path} has no task files; they are named 0.json, 1.json and so on")
     tasks: list[TaskFile] = []
@@ -113,13 +117,19 @@ def read_tasks(path: Path, addresses: Addresses) -> list[TaskFile]:
             raise TaskFileError(f"{file} cannot be read: {fault.strerror}") from fault
         for entry in content if isinstance(content, list) else [content]:
             sites = entry.get("sites") if isinstance(entry, dict) else None
-            if isinstance(sites, list) and any(name in NAMES and name not in addresses.urls for name in sites):
+            if isinstance(sites, list) and any(
+                name in NAMES and name not in addresses.urls for name in sites
+            ):
                 unset |= {name for name in sites if name not in addresses.urls}
                 continue
             tasks.append(parse_task(entry, addresses, str(file)))
     if not tasks:
         wanted = ", ".join(sorted(name.upper() for name in unset))
-        raise TaskFileError(f"{path} has no tasks on sites with a URL; set {wanted}" if wanted else f"{path} has no tasks")
+        raise TaskFileError(
+            f"{path} has no tasks on sites with a URL; set {wanted}"
+            if wanted
+            else f"{path} has no tasks"
+        )
     tasks.sort(key=lambda task: task.index)
     for before, task in pairwise(tasks):
         if before.index == task.index:
@@ -145,15 +155,34 @@ def parse_task(entry: Any, addresses: Addresses, source: str) -> TaskFile:
     evaluators = tuple(judged.required("eval_types", list))
     unknown = [name for name in evaluators if name not in _EVALUATORS]
     if unknown or not evaluators:
-        raise TaskFileError(f"{where}: eval_types {list(evaluators)} must name some of {', '.join(_EVALUATORS)}")
-    answers = judged.optional("reference_answers", dict) or {} if "string_match" in evaluators else {}
-    if ("string_match" in evaluators and not answers) or any(name not in _ANSWERS for name in answers):
-        raise TaskFileError(f"{where}: reference_answers {sorted(answers)} must be some of {', '.join(_ANSWERS)}")
+        raise TaskFileError(
+            f"{where}: eval_types {list(evaluators)} must name some of {', '.join(_EVALUATORS)}"
+        )
+    answers = (
+        judged.optional("reference_answers", dict) or {} if "string_match" in evaluators else {}
+    )
+    if ("string_match" in evaluators and not answers) or any(
+        name not in _ANSWERS for name in answers
+    ):
+        raise TaskFileError(
+            f"{where}: reference_answers {sorted(answers)} must be some of {', '.join(_ANSWERS)}"
+        )
     note = judged.optional("url_note", str) or "GOLD in PRED"
     for name, wanted in answers.items():
-        texts = wanted if name == "must_include" or (name == "fuzzy_match" and isinstance(wanted, list)) else [wanted]
-        if not isinstance(texts, list) or not texts or not all(isinstance(text, str) for text in texts):
-            raise TaskFileError(f"{where}: {name} must hold {'a list of texts' if name == 'must_include' else 'a text'}, not {wanted!r}")
+        texts = (
+            wanted
+            if name == "must_include" or (name == "fuzzy_match" and isinstance(wanted, list))
+            else [wanted]
+        )
+        if (
+            not isinstance(texts, list)
+            or not texts
+            or not all(isinstance(text, str) for text in texts)
+        ):
+            raise TaskFileError(
+                f"{where}: {name} must hold "
+                f"{'a list of texts' if name == 'must_include' else 'a text'}, not {wanted!r}"
+            )
     if "url_match" in evaluators and note != "GOLD in PRED":
         raise TaskFileError(f"{where}: url_note is {note!r}; only 'GOLD in PRED' is known")
     programs = judged.optional("program_html", list) or [] if "program_html" in evaluators else []
@@ -165,14 +194,18 @@ def parse_task(entry: Any, addresses: Addresses, source: str) -> TaskFile:
         intent=read.required("intent", str),
         template=read.optional("intent_template_id", int) or 0,
         sites=sites,
-        start_urls=tuple(addresses.fill(url.strip()) for url in read.required("start_url", str).split(" |AND| ")),
+        start_urls=tuple(
+            addresses.fill(url.strip()) for url in read.required("start_url", str).split(" |AND| ")
+        ),
         storage_state=read.optional("storage_state", str),
         geolocation=_place(read),
         evaluators=evaluators,
         answers=tuple(answers.items()),
         reason=judged.optional("string_note", str) or "",
         reference_url=addresses.fill(judged.optional("reference_url", str) or ""),
-        checks=tuple(_check(_Reader(program, f"{where}, program_html"), addresses) for program in programs),
+        checks=tuple(
+            _check(_Reader(program, f"{where}, program_html"), addresses) for program in programs
+        ),
     )
 
 
@@ -183,16 +216,31 @@ def _place(read: _Reader) -> tuple[float, float] | None:
     try:
         return float(place["latitude"]), float(place["longitude"])
     except (KeyError, TypeError, ValueError) as wrong:
-        raise TaskFileError(f"{read.source}: geolocation must hold numbers for latitude and longitude, not {place}") from wrong
+        raise TaskFileError(
+            f"{read.source}: geolocation must hold numbers for latitude and longitude, not {place}"
+        ) from wrong
 
 
 def _check(read: _Reader, addresses: Addresses) -> Check:
     wanted = read.required("required_contents", dict)
     exact, included = wanted.get("exact_match"), wanted.get("must_include", [])
-    if not isinstance(exact, str | None) or not isinstance(included, list) or (exact is None and "must_include" not in wanted):
-        raise TaskFileError(f"{read.source}: required_contents needs exact_match with a text or must_include with a list")
+    if (
+        not isinstance(exact, str | None)
+        or not isinstance(included, list)
+        or (exact is None and "must_include" not in wanted)
+    ):
+        raise TaskFileError(
+            f"{read.source}: required_contents needs exact_match with a text or must_include with "
+            "a list"
+        )
     prepare = tuple(read.optional("prep_actions", list) or ())
-    return Check(addresses.fill(read.required("url", str)), read.required("locator", str), exact, tuple(included), prepare)
+    return Check(
+        addresses.fill(read.required("url", str)),
+        read.required("locator", str),
+        exact,
+        tuple(included),
+        prepare,
+    )
 
 
 class _Reader:
@@ -207,7 +255,9 @@ class _Reader:
     def optional(self, name: str, kind: type) -> Any:
         value = self._entry.get(name)
         if value is not None and not isinstance(value, kind):
-            raise TaskFileError(f"{self.source}: {name} must be of type {kind.__name__}, not {type(value).__name__}")
+            raise TaskFileError(
+                f"{self.source}: {name} must be of type {kind.__name__}, not {type(value).__name__}"
+            )
         return value
 
     def required(self, name: str, kind: type) -> Any:

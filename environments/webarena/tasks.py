@@ -82,7 +82,10 @@ def embedded_entries() -> list[dict[str, Any]]:
 @cache
 def embedded_tasks() -> Mapping[int, TaskFile]:
     """Return the embedded tasks by index, without those in generated shops."""
-    return {index: parse_task(entry, EMBEDDED_ADDRESSES, "the embedded tasks") for index, (entry, _) in _embedded().items()}
+    return {
+        index: parse_task(entry, EMBEDDED_ADDRESSES, "the embedded tasks")
+        for index, (entry, _) in _embedded().items()
+    }
 
 
 def plan(index: int) -> tuple[Move, ...]:
@@ -104,7 +107,9 @@ def task_lists(tasks: Iterable[TaskFile]) -> dict[str, tuple[int, ...]]:
     strata: dict[tuple[str, str], dict[int, list[int]]] = {}
     lists: dict[str, list[int]] = {"train": [], "validation": [], "test": []}
     for task in tasks:
-        strata.setdefault((task.sites[0], task.kind), {}).setdefault(task.template, []).append(task.index)
+        strata.setdefault((task.sites[0], task.kind), {}).setdefault(task.template, []).append(
+            task.index
+        )
         lists.setdefault(task.kind, []).append(task.index)
         if len(task.sites) == 1:
             lists.setdefault(task.sites[0], []).append(task.index)
@@ -115,12 +120,20 @@ def task_lists(tasks: Iterable[TaskFile]) -> dict[str, tuple[int, ...]]:
         n_test = max(round(len(templates) * _TEST_SHARE), len(templates) >= 3)
         n_validation = max(round(len(templates) * _VALIDATION_SHARE), len(templates) >= 4)
         for place, template in enumerate(templates):
-            split = "test" if place < n_test else "validation" if place < n_test + n_validation else "train"
+            split = (
+                "test"
+                if place < n_test
+                else "validation"
+                if place < n_test + n_validation
+                else "train"
+            )
             # A template may span several sites or kinds. All its tasks join the split of the first.
             split = taken.setdefault(template, split)
             lists[split] += stratum[template]
             if split == "test":
-                held_out.append(sorted(stratum[template], key=lambda index: _order("evaluation", index)))
+                held_out.append(
+                    sorted(stratum[template], key=lambda index: _order("evaluation", index))
+                )
     lists[EVALUATION] = _in_turn(held_out)[:EVALUATION_SIZE]
     return {name: tuple(sorted(some)) for name, some in lists.items()}
 

@@ -14,7 +14,17 @@ from playwright.async_api import BrowserContext, Error, Page
 
 from environments.webarena import page_scripts
 from environments.webarena.accessibility import FIELDS, VIEWPORT, Element, View, view
-from environments.webarena.actions import Action, Click, Goto, Hover, Navigate, Press, Scroll, TabFocus, Type
+from environments.webarena.actions import (
+    Action,
+    Click,
+    Goto,
+    Hover,
+    Navigate,
+    Press,
+    Scroll,
+    TabFocus,
+    Type,
+)
 from environments.webarena.addresses import Addresses, OutsideSitesError, host_of
 from environments.webarena.browser import SiteUnreachableError
 from environments.webarena.keyboard import Keyboard
@@ -112,7 +122,8 @@ class Window:
                 raise SiteUnreachableError(f"{failure[0][:200]} did not answer: {failure[1]}")
         devtools = self.tab.devtools
         tree, snapshot = await asyncio.gather(
-            devtools.send("Accessibility.getFullAXTree"), devtools.send("DOMSnapshot.captureSnapshot", {"computedStyles": []})
+            devtools.send("Accessibility.getFullAXTree"),
+            devtools.send("DOMSnapshot.captureSnapshot", {"computedStyles": []}),
         )
         self.seen = view(tree["nodes"], snapshot)
         return self.seen
@@ -130,7 +141,10 @@ class Window:
 
     async def titles(self) -> list[str]:
         """Return the titles of all tabs."""
-        return [self.seen.title if tab is self.tab and self.seen else await tab.page.title() for tab in self.tabs]
+        return [
+            self.seen.title if tab is self.tab and self.seen else await tab.page.title()
+            for tab in self.tabs
+        ]
 
     @property
     def front(self) -> int:
@@ -149,7 +163,9 @@ class Window:
             await self._keyboard.press(self.page, action)
         elif isinstance(action, Scroll):
             if not self.parts.turn(action.direction):
-                moved = await self.page.evaluate(page_scripts.SCROLL, 1 if action.direction == "down" else -1)
+                moved = await self.page.evaluate(
+                    page_scripts.SCROLL, 1 if action.direction == "down" else -1
+                )
                 if moved:
                     self.parts.restart()
         elif isinstance(action, Goto):
@@ -162,25 +178,35 @@ class Window:
             await self._travel(-1 if action.verb == "go_back" else 1)
         else:
             await self._change_tabs(action)
-        if not isinstance(action, Scroll | Hover) and not (isinstance(action, Type) and not action.enter):
+        if not isinstance(action, Scroll | Hover) and not (
+            isinstance(action, Type) and not action.enter
+        ):
             self.parts.restart()
         await self._rest()
 
     async def _use(self, action: Click | Type | Hover) -> None:
         element = self.seen.elements.get(action.element) if self.seen else None
         if element is None:
-            raise ImpossibleError(f"No element [{action.element}] is in view. Use a number of the last observation, or scroll.")
+            raise ImpossibleError(
+                f"No element [{action.element}] is in view. Use a number of the last observation, "
+                "or scroll."
+            )
         if isinstance(action, Type):
             await self._type(element, action)
         elif isinstance(action, Click) and element.role in ("option", "combobox"):
             if not await self._call(element, page_scripts.CHOOSE):
                 await self._point(element, self.page.mouse.click)
         else:
-            await self._point(element, self.page.mouse.click if isinstance(action, Click) else self.page.mouse.move)
+            await self._point(
+                element,
+                self.page.mouse.click if isinstance(action, Click) else self.page.mouse.move,
+            )
 
     async def _type(self, element: Element, action: Type) -> None:
         if element.role not in FIELDS:
-            raise ImpossibleError(f"[{action.element}] is a {element.role} and no text can be typed into it.")
+            raise ImpossibleError(
+                f"[{action.element}] is a {element.role} and no text can be typed into it."
+            )
         if element.role == "combobox":
             chosen = await self._call(element, page_scripts.CHOOSE_BY_TEXT, action.text)
             if chosen is False:
@@ -197,9 +223,13 @@ class Window:
         if action.enter:
             await keyboard.press("Enter")
 
-    async def _point(self, element: Element, use: Callable[[float, float], Awaitable[None]]) -> None:
+    async def _point(
+        self, element: Element, use: Callable[[float, float], Awaitable[None]]
+    ) -> None:
         if element.centre is None:
-            raise ImpossibleError(f"The {element.role} '{element.name[:60]}' has no place on the page.")
+            raise ImpossibleError(
+                f"The {element.role} '{element.name[:60]}' has no place on the page."
+            )
         await use(*element.centre)
 
     async def _visit(self, tab: Tab, url: str) -> None:
@@ -217,9 +247,14 @@ class Window:
     async def _travel(self, by: int) -> None:
         history = await self.tab.devtools.send("Page.getNavigationHistory")
         there = history["currentIndex"] + by
-        if not 0 <= there < len(history["entries"]) or history["entries"][there]["url"] == "about:blank":
+        if (
+            not 0 <= there < len(history["entries"])
+            or history["entries"][there]["url"] == "about:blank"
+        ):
             raise ImpossibleError("There is no page to go to in that direction.")
-        await self.tab.devtools.send("Page.navigateToHistoryEntry", {"entryId": history["entries"][there]["id"]})
+        await self.tab.devtools.send(
+            "Page.navigateToHistoryEntry", {"entryId": history["entries"][there]["id"]}
+        )
 
     async def _change_tabs(self, action: Action) -> None:
         if action == Navigate("new_tab"):
@@ -236,7 +271,9 @@ class Window:
         else:
             assert isinstance(action, TabFocus)
             if action.tab >= len(self.tabs):
-                raise ImpossibleError(f"There is no tab {action.tab}; the tabs are 0 to {len(self.tabs) - 1}.")
+                raise ImpossibleError(
+                    f"There is no tab {action.tab}; the tabs are 0 to {len(self.tabs) - 1}."
+                )
             self._front = action.tab
             await self.page.bring_to_front()
 
@@ -281,8 +318,15 @@ class Window:
         """Call a JavaScript function with the element as `this`."""
         devtools = self.tab.devtools
         found = await devtools.send("DOM.resolveNode", {"backendNodeId": element.node})
-        call = {"objectId": found["object"]["objectId"], "functionDeclaration": function, "returnByValue": True}
-        answer = await devtools.send("Runtime.callFunctionOn", call | {"arguments": [{"value": value} for value in arguments]})
+        call = {
+            "objectId": found["object"]["objectId"],
+            "functionDeclaration": function,
+            "returnByValue": True,
+        }
+        answer = await devtools.send(
+            "Runtime.callFunctionOn",
+            call | {"arguments": [{"value": value} for value in arguments]},
+        )
         return answer["result"].get("value")
 
 

@@ -7,11 +7,25 @@ from collections.abc import Mapping, Sequence
 from hashlib import sha256
 from typing import Any
 
-from environments.environment import Environment, EpisodeOverError, InvalidActionError, OracleError, Step, TaskIndexError, World
+from environments.environment import (
+    Environment,
+    EpisodeOverError,
+    InvalidActionError,
+    OracleError,
+    Step,
+    TaskIndexError,
+    World,
+)
 from environments.webarena import page_scripts
 from environments.webarena.actions import Stop, parse_action
 from environments.webarena.browser import Browsers, SiteUnreachableError
-from environments.webarena.drawn_shops import LISTS, NO_ANSWER_LISTS, drawn_plan, drawn_task, shop_of
+from environments.webarena.drawn_shops import (
+    LISTS,
+    NO_ANSWER_LISTS,
+    drawn_plan,
+    drawn_task,
+    shop_of,
+)
 from environments.webarena.evaluators import evaluate
 from environments.webarena.observation import describe, observation
 from environments.webarena.oracle import Oracle
@@ -147,7 +161,9 @@ class WebArenaEnvironment(Environment):
         window = self._window
         if window is None:
             raise EpisodeOverError("no WebArena episode is in progress; reset first")
-        return self._shared.browsers.call(lambda: window.page.screenshot(animations="disabled"), self._shared.step_s)
+        return self._shared.browsers.call(
+            lambda: window.page.screenshot(animations="disabled"), self._shared.step_s
+        )
 
     def close(self) -> None:
         """End the episode, and release its window and its copy of the sites."""
@@ -168,9 +184,15 @@ class WebArenaEnvironment(Environment):
     def _stop(self, window: Window, answer: str) -> Step:
         shared, task = self._shared, self.task
         assert task is not None
-        score = shared.browsers.call(lambda: evaluate(task, answer, window, shared.addresses, shared.judge), EVALUATION_S)
+        score = shared.browsers.call(
+            lambda: evaluate(task, answer, window, shared.addresses, shared.judge), EVALUATION_S
+        )
         self.close()
-        return Step(f"You stopped with the answer: {answer[:200]}" if answer else "You stopped.", score, True)
+        return Step(
+            f"You stopped with the answer: {answer[:200]}" if answer else "You stopped.",
+            score,
+            True,
+        )
 
     async def _begin(self) -> str:
         shared, task = self._shared, self.task
@@ -178,7 +200,9 @@ class WebArenaEnvironment(Environment):
         browsers, hosts = shared.browsers, shared.addresses.hosts(task.sites)
         if shared.addresses.embedded:
             opened = await shared.reserve.take()
-            window = self._window = Window(opened.context, opened.close, shared.addresses, hosts, shared.page_characters)
+            window = self._window = Window(
+                opened.context, opened.close, shared.addresses, hosts, shared.page_characters
+            )
             self._episode = browsers.gate.open(hosts, shared.shop(task.index))
             await window.context.add_cookies(embedded_cookies(self._episode, task))  # type: ignore[arg-type]
             await window.open(task.start_urls, opened.tab)
@@ -188,11 +212,16 @@ class WebArenaEnvironment(Environment):
         options: dict[str, Any] = dict(CONTEXT)
         if task.geolocation is not None:
             latitude, longitude = task.geolocation
-            options |= {"geolocation": {"latitude": latitude, "longitude": longitude}, "permissions": ["geolocation"]}
+            options |= {
+                "geolocation": {"latitude": latitude, "longitude": longitude},
+                "permissions": ["geolocation"],
+            }
         options["proxy"] = {"server": browsers.gate.address, "bypass": ",".join(hosts)}
         options["storage_state"] = shared.logins.of(task)
         context, close = await browsers.open_context(**options)
-        window = self._window = Window(context, close, shared.addresses, hosts, shared.page_characters)
+        window = self._window = Window(
+            context, close, shared.addresses, hosts, shared.page_characters
+        )
         await context.add_init_script(page_scripts.STILL)
         await window.open(task.start_urls)
         return await self._observe(window, "None")
@@ -200,9 +229,18 @@ class WebArenaEnvironment(Environment):
     async def _observe(self, window: Window, previous: str) -> str:
         seen = await window.look()
         if self._episode is not None and self._episode.fault is not None:
-            raise SiteUnreachableError(f"a site failed: {self._episode.fault!r}"[:300]) from self._episode.fault
+            raise SiteUnreachableError(
+                f"a site failed: {self._episode.fault!r}"[:300]
+            ) from self._episode.fault
         url = self._shared.addresses.to_shown(seen.url)
-        return observation(window.parts.shown(seen.text), await window.titles(), window.front, url, self.objective, previous)
+        return observation(
+            window.parts.shown(seen.text),
+            await window.titles(),
+            window.front,
+            url,
+            self.objective,
+            previous,
+        )
 
 
 class SharedSites:
@@ -227,12 +265,18 @@ class SharedSites:
         if settings.tasks:
             tasks = read_tasks(settings.tasks, self.addresses)
             self._all: Mapping[int, TaskFile] = {task.index: task for task in tasks}
-            self.lists: Mapping[str, Sequence[int]] = task_lists(task for task in tasks if self.judge or not task.needs_judge)
+            self.lists: Mapping[str, Sequence[int]] = task_lists(
+                task for task in tasks if self.judge or not task.needs_judge
+            )
             self.logins = Logins(settings.logins, tasks)
             self.version = f"files-{sha256(repr(tasks).encode()).hexdigest()[:12]}"
         else:
             self._all = embedded_tasks()
-            self.lists = task_lists(embedded_tasks().values()) | {name: tuple(some) for name, some in LISTS.items()} | dict(NO_ANSWER_LISTS)
+            self.lists = (
+                task_lists(embedded_tasks().values())
+                | {name: tuple(some) for name, some in LISTS.items()}
+                | dict(NO_ANSWER_LISTS)
+            )
             self.version = VERSION
         if self.page_characters != PAGE_CHARACTERS:
             self.version += f"-page{self.page_characters}"
@@ -249,10 +293,14 @@ class SharedSites:
         """
         task = self._all.get(index) if self.shop(index) is None else drawn_task(index)
         if task is None:
-            raise TaskIndexError(f"webarena has no task {index}; its tasks are {min(self._all, default=0)} to {max(self._all, default=0)}")
+            raise TaskIndexError(
+                f"webarena has no task {index}; its tasks are {min(self._all, default=0)} to "
+                f"{max(self._all, default=0)}"
+            )
         if task.needs_judge and self.judge is None:
             raise TaskIndexError(
-                f"task {index} needs a language model to judge its answer: set WEBARENA_JUDGE_URL to an endpoint that speaks OpenAI's chat "
+                f"task {index} needs a language model to judge its answer: set WEBARENA_JUDGE_URL "
+                "to an endpoint that speaks OpenAI's chat "
                 "completions, WEBARENA_JUDGE_MODEL and, if it needs one, WEBARENA_JUDGE_KEY"
             )
         return task
@@ -282,21 +330,27 @@ class WebArena(World):
     max_sessions = 64
     """Maximum windows per process. Each takes about 30 MB."""
     instruction = (
-        "You use web sites to do what the objective asks for. Every message shows the part of the page that is in view as a list of "
-        "elements, each with its number in brackets, then the address, the objective and your last action. "
+        "You use web sites to do what the objective asks for. Every message shows the part of the "
+        "page that is in view as a list of "
+        "elements, each with its number in brackets, then the address, the objective and your last "
+        "action. "
         "Answer every message with one action, between triple backticks:\n"
         "click [id]: click on an element\n"
-        "type [id] [text] [press_enter_after=0|1]: replace the text of a field; Enter is pressed afterwards unless the last is 0\n"
+        "type [id] [text] [press_enter_after=0|1]: replace the text of a field; Enter is pressed "
+        "afterwards unless the last is 0\n"
         "hover [id]: move the mouse over an element\n"
         "press [key_comb]: press keys, such as Control+a or ArrowDown\n"
         "scroll [down|up]: see the next or the previous part of the page\n"
         "new_tab, tab_focus [n], close_tab: open an empty tab, go to tab n, close the current one\n"
         "goto [url], go_back, go_forward: open an address, go back, go forward\n"
-        "stop [answer]: end, when the task is done. If something was asked, give the answer in the brackets, as short as possible; if the "
+        "stop [answer]: end, when the task is done. If something was asked, give the answer in the "
+        "brackets, as short as possible; if the "
         "task cannot be done, answer N/A."
     )
 
-    def __init__(self, environment: Mapping[str, str] | None = None, *, step_s: float = STEP_S) -> None:
+    def __init__(
+        self, environment: Mapping[str, str] | None = None, *, step_s: float = STEP_S
+    ) -> None:
         """Read the settings and the tasks. Browsers start on first use.
 
         Args:
@@ -317,7 +371,10 @@ class WebArena(World):
 
     @property
     def lists(self) -> Mapping[str, Sequence[int]]:
-        """All task lists of the configured tasks. Tasks that need a judge are left out without one."""
+        """All task lists of the configured tasks.
+
+        Tasks that need a judge are left out without one.
+        """
         return self._shared.lists
 
     def tag(self, index: int) -> str:

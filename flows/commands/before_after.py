@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
-from flows.command import LocalRecords, parse_recipe, positive, recipe_parser, run_command, set_engine_variables
+from flows.command import (
+    LocalRecords,
+    parse_recipe,
+    positive,
+    recipe_parser,
+    run_command,
+    set_engine_variables,
+)
 
 EXAMPLES = """examples:
   agentgym before-after quickstart
@@ -17,7 +24,11 @@ def main(arguments: list[str]) -> None:
     """Parse the command line, train and compare."""
     parser = recipe_parser("agentgym before-after", ABOUT, EXAMPLES, "[--n-seeds N]")
     parser.add_argument(
-        "--n-seeds", type=positive, default=1, metavar="N", help="number of training seeds (default: only the recipe's seed)"
+        "--n-seeds",
+        type=positive,
+        default=1,
+        metavar="N",
+        help="number of training seeds (default: only the recipe's seed)",
     )
     given, overrides = parse_recipe(parser, arguments)
     set_engine_variables()

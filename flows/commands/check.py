@@ -23,14 +23,18 @@ def main(words: list[str]) -> int:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("part", choices=["algorithm", "schedule"])
-    parser.add_argument("name", help="a built-in name, the entry point of an installed package, or module:Class")
+    parser.add_argument(
+        "name", help="a built-in name, the entry point of an installed package, or module:Class"
+    )
     given, rest = parser.parse_known_args(words)
     from tasks.training.check_extensions import check_algorithm, check_schedule
 
     try:
         fields = parse_overrides(rest)
         findings = (
-            check_algorithm({"name": given.name, **fields}) if given.part == "algorithm" else check_schedule({"kind": given.name, **fields})
+            check_algorithm({"name": given.name, **fields})
+            if given.part == "algorithm"
+            else check_schedule({"kind": given.name, **fields})
         )
     except RecipeError as error:
         parser.error(str(error))

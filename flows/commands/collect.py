@@ -48,19 +48,37 @@ def main(arguments: list[str]) -> None:
 
 def collection_arguments(arguments: list[str] | None = None) -> tuple[Collection, Path | None]:
     """Parse and check the command line. Exits on --help and on errors."""
-    parser = policy_parser("agentgym collect", "Collect trajectories of any policy as parquet files.", EXAMPLES)
-    parser.add_argument("--tasks", default="train", help="task list, or file of task indices (default: %(default)s)")
-    parser.add_argument(
-        "--horizon", type=int, metavar="N", help="maximum number of turns (default: the checkpoint's evaluation horizon, else 30)"
+    parser = policy_parser(
+        "agentgym collect", "Collect trajectories of any policy as parquet files.", EXAMPLES
     )
     parser.add_argument(
-        "--temperature", type=float, help="sampling temperature, 0 is greedy (default: the checkpoint's evaluation temperature, else 1.0)"
+        "--tasks", default="train", help="task list, or file of task indices (default: %(default)s)"
     )
-    parser.add_argument("--out", type=Path, metavar="FOLDER", help="output folder (default: a folder in runs/collected)")
+    parser.add_argument(
+        "--horizon",
+        type=int,
+        metavar="N",
+        help="maximum number of turns (default: the checkpoint's evaluation horizon, else 30)",
+    )
+    parser.add_argument(
+        "--temperature",
+        type=float,
+        help="sampling temperature, 0 is greedy (default: the checkpoint's evaluation temperature, else 1.0)",
+    )
+    parser.add_argument(
+        "--out",
+        type=Path,
+        metavar="FOLDER",
+        help="output folder (default: a folder in runs/collected)",
+    )
     parsed, rest = parser.parse_known_args(arguments)
     with usage_errors(parser):
         given, trained_by = policy_of(parsed, rest)
-        given |= {"tasks": parsed.tasks, "horizon": parsed.horizon, "temperature": parsed.temperature}
+        given |= {
+            "tasks": parsed.tasks,
+            "horizon": parsed.horizon,
+            "temperature": parsed.temperature,
+        }
         collection = collection_request(given, trained_by)
     print_checkpoint_defaults(trained_by)
     return collection, parsed.out
@@ -72,11 +90,19 @@ def policy_parser(prog: str, description: str, examples: str) -> argparse.Argume
     A flow adds its own options to it.
     """
     parser = Arguments(
-        prog, "WORLD (--model ... | --vllm ... | --openai ... | --oracle | --random | --nearest-neighbour) [options]", description, examples
+        prog,
+        "WORLD (--model ... | --vllm ... | --openai ... | --oracle | --random | "
+        "--nearest-neighbour) [options]",
+        description,
+        examples,
     )
-    parser.add_argument("environment", help="world: a name printed by agentgym worlds, or module:Class")
+    parser.add_argument(
+        "environment", help="world: a name printed by agentgym worlds, or module:Class"
+    )
     who = parser.add_mutually_exclusive_group(required=True)
-    who.add_argument("--model", help="checkpoint folder or Hugging Face name; the model runs in this process")
+    who.add_argument(
+        "--model", help="checkpoint folder or Hugging Face name; the model runs in this process"
+    )
     who.add_argument(
         "--vllm",
         metavar="URL,...",
@@ -88,18 +114,28 @@ def policy_parser(prog: str, description: str, examples: str) -> argparse.Argume
         help="URL of an OpenAI-compatible endpoint; OPENAI_API_KEY is sent only to OPENAI_BASE_URL (default: OpenAI's)",
     )
     who.add_argument("--oracle", action="store_true", help="the world's expert")
-    who.add_argument("--random", action="store_true", help="uniformly random valid actions (only worlds that list valid actions)")
+    who.add_argument(
+        "--random",
+        action="store_true",
+        help="uniformly random valid actions (only worlds that list valid actions)",
+    )
     who.add_argument(
         "--nearest-neighbour",
         action="store_true",
         help="replay the expert's actions of the most similar training task",
     )
-    parser.add_argument("--endpoint-model", metavar="NAME", help="with --openai: name of the model at the endpoint")
     parser.add_argument(
-        "--tokenizer", metavar="NAME", help="with --openai or --oracle: tokenizer of this model, to store token ids as well"
+        "--endpoint-model", metavar="NAME", help="with --openai: name of the model at the endpoint"
     )
     parser.add_argument(
-        "--action-format", choices=("react", "bare", "tools"), help="action format of a turn (default: the checkpoint's, else react)"
+        "--tokenizer",
+        metavar="NAME",
+        help="with --openai or --oracle: tokenizer of this model, to store token ids as well",
+    )
+    parser.add_argument(
+        "--action-format",
+        choices=("react", "bare", "tools"),
+        help="action format of a turn (default: the checkpoint's, else react)",
     )
     parser.add_argument(
         "--instruction",
@@ -132,8 +168,16 @@ def policy_parser(prog: str, description: str, examples: str) -> argparse.Argume
         choices=get_args(Compaction),
         help="what happens to a context without room for a message: none, or drop observations (default: the checkpoint's, else none)",
     )
-    parser.add_argument("--n-tasks", type=int, metavar="N", help="use only the first N tasks of each list")
-    parser.add_argument("--samples", type=int, default=1, metavar="N", help="episodes per task (default: %(default)s)")
+    parser.add_argument(
+        "--n-tasks", type=int, metavar="N", help="use only the first N tasks of each list"
+    )
+    parser.add_argument(
+        "--samples",
+        type=int,
+        default=1,
+        metavar="N",
+        help="episodes per task (default: %(default)s)",
+    )
     parser.add_argument("--seed", type=int, default=0, help="sampling seed (default: %(default)s)")
     return parser
 
@@ -152,7 +196,9 @@ def usage_errors(parser: argparse.ArgumentParser) -> Iterator[None]:
         parser.error(str(problem))
 
 
-def policy_of(parsed: argparse.Namespace, rest: list[str]) -> tuple[dict[str, Any], Experiment | None]:
+def policy_of(
+    parsed: argparse.Namespace, rest: list[str]
+) -> tuple[dict[str, Any], Experiment | None]:
     """Return policy and world as fields of a collection, and the checkpoint's recipe, if any.
 
     Raises:
@@ -163,7 +209,9 @@ def policy_of(parsed: argparse.Namespace, rest: list[str]) -> tuple[dict[str, An
     source = {
         "kind": kind,
         "model": parsed.model or parsed.endpoint_model,
-        "urls": [url.strip() for url in (parsed.vllm or parsed.openai or "").split(",") if url.strip()],
+        "urls": [
+            url.strip() for url in (parsed.vllm or parsed.openai or "").split(",") if url.strip()
+        ],
         **{name: getattr(parsed, name) for name in ("tokenizer", *TurnFormat.model_fields)},
     }
     fields = {name: getattr(parsed, name) for name in ("n_tasks", "samples", "seed")}
@@ -176,6 +224,9 @@ def print_checkpoint_defaults(trained_by: Experiment | None) -> None:
     if trained_by is None:
         return
     values = {name.partition(".")[2]: value for name, value in format_of(trained_by).items()}
-    values |= {"horizon": trained_by.evaluation.horizon, "temperature": trained_by.evaluation.temperature}
+    values |= {
+        "horizon": trained_by.evaluation.horizon,
+        "temperature": trained_by.evaluation.temperature,
+    }
     settings = ", ".join(f"{name} {str(value).lower()}" for name, value in values.items())
     print(f"Settings taken from the checkpoint's recipe: {settings}", file=sys.stderr)

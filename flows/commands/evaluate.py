@@ -28,10 +28,14 @@ def main(arguments: list[str]) -> None:
     records = LocalRecords()
     from flows.evaluate import evaluate
 
-    run_command(records, lambda: evaluate(grid, folder, against), continues="with the missing episodes")
+    run_command(
+        records, lambda: evaluate(grid, folder, against), continues="with the missing episodes"
+    )
 
 
-def evaluation_arguments(arguments: list[str] | None = None) -> tuple[EvaluationGrid, Path | None, Path | None]:
+def evaluation_arguments(
+    arguments: list[str] | None = None,
+) -> tuple[EvaluationGrid, Path | None, Path | None]:
     """Parse and check the command line. Exits on --help and on errors.
 
     Returns:
@@ -40,27 +44,63 @@ def evaluation_arguments(arguments: list[str] | None = None) -> tuple[Evaluation
     """
     says = "Evaluate any policy in any world, at several horizons and temperatures, and compare it with another evaluation."
     parser = policy_parser("agentgym evaluate", says, EXAMPLES)
-    parser.add_argument("--tasks", nargs="+", metavar="LIST", help="task lists, or files of indices (default: the checkpoint's, else test)")
     parser.add_argument(
-        "--categories", nargs="+", type=Path, metavar="FILE", help="files of task ids; each file is a category with its own success rate"
+        "--tasks",
+        nargs="+",
+        metavar="LIST",
+        help="task lists, or files of indices (default: the checkpoint's, else test)",
     )
-    parser.add_argument("--horizon", nargs="+", type=int, metavar="N", help="maximum numbers of turns (default: the checkpoint's, else 30)")
     parser.add_argument(
-        "--temperature", nargs="+", type=float, metavar="T", help="sampling temperatures, 0 is greedy (default: the checkpoint's, else 1.0)"
+        "--categories",
+        nargs="+",
+        type=Path,
+        metavar="FILE",
+        help="files of task ids; each file is a category with its own success rate",
     )
-    parser.add_argument("--against", type=Path, metavar="FOLDER", help="folder of another evaluation to compare with, paired by task")
     parser.add_argument(
-        "--out", type=Path, metavar="FOLDER", help="output folder of episodes and tables (default: a folder in runs/evaluated)"
+        "--horizon",
+        nargs="+",
+        type=int,
+        metavar="N",
+        help="maximum numbers of turns (default: the checkpoint's, else 30)",
+    )
+    parser.add_argument(
+        "--temperature",
+        nargs="+",
+        type=float,
+        metavar="T",
+        help="sampling temperatures, 0 is greedy (default: the checkpoint's, else 1.0)",
+    )
+    parser.add_argument(
+        "--against",
+        type=Path,
+        metavar="FOLDER",
+        help="folder of another evaluation to compare with, paired by task",
+    )
+    parser.add_argument(
+        "--out",
+        type=Path,
+        metavar="FOLDER",
+        help="output folder of episodes and tables (default: a folder in runs/evaluated)",
     )
     parsed, rest = parser.parse_known_args(arguments)
     with usage_errors(parser):
         given, trained_by = policy_of(parsed, rest)
-        given |= {"tasks": parsed.tasks, "horizons": parsed.horizon, "temperatures": parsed.temperature}
+        given |= {
+            "tasks": parsed.tasks,
+            "horizons": parsed.horizon,
+            "temperatures": parsed.temperature,
+        }
         if len({path.stem for path in parsed.categories or ()}) < len(parsed.categories or ()):
-            parser.error("--categories: two files have the same name. The file name is the category's name, so rename one file.")
+            parser.error(
+                "--categories: two files have the same name. The file name is the category's name, "
+                "so rename one file."
+            )
         given |= {"categories": {path.stem: str(path) for path in parsed.categories or ()}}
         grid = evaluation_request(given, trained_by)
     if parsed.against is not None and not (parsed.against / "evaluation.json").is_file():
-        parser.error(f"--against: {parsed.against} has no evaluation.json. Give the folder of an evaluation.")
+        parser.error(
+            f"--against: {parsed.against} has no evaluation.json. Give the folder of an evaluation."
+        )
     print_checkpoint_defaults(trained_by)
     return grid, parsed.out, parsed.against

@@ -16,13 +16,25 @@ ABOUT = "Train tonight's challenger, and promote it to champion if it is better.
 
 def main(arguments: list[str]) -> None:
     """Parse the command line and train the challenger."""
-    parser = recipe_parser("agentgym nightly", ABOUT, EXAMPLES, "[--start-from recipe|champion] [--night DATE]")
-    parser.add_argument(
-        "--start-from", choices=("recipe", "champion"), default="recipe", help="initial policy of the challenger (default: %(default)s)"
+    parser = recipe_parser(
+        "agentgym nightly", ABOUT, EXAMPLES, "[--start-from recipe|champion] [--night DATE]"
     )
-    parser.add_argument("--night", metavar="DATE", help="date of the night, e.g. 2026-11-22 (default: today, UTC)")
+    parser.add_argument(
+        "--start-from",
+        choices=("recipe", "champion"),
+        default="recipe",
+        help="initial policy of the challenger (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--night", metavar="DATE", help="date of the night, e.g. 2026-11-22 (default: today, UTC)"
+    )
     given, overrides = parse_recipe(parser, arguments)
     records = LocalRecords()
     from flows.nightly import nightly
 
-    run_command(records, lambda: nightly(given.recipe, start_from=given.start_from, night=given.night, overrides=overrides))
+    run_command(
+        records,
+        lambda: nightly(
+            given.recipe, start_from=given.start_from, night=given.night, overrides=overrides
+        ),
+    )

@@ -18,10 +18,16 @@ Nothing is trained. The expert plays a few tasks, and the estimates of turns and
 def main(arguments: list[str]) -> None:
     """Parse the command line and print the plan."""
     parser = recipe_parser(
-        "agentgym plan", "Estimate what a recipe needs, without running it.", EXAMPLES, "[--gpus N] [--gpu KIND] [--gpu-memory GB]"
+        "agentgym plan",
+        "Estimate what a recipe needs, without running it.",
+        EXAMPLES,
+        "[--gpus N] [--gpu KIND] [--gpu-memory GB]",
     )
     parser.add_argument(
-        "--gpus", type=positive, metavar="N", help="number of GPUs, those of vLLM servers included (default: the GPUs of this machine)"
+        "--gpus",
+        type=positive,
+        metavar="N",
+        help="number of GPUs, those of vLLM servers included (default: the GPUs of this machine)",
     )
     parser.add_argument(
         "--gpu",
@@ -41,7 +47,9 @@ def main(arguments: list[str]) -> None:
 
     try:
         infrastructure = infra_settings()
-        machine, placement = requested_machine(infrastructure, given.gpus, given.gpu_memory, given.gpu)
+        machine, placement = requested_machine(
+            infrastructure, given.gpus, given.gpu_memory, given.gpu
+        )
         experiment = fit_experiment(load_recipe(given.recipe, overrides), needs_tokenizer=False)
         print(plan(experiment, infrastructure, machine, placement))
     except (PlacementError, RecipeError) as problem:

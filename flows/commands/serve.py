@@ -42,16 +42,60 @@ generates one and prints it. docs/serving.md describes clients and rewards. A wo
 
 def main(arguments: list[str]) -> None:
     """Parse the command line and serve until a signal ends the process."""
-    parser = Arguments("agentgym serve", "MODEL [options]", "Serve a policy to OpenAI's and Anthropic's clients.", EXAMPLES)
-    parser.add_argument("model", metavar="MODEL", help="checkpoint folder, Hugging Face name, or champion")
-    parser.add_argument("--record", type=Path, metavar="DIR", help="write episodes with a reward to this folder, as trajectories")
-    parser.add_argument("--verifier", metavar="MODULE:FUNCTION", help="function that returns the reward of an ended conversation")
-    parser.add_argument("--port", type=int, default=8100, help="port on 127.0.0.1 (default: %(default)s)")
-    parser.add_argument("--horizon", type=positive, default=100, metavar="N", help="most calls of an episode (default: %(default)s)")
-    parser.add_argument("--success-score", type=float, default=1.0, metavar="X", help="smallest reward of a success (default: %(default)s)")
-    parser.add_argument("--world", default="endpoint", metavar="NAME", help="name of the world in the recording (default: %(default)s)")
-    parser.add_argument("--seed", type=int, default=0, help="seed of the calls that give none (default: %(default)s)")
-    parser.add_argument("--dtype", choices=("float32", "bfloat16", "float16"), help="dtype of the weights (default: the checkpoint's)")
+    parser = Arguments(
+        "agentgym serve",
+        "MODEL [options]",
+        "Serve a policy to OpenAI's and Anthropic's clients.",
+        EXAMPLES,
+    )
+    parser.add_argument(
+        "model", metavar="MODEL", help="checkpoint folder, Hugging Face name, or champion"
+    )
+    parser.add_argument(
+        "--record",
+        type=Path,
+        metavar="DIR",
+        help="write episodes with a reward to this folder, as trajectories",
+    )
+    parser.add_argument(
+        "--verifier",
+        metavar="MODULE:FUNCTION",
+        help="function that returns the reward of an ended conversation",
+    )
+    parser.add_argument(
+        "--port", type=int, default=8100, help="port on 127.0.0.1 (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--horizon",
+        type=positive,
+        default=100,
+        metavar="N",
+        help="most calls of an episode (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--success-score",
+        type=float,
+        default=1.0,
+        metavar="X",
+        help="smallest reward of a success (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--world",
+        default="endpoint",
+        metavar="NAME",
+        help="name of the world in the recording (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--seed",
+        type=int,
+        default=0,
+        help="seed of the calls that give none (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--dtype",
+        choices=("float32", "bfloat16", "float16"),
+        help="dtype of the weights (default: the checkpoint's)",
+    )
     parsed, rest = parser.parse_known_args(arguments)
     with usage_errors(parser):
         source, rollout = served(parsed, parse_overrides(rest))
@@ -87,7 +131,9 @@ def served(parsed: argparse.Namespace, overrides: dict[str, Any]) -> tuple[Sourc
         form["dtype"] = parsed.dtype
     try:
         source = Source.model_validate({**form, **given})
-        rollout = Rollout.model_validate({**(recipe.rollout.model_dump() if recipe else {}), **fields})
+        rollout = Rollout.model_validate(
+            {**(recipe.rollout.model_dump() if recipe else {}), **fields}
+        )
     except ValidationError as problem:
         raise RecipeError(f"invalid values:\n{explain(problem)}", problem) from None
     return source, fit_source(source, rollout)
@@ -106,12 +152,23 @@ def champion(name: str) -> str:
 
     nights = infra_settings().runs.absolute() / "nights"
     wanted = name.partition("/")[2]
-    folders = [nights / wanted] if wanted else [folder for folder in sorted(nights.glob("*")) if folder.is_dir()]
-    found = {folder.name: best for folder in folders if (best := last_champion(read_nights(folder)[0]))}
+    folders = (
+        [nights / wanted]
+        if wanted
+        else [folder for folder in sorted(nights.glob("*")) if folder.is_dir()]
+    )
+    found = {
+        folder.name: best for folder in folders if (best := last_champion(read_nights(folder)[0]))
+    }
     if len(found) > 1:
-        raise ModelError(f"{name}: several recipes have a champion; give one of {', '.join(f'{CHAMPION}/{each}' for each in found)}")
+        raise ModelError(
+            f"{name}: several recipes have a champion; give one of "
+            f"{', '.join(f'{CHAMPION}/{each}' for each in found)}"
+        )
     if not found:
-        raise ModelError(f"{name}: {nights} has no champion; run agentgym nightly, or give a checkpoint")
+        raise ModelError(
+            f"{name}: {nights} has no champion; run agentgym nightly, or give a checkpoint"
+        )
     return next(iter(found.values()))
 
 
@@ -138,14 +195,24 @@ def serve(parsed: argparse.Namespace, source: Source, rollout: Rollout) -> None:
         token = os.environ[VARIABLE] if is_generated else f"${VARIABLE}"
         print(f"export OPENAI_BASE_URL={address}/v1 OPENAI_API_KEY={token}")
         print(f"export ANTHROPIC_BASE_URL={address} ANTHROPIC_API_KEY={token}", flush=True)
-        server = uvicorn.Server(uvicorn.Config(endpoint.app, log_level="warning", access_log=False, timeout_graceful_shutdown=1))
+        server = uvicorn.Server(
+            uvicorn.Config(
+                endpoint.app, log_level="warning", access_log=False, timeout_graceful_shutdown=1
+            )
+        )
         try:
             server.run(sockets=[listener])
         except KeyboardInterrupt:
             pass
         finally:
             endpoint.episodes.drop_idle(everything=True)
-            print("Episodes: " + ", ".join(f"{count} {name.replace('_', ' ')}" for name, count in endpoint.episodes.counts.items()))
+            print(
+                "Episodes: "
+                + ", ".join(
+                    f"{count} {name.replace('_', ' ')}"
+                    for name, count in endpoint.episodes.counts.items()
+                )
+            )
 
 
 @contextmanager
@@ -159,12 +226,23 @@ def opened(parsed: argparse.Namespace, source: Source, rollout: Rollout) -> Iter
     from tasks.tracking.owner import claimed
 
     assert source.model is not None
-    infrastructure, verifier = infra_settings(), load_verifier(parsed.verifier) if parsed.verifier else None
+    infrastructure, verifier = (
+        infra_settings(),
+        load_verifier(parsed.verifier) if parsed.verifier else None,
+    )
     with ExitStack() as stack:
         recording = None
         if parsed.record:
-            stack.enter_context(claimed(parsed.record, "a recording", "wait for its end, or choose another folder with --record"))
-            recording = Recording(parsed.record, {"model": source.model, "dtype": source.dtype, "world": parsed.world})
+            stack.enter_context(
+                claimed(
+                    parsed.record,
+                    "a recording",
+                    "wait for its end, or choose another folder with --record",
+                )
+            )
+            recording = Recording(
+                parsed.record, {"model": source.model, "dtype": source.dtype, "world": parsed.world}
+            )
         model = hugging_face_model(source.model)
         engine = local_engine(
             rollout,
@@ -176,7 +254,9 @@ def opened(parsed: argparse.Namespace, source: Source, rollout: Rollout) -> Iter
         stack.callback(engine.close)
         from transformers import AutoTokenizer
 
-        chat = ChatTokens(AutoTokenizer.from_pretrained(model), source.chat_template_kwargs, source.thinking)
+        chat = ChatTokens(
+            AutoTokenizer.from_pretrained(model), source.chat_template_kwargs, source.thinking
+        )
         policy = ServedPolicy(
             name=source.label,
             engine=engine,

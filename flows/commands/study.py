@@ -47,8 +47,14 @@ def study_arguments(arguments: list[str] | None = None) -> tuple[str, dict[str, 
     """
     about = "Train all arms of a study with its seeds, and compare them."
     parser = Arguments("agentgym study", "STUDY [--field value ...] [--report]", about, EXAMPLES)
-    parser.add_argument("study", metavar="STUDY", help=f"a YAML file, or one of: {', '.join(study_names())}")
-    parser.add_argument("--report", action="store_true", help="write the page of the finished runs to docs/evidence/, without training")
+    parser.add_argument(
+        "study", metavar="STUDY", help=f"a YAML file, or one of: {', '.join(study_names())}"
+    )
+    parser.add_argument(
+        "--report",
+        action="store_true",
+        help="write the page of the finished runs to docs/evidence/, without training",
+    )
     parsed, rest = parser.parse_known_args(arguments)
     try:
         overrides = parse_overrides(rest)

@@ -15,7 +15,9 @@ The same command continues a run that was interrupted."""
 
 def main(arguments: list[str]) -> None:
     """Parse the command line and train."""
-    parser = recipe_parser("agentgym train", "Train an agent by ScalingInter-RL and evaluate it.", EXAMPLES)
+    parser = recipe_parser(
+        "agentgym train", "Train an agent by ScalingInter-RL and evaluate it.", EXAMPLES
+    )
     given, overrides = parse_recipe(parser, arguments)
     records = LocalRecords()
     from flows.scaling_inter import scaling_inter

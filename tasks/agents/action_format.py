@@ -1,7 +1,8 @@
 """Action formats: how the action is read from a message.
 
 "react" (arXiv 2210.03629) is free thought followed by "Action: ...". With "bare" the whole message
-is the action. With "tools" the message calls one of the world's tools, see `tasks.agents.tool_calls`.
+is the action. With "tools" the message calls one of the world's tools, see
+`tasks.agents.tool_calls`.
 """
 
 from __future__ import annotations
@@ -30,7 +31,14 @@ Write "Action:" once in a message. Only the line that follows it is performed.""
 TOOLS_FORM = """Answer each observation by calling exactly one of your tools. Each tool performs one of these actions."""
 
 MalformedCode = Literal[
-    "no_label", "several_labels", "no_action", "open_thought", "no_call", "several_calls", "unreadable_call", "invalid_call"
+    "no_label",
+    "several_labels",
+    "no_action",
+    "open_thought",
+    "no_call",
+    "several_calls",
+    "unreadable_call",
+    "invalid_call",
 ]
 
 _ACTION = re.compile(r"Action:[^\S\n]*\n?\s*([^\n]*)")
@@ -49,13 +57,19 @@ class MalformedActionError(Exception):
         self.code = code
 
 
-def reading_format(action_format: Literal["react", "bare", "tools"], world: str, rules: Rules) -> ActionFormat:
+def reading_format(
+    action_format: Literal["react", "bare", "tools"], world: str, rules: Rules
+) -> ActionFormat:
     """Return the format in which a world reads messages of an action format.
 
     AgentGym's clients of TextCraft and BabyAI take one line after one "Action:", as "react" does.
     Their other changes to an action are part of the worlds under AgentGym's rules.
     """
-    return "react-last" if (action_format, world, rules) == ("react", "sciworld", "agentgym") else action_format
+    return (
+        "react-last"
+        if (action_format, world, rules) == ("react", "sciworld", "agentgym")
+        else action_format
+    )
 
 
 def with_format(instruction: str | None, action_format: ActionFormat) -> str | None:
@@ -86,18 +100,23 @@ def react_action(text: str) -> str:
     count = text.count("Action:")
     if count == 0:
         raise MalformedActionError(
-            'Nothing was done: the message holds no "Action:". End your message with "Action:" and one action.',
+            'Nothing was done: the message holds no "Action:". End your message with "Action:" and '
+            "one action.",
             code="no_label",
         )
     if count > 1:
         raise MalformedActionError(
-            f'Nothing was done: the message holds "Action:" {count} times. Write it once, before the one next action.',
+            f'Nothing was done: the message holds "Action:" {count} times. Write it once, before '
+            "the one next action.",
             code="several_labels",
         )
     match = _ACTION.search(text)
     action = match.group(1).strip() if match else ""
     if not action:
-        raise MalformedActionError('Nothing was done: nothing follows "Action:". Write the action after it.', code="no_action")
+        raise MalformedActionError(
+            'Nothing was done: nothing follows "Action:". Write the action after it.',
+            code="no_action",
+        )
     return action
 
 
@@ -115,7 +134,8 @@ def after_thought(text: str, opened: bool = False) -> str:
     _, closed, after = text.rpartition("</think>")
     if "<think>" in after or (opened and not closed):
         raise MalformedActionError(
-            "Nothing was done: the message ended inside its thought. Think less and write the action after </think>.",
+            "Nothing was done: the message ended inside its thought. Think less and write the "
+            "action after </think>.",
             code="open_thought",
         )
     return after

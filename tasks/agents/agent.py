@@ -22,7 +22,8 @@ class Message:
         log_probabilities: One per token, as sampled. NaN if the agent does not report them.
         policy_version: Training step of the weights that wrote it.
         cut: Budget that cut the message, e.g. "rollout.turn_tokens". Empty if it was not cut.
-        context: Token ids before the message if earlier turns were written anew. Empty: those of the
+        context: Token ids before the message if earlier turns were written anew. Empty: those of
+            the
             earlier turns.
     """
 
@@ -92,7 +93,8 @@ class Conversation(Protocol):
         """Take in the environment's answer to the last message.
 
         Returns:
-            The token ids that carry the answer, shape (R,). Empty for an agent without tokens, and if
+            The token ids that carry the answer, shape (R,). Empty for an agent without tokens, and
+            if
             the next message has a `context` of its own.
 
         Raises:

@@ -18,7 +18,13 @@ from tasks.starter.gguf_model import hugging_face_model
 
 
 @contextmanager
-def open_agent(collection: Collection, world: WorldInfo, *, gpu_memory_fraction: float = 0.45, cpu_cache_gb: int = 1) -> Iterator[Agent]:
+def open_agent(
+    collection: Collection,
+    world: WorldInfo,
+    *,
+    gpu_memory_fraction: float = 0.45,
+    cpu_cache_gb: int = 1,
+) -> Iterator[Agent]:
     """Open the agent of a collection for the duration of the block.
 
     Args:
@@ -33,8 +39,13 @@ def open_agent(collection: Collection, world: WorldInfo, *, gpu_memory_fraction:
         WrongWorldError: A scripted policy has another version of the world than the servers, or
             cannot play it.
     """
-    source, instruction = collection.source, world.instruction if collection.source.instruction else None
-    action_format = reading_format(source.action_format, collection.environment.name, collection.environment.rules)
+    source, instruction = (
+        collection.source,
+        world.instruction if collection.source.instruction else None,
+    )
+    action_format = reading_format(
+        source.action_format, collection.environment.name, collection.environment.rules
+    )
     if source.kind in ("oracle", "random", "nearest-neighbour"):
         from environments.registry import load_world
         from tasks.agents.nearest_neighbour_replay import NearestNeighbourReplay
@@ -43,13 +54,20 @@ def open_agent(collection: Collection, world: WorldInfo, *, gpu_memory_fraction:
         known = load_world(collection.environment.name, collection.environment.rules)
         if world.version not in ("", known.version):
             raise WrongWorldError(
-                f"the servers host {world.identity}, but this process has version {known.version} of the world "
+                f"the servers host {world.identity}, but this process has version {known.version} "
+                "of the world "
                 f"for the {source.kind} policy. Use servers of the same version.",
                 hosted=world.version,
                 expected=known.version,
             )
-        replay = NearestNeighbourReplay(known, known.tasks("train")) if source.kind == "nearest-neighbour" else None
-        chat_format = _chat_format(source, source.tokenizer, instruction, action_format, known.tools)
+        replay = (
+            NearestNeighbourReplay(known, known.tasks("train"))
+            if source.kind == "nearest-neighbour"
+            else None
+        )
+        chat_format = _chat_format(
+            source, source.tokenizer, instruction, action_format, known.tools
+        )
         yield ScriptedAgent(known, action_format, chat_format, source.kind, replay)
         return
     if source.kind == "openai":
@@ -63,7 +81,9 @@ def open_agent(collection: Collection, world: WorldInfo, *, gpu_memory_fraction:
             instruction=instruction,
             conversation_start=source.conversation_start,
             chat_template_kwargs=source.chat_template_kwargs,
-            chat_format=_chat_format(source, source.tokenizer, instruction, action_format, world.tools),
+            chat_format=_chat_format(
+                source, source.tokenizer, instruction, action_format, world.tools
+            ),
             tools=world.tools,
         )
         try:
@@ -83,9 +103,17 @@ def open_agent(collection: Collection, world: WorldInfo, *, gpu_memory_fraction:
     else:
         assert source.model is not None
         model = hugging_face_model(source.model)
-        engine = local_engine(collection.rollout, source.dtype, model, gpu_memory_fraction=gpu_memory_fraction, cpu_cache_gb=cpu_cache_gb)
+        engine = local_engine(
+            collection.rollout,
+            source.dtype,
+            model,
+            gpu_memory_fraction=gpu_memory_fraction,
+            cpu_cache_gb=cpu_cache_gb,
+        )
     try:
-        model_format = _chat_format(source, source.tokenizer or model, instruction, action_format, world.tools)
+        model_format = _chat_format(
+            source, source.tokenizer or model, instruction, action_format, world.tools
+        )
         assert model_format is not None
         yield TokenAgent(engine, model_format)
     finally:
@@ -93,7 +121,11 @@ def open_agent(collection: Collection, world: WorldInfo, *, gpu_memory_fraction:
 
 
 def _chat_format(
-    source: Source, tokenizer: str | None, instruction: str | None, action_format: ActionFormat, tools: Sequence[Tool]
+    source: Source,
+    tokenizer: str | None,
+    instruction: str | None,
+    action_format: ActionFormat,
+    tools: Sequence[Tool],
 ) -> ChatFormat | None:
     if tokenizer is None:
         return None

@@ -96,7 +96,9 @@ class ChatAgent:
         self.opening = opening
         self.tools = tuple(tools)
         self.chat_format = chat_format
-        self._extra_fields: dict[str, Any] = {"chat_template_kwargs": dict(chat_template_kwargs)} if chat_template_kwargs else {}
+        self._extra_fields: dict[str, Any] = (
+            {"chat_template_kwargs": dict(chat_template_kwargs)} if chat_template_kwargs else {}
+        )
         if action_format == "tools":
             self._extra_fields["tools"] = [tool.schema for tool in tools]
         self.kv_cache_tokens: int | None = None  # not reported by an endpoint
@@ -104,23 +106,33 @@ class ChatAgent:
         self.progress: int | None = None
         self._tokens_field = "max_tokens"
         key = endpoint_key(url)
-        headers = {"content-type": "application/json"} | ({"authorization": f"Bearer {key}"} if key else {})
+        headers = {"content-type": "application/json"} | (
+            {"authorization": f"Bearer {key}"} if key else {}
+        )
         self._has_key = key is not None
         timeout = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_S)
         self._session = PerLoopSession(
-            lambda: aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0), headers=headers, timeout=timeout)
+            lambda: aiohttp.ClientSession(
+                connector=aiohttp.TCPConnector(limit=0), headers=headers, timeout=timeout
+            )
         )
 
-    async def begin(self, task: int, seed: int, observation: str, budgets: Budgets) -> ChatConversation:
+    async def begin(
+        self, task: int, seed: int, observation: str, budgets: Budgets
+    ) -> ChatConversation:
         """Begin an episode, as in `Agent.begin`."""
-        retokenisation = Retokenisation(self.chat_format, self.action_format, observation, self.tools)
+        retokenisation = Retokenisation(
+            self.chat_format, self.action_format, observation, self.tools
+        )
         return ChatConversation(self, seed, observation, budgets, retokenisation)
 
     async def close(self) -> None:
         """Close the connections."""
         await self._session.close()
 
-    async def answer(self, messages: Sequence[Mapping[str, Any]], budgets: Budgets, seed: int) -> EndpointMessage:
+    async def answer(
+        self, messages: Sequence[Mapping[str, Any]], budgets: Budgets, seed: int
+    ) -> EndpointMessage:
         """Return the next message.
 
         Raises:
@@ -140,7 +152,9 @@ class ChatAgent:
                 **self._extra_fields,
             }
             try:
-                async with session.post(self.url, data=msgspec.json.encode(request), allow_redirects=False) as response:
+                async with session.post(
+                    self.url, data=msgspec.json.encode(request), allow_redirects=False
+                ) as response:
                     status, body = response.status, await response.read()
             except (aiohttp.ClientError, TimeoutError) as error:
                 problem = f"{self.url} is not reachable: {error}"
@@ -186,7 +200,11 @@ class EndpointMessage:
         message: dict[str, Any] = {"role": "assistant", "content": self.text}
         if self.calls:
             message["tool_calls"] = [
-                {"id": each, "type": "function", "function": {"name": call.name, "arguments": _json(call.arguments)}}
+                {
+                    "id": each,
+                    "type": "function",
+                    "function": {"name": call.name, "arguments": _json(call.arguments)},
+                }
                 for each, call in zip(self.ids, self.calls, strict=True)
             ]
         return message
@@ -195,14 +213,24 @@ class EndpointMessage:
 class ChatConversation:
     """One episode of a `ChatAgent`."""
 
-    def __init__(self, agent: ChatAgent, seed: int, observation: str, budgets: Budgets, retokenisation: Retokenisation) -> None:
+    def __init__(
+        self,
+        agent: ChatAgent,
+        seed: int,
+        observation: str,
+        budgets: Budgets,
+        retokenisation: Retokenisation,
+    ) -> None:
         """Start with the environment's first observation."""
         self.prompt = retokenisation.prompt
         self._agent = agent
         self._seed = seed
         self._budgets = budgets
         self._retokenisation = retokenisation
-        self._messages: list[dict[str, Any]] = [*agent.opening, {"role": "user", "content": observation}]
+        self._messages: list[dict[str, Any]] = [
+            *agent.opening,
+            {"role": "user", "content": observation},
+        ]
         self._called: list[str] = []
 
     async def act(self, turn: int) -> Message:
@@ -223,7 +251,9 @@ class ChatConversation:
     async def observe(self, observation: str) -> list[int]:
         """Append the observation, as in `Conversation.observe`."""
         # The protocol requires a result of each call.
-        results = [{"role": "tool", "tool_call_id": each, "content": observation} for each in self._called]
+        results = [
+            {"role": "tool", "tool_call_id": each, "content": observation} for each in self._called
+        ]
         self._messages += results or [{"role": "user", "content": observation}]
         return self._retokenisation.reply(observation)
 
@@ -239,13 +269,27 @@ def _read(body: bytes, url: str) -> EndpointMessage:
         calls = message.get("tool_calls") or []
         text = message.get("content") if calls else message["content"]
         ids = [str(call["id"]) for call in calls]
-        read = [Call(str(call["function"]["name"]), _arguments(call["function"]["arguments"])) for call in calls]
-    except (msgspec.DecodeError, UnicodeDecodeError, LookupError, TypeError, AttributeError) as unreadable:
-        raise EngineError(f"{url} returned an invalid chat completion ({unreadable}): {body[:200]!r}") from unreadable
+        read = [
+            Call(str(call["function"]["name"]), _arguments(call["function"]["arguments"]))
+            for call in calls
+        ]
+    except (
+        msgspec.DecodeError,
+        UnicodeDecodeError,
+        LookupError,
+        TypeError,
+        AttributeError,
+    ) as unreadable:
+        raise EngineError(
+            f"{url} returned an invalid chat completion ({unreadable}): {body[:200]!r}"
+        ) from unreadable
     if text is None:  # a thinking model spent all tokens on its thought, unless it called a tool
         return EndpointMessage("", read, ids, not read)
     if not isinstance(text, str):
-        raise EngineError(f"{url} returned message content of type {type(text).__name__}, not text (finish_reason {reason!r})")
+        raise EngineError(
+            f"{url} returned message content of type {type(text).__name__}, not text "
+            f"(finish_reason {reason!r})"
+        )
     return EndpointMessage(text, read, ids, reason == "length")
 
 

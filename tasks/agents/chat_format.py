@@ -20,8 +20,21 @@ from jinja2 import TemplateError
 from configs.conversation_start import ConversationStart
 from configs.experiment import Compaction, Thinking
 from environments.tools import ANY_ACTION, Tool
-from tasks.agents.action_format import ActionFormat, MalformedActionError, format_message, read_action, with_format
-from tasks.agents.tool_calls import Call, ResponseTemplate, action_of_calls, find_response_template, parse_message, to_call
+from tasks.agents.action_format import (
+    ActionFormat,
+    MalformedActionError,
+    format_message,
+    read_action,
+    with_format,
+)
+from tasks.agents.tool_calls import (
+    Call,
+    ResponseTemplate,
+    action_of_calls,
+    find_response_template,
+    parse_message,
+    to_call,
+)
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -90,7 +103,11 @@ def opening_messages(start: ConversationStart, instruction: str | None) -> list[
         return [{"role": message.role, "content": message.content} for message in start]
     if start == "system":
         return None
-    return [{"role": "user", "content": instruction}, {"role": "assistant", "content": CONSENT}] if instruction else []
+    return (
+        [{"role": "user", "content": instruction}, {"role": "assistant", "content": CONSENT}]
+        if instruction
+        else []
+    )
 
 
 class ChatFormat:
@@ -156,7 +173,8 @@ class ChatFormat:
         template = str(tokenizer.chat_template)
         if unused := [name for name in chat_template_kwargs or {} if name not in template]:
             raise ChatTemplateError(
-                f"policy.chat_template_kwargs: the chat template of {tokenizer.name_or_path!r} does not use "
+                f"policy.chat_template_kwargs: the chat template of {tokenizer.name_or_path!r} "
+                "does not use "
                 f"the variable {unused[0]!r}. Correct the name or remove it.",
                 code="unused_variable",
             )
@@ -182,7 +200,9 @@ class ChatFormat:
             for number, token in tokenizer.added_tokens_decoder.items()
             if token.special and str(token) in ("<think>", "</think>")
         }
-        self._special_texts = [str(token) for token in tokenizer.added_tokens_decoder.values() if token.special]
+        self._special_texts = [
+            str(token) for token in tokenizer.added_tokens_decoder.values() if token.special
+        ]
         self.system_role = False
         self._anchor = self._encode(_REPLY)
         # The members of a group see many equal texts. Rendering and encoding take longer than a
@@ -190,7 +210,9 @@ class ChatFormat:
         self._cached_reply = lru_cache(maxsize=CACHED_REPLIES)(self._whole_reply)
         self._cached_prompt = lru_cache(maxsize=CACHED_PROMPTS)(self._whole_prompt)
         tail = self._derive()
-        self.thought_opened = tail.rpartition("<think>")[1] != "" and "</think>" not in tail.rpartition("<think>")[2]
+        self.thought_opened = (
+            tail.rpartition("<think>")[1] != "" and "</think>" not in tail.rpartition("<think>")[2]
+        )
         tokens = self._encode_after_reply(tail)
         self._end_of_turn = self._find_end_of_turn(tokens)
         self._own_end = self._end_of_turn
@@ -199,10 +221,13 @@ class ChatFormat:
         if self._schemas:
             self._derive_calls()
         ends = [self._own_end, self._end_of_call, tokenizer.eos_token_id, *extra_stop_tokens]
-        self.stop_tokens: tuple[int, ...] = tuple(dict.fromkeys(token for token in ends if token is not None))
+        self.stop_tokens: tuple[int, ...] = tuple(
+            dict.fromkeys(token for token in ends if token is not None)
+        )
         if not self.stop_tokens:
             raise ChatTemplateError(
-                f"policy.model: the tokenizer {tokenizer.name_or_path!r} and its chat template have no token "
+                f"policy.model: the tokenizer {tokenizer.name_or_path!r} and its chat template "
+                "have no token "
                 "that ends a message. Set tokenizer.eos_token.",
                 code="no_end_token",
             )
@@ -246,7 +271,11 @@ class ChatFormat:
             before, after = self._tail(_SECOND, call).split(_SECOND)
             whole = self._tail(observation, call)
             shown = whole[len(before) : len(whole) - len(after)]
-            return (*self._encode_after_reply(before), *self._encode_plain(shown), *self._encode(after))
+            return (
+                *self._encode_after_reply(before),
+                *self._encode_plain(shown),
+                *self._encode(after),
+            )
         return tuple(self._encode_after_reply(self._tail(observation, call)))
 
     def demonstration(self, action: str, thought: str) -> str:
@@ -266,7 +295,9 @@ class ChatFormat:
         If the prompt opened a thought, the text closes it first.
         """
         opening = self._opening(self._instruction, _FIRST)
-        text = self._after_prompt(self._render([*opening, _call(name, arguments, content)], prompt=False)).rstrip()
+        text = self._after_prompt(
+            self._render([*opening, _call(name, arguments, content)], prompt=False)
+        ).rstrip()
         if (end := self._special_at_end(text)) and self._id(end) == self._end_of_call:
             text = text.removesuffix(end)
         return f"</think>\n\n{text}" if self.thought_opened and "</think>" not in text else text
@@ -280,7 +311,11 @@ class ChatFormat:
         if whole.startswith(self._prefix) or not before:
             return whole.removeprefix(self._prefix)
         text = whole.removeprefix(before)
-        return re.sub(r"^<think>\s*</think>\s*", "", text) if "</think>" in opened else text.removeprefix("<think>")
+        return (
+            re.sub(r"^<think>\s*</think>\s*", "", text)
+            if "</think>" in opened
+            else text.removeprefix("<think>")
+        )
 
     def conversation(self, observation: str, exchanges: Sequence[tuple[str, str]]) -> list[int]:
         """Return the token ids up to the start of the next message, all turns written anew.
@@ -303,7 +338,11 @@ class ChatFormat:
         for written, answer in exchanges:
             message = self._spoken(written)
             called = [call["function"]["name"] for call in message.get("tool_calls", ())]
-            result = {"role": "tool", "name": called[-1], "tool_call_id": CALL_ID} if called else {"role": "user"}
+            result = (
+                {"role": "tool", "name": called[-1], "tool_call_id": CALL_ID}
+                if called
+                else {"role": "user"}
+            )
             messages += [message, {**result, "content": shown(answer)}]
         tokens: list[int] = []
         for piece in re.split(f"({'|'.join(plain)})" if plain else "$^", self._render(messages)):
@@ -332,7 +371,12 @@ class ChatFormat:
         if self.thought_opened and "</think>" not in text:
             text = f"\n</think>\n\n{text}"
         tokens = self._encode(text)
-        return [*tokens, self.stop_tokens[0] if self._end_of_call is None or self._last_call(tokens) is None else self._end_of_call]
+        return [
+            *tokens,
+            self.stop_tokens[0]
+            if self._end_of_call is None or self._last_call(tokens) is None
+            else self._end_of_call,
+        ]
 
     def text(self, tokens: Sequence[int]) -> str:
         """Decode the policy's tokens without special tokens, but keep the marks of a thought.
@@ -342,7 +386,11 @@ class ChatFormat:
         if self._schemas:
             if tokens and tokens[-1] in self.stop_tokens:
                 tokens = tokens[:-1]
-            return str(self._tokenizer.decode(list(tokens), skip_special_tokens=False, clean_up_tokenization_spaces=False))
+            return str(
+                self._tokenizer.decode(
+                    list(tokens), skip_special_tokens=False, clean_up_tokenization_spaces=False
+                )
+            )
         pieces: list[str] = []
         run: list[int] = []
         for token in tokens:
@@ -354,7 +402,9 @@ class ChatFormat:
         return "".join([*pieces, self._decode(run)])
 
     def _decode(self, tokens: list[int]) -> str:
-        decoded = self._tokenizer.decode(tokens, skip_special_tokens=True, clean_up_tokenization_spaces=False)
+        decoded = self._tokenizer.decode(
+            tokens, skip_special_tokens=True, clean_up_tokenization_spaces=False
+        )
         assert isinstance(decoded, str)
         return decoded
 
@@ -381,7 +431,13 @@ class ChatFormat:
         return self._parse(text)[1]
 
     def _parse(self, text: str) -> tuple[Message, list[Call]]:
-        return parse_message(self._tokenizer, self._response_template, text + self._call_end_text, self._prefix, self._schemas)
+        return parse_message(
+            self._tokenizer,
+            self._response_template,
+            text + self._call_end_text,
+            self._prefix,
+            self._schemas,
+        )
 
     def _last_call(self, tokens: Sequence[int]) -> str | None:
         """Return the name of the tool that a message calls last, None if it calls none."""
@@ -399,12 +455,17 @@ class ChatFormat:
         if instruction is None:
             return [{"role": "user", "content": observation}]
         if self.system_role:
-            return [{"role": "system", "content": instruction}, {"role": "user", "content": observation}]
+            return [
+                {"role": "system", "content": instruction},
+                {"role": "user", "content": observation},
+            ]
         return [{"role": "user", "content": f"{instruction}\n\n{observation}"}]
 
     def _render(self, messages: list[Message], prompt: bool = True, **options: Any) -> str:
         options = {**self._render_options, **options}
-        text = self._tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=prompt, **options)
+        text = self._tokenizer.apply_chat_template(
+            messages, tokenize=False, add_generation_prompt=prompt, **options
+        )
         assert isinstance(text, str)
         if not prompt or not self._closing:
             return text
@@ -418,7 +479,10 @@ class ChatFormat:
             observation: The observation.
             call: Name of the tool that the message calls. The observation is then its result.
         """
-        messages = [*self._opening(self._instruction, _FIRST), *_exchange(_REPLY, observation, call)]
+        messages = [
+            *self._opening(self._instruction, _FIRST),
+            *_exchange(_REPLY, observation, call),
+        ]
         text = self._render(messages, **self._tools_of(call)).partition(_REPLY)[2]
         return text if call is None else text[self._call_start :]
 
@@ -441,7 +505,9 @@ class ChatFormat:
         end = self._special_at_end(closing)
         closing = closing.removesuffix(end).rstrip()
         following = tail[len(closing) :].lstrip() if tail.startswith(closing) else ""
-        end = end or next((special for special in self._special_texts if following.startswith(special)), "")
+        end = end or next(
+            (special for special in self._special_texts if following.startswith(special)), ""
+        )
         if not end or not following.startswith(end):
             raise self._fault("does not end a tool call with a special token", code="call_end")
         self._call_start = tail.index(end, len(closing))
@@ -449,9 +515,15 @@ class ChatFormat:
         # Harmony writes another end of a message when the conversation goes on.
         if own_end := self._special_at_end(self._alone({"role": "assistant", "content": _REPLY})):
             self._own_end = self._id(own_end)
-        template = find_response_template(self._tokenizer, lambda *call: self.call_text(*call) + end, self._prefix)
+        template = find_response_template(
+            self._tokenizer, lambda *call: self.call_text(*call) + end, self._prefix
+        )
         if template is None:
-            raise self._fault("writes tool calls in a form that no response template of transformers or TRL reads", code="unknown_calls")
+            raise self._fault(
+                "writes tool calls in a form that no response template of transformers or TRL "
+                "reads",
+                code="unknown_calls",
+            )
         self._response_template = template
 
     def _tools_of(self, call: str | None) -> dict[str, Any]:
@@ -464,14 +536,22 @@ class ChatFormat:
 
     def _alone(self, message: Message) -> str:
         """Return the template's text after `_REPLY` in a message that ends the conversation."""
-        return self._render([*self._opening(self._instruction, _FIRST), message], prompt=False).partition(_REPLY)[2].rstrip()
+        return (
+            self._render([*self._opening(self._instruction, _FIRST), message], prompt=False)
+            .partition(_REPLY)[2]
+            .rstrip()
+        )
 
     def _id(self, special: str) -> int:
         return int(self._tokenizer.convert_tokens_to_ids(special))
 
     def _special_at_end(self, text: str) -> str:
         """Return the special token that a text ends with, or an empty text."""
-        return max((special for special in self._special_texts if text.endswith(special)), key=len, default="")
+        return max(
+            (special for special in self._special_texts if text.endswith(special)),
+            key=len,
+            default="",
+        )
 
     def _derive(self) -> str:
         """Set the place of the instruction and return the tail of a turn.
@@ -507,25 +587,47 @@ class ChatFormat:
         lengths = (len(opening), len(opening) + 2, len(opening) + 4)
         try:
             texts = (self._render(conversation[:n], **self._tools_of(call)) for n in lengths)
-            one, two, three = (self._split(text, marks[: 2 * turn + 1]) for turn, text in enumerate(texts))
+            one, two, three = (
+                self._split(text, marks[: 2 * turn + 1]) for turn, text in enumerate(texts)
+            )
         except TemplateError as error:
-            raise self._fault(f"rejects alternating user and assistant messages ({error})", code="rejected_roles") from error
+            raise self._fault(
+                f"rejects alternating user and assistant messages ({error})", code="rejected_roles"
+            ) from error
         first, later = _header(one[-1], two[1]), _header(two[-1], three[3])
         if first and not self._schemas:
-            raise self._fault("writes messages in channels, where an end token need not end the message", code="channels")
+            raise self._fault(
+                "writes messages in channels, where an end token need not end the message",
+                code="channels",
+            )
         if self._instruction is not None and one[0].count(_INSTRUCTION) != 1:
-            raise self._fault("does not write the instruction exactly once before the first observation", code="instruction")
+            raise self._fault(
+                "does not write the instruction exactly once before the first observation",
+                code="instruction",
+            )
         if self.rewrites:
             return f"{two[2]}{_SECOND}{two[3]}"
         if not one[0] == two[0] == three[0]:
-            raise self._fault("changes the beginning of the conversation when later messages follow", code="changed_opening")
+            raise self._fault(
+                "changes the beginning of the conversation when later messages follow",
+                code="changed_opening",
+            )
         # The result of a call may end differently from the first observation.
         if not (two if call else one)[-1] == two[-1] == three[-1]:
-            raise self._fault("starts the policy's later turns differently from its first turn", code="changed_turn_start")
+            raise self._fault(
+                "starts the policy's later turns differently from its first turn",
+                code="changed_turn_start",
+            )
         if first != later:
-            raise self._fault("writes the policy's later messages differently from its first message", code="changed_turn_start")
+            raise self._fault(
+                "writes the policy's later messages differently from its first message",
+                code="changed_turn_start",
+            )
         if not two[2] == three[2] == three[4]:
-            raise self._fault("changes the text between two turns when later messages follow", code="changed_turn_gap")
+            raise self._fault(
+                "changes the text between two turns when later messages follow",
+                code="changed_turn_gap",
+            )
         return f"{two[2]}{_SECOND}{two[3]}"
 
     def _split(self, text: str, marks: list[str]) -> list[str]:
@@ -533,7 +635,9 @@ class ChatFormat:
         pieces = []
         for mark in marks:
             if text.count(mark) != 1:
-                raise self._fault("does not write each message exactly once, in order", code="missing_message")
+                raise self._fault(
+                    "does not write each message exactly once, in order", code="missing_message"
+                )
             piece, _, text = text.partition(mark)
             pieces.append(piece)
         return [*pieces, text]
@@ -554,7 +658,9 @@ class ChatFormat:
 
         An observation can then not forge the end of a turn.
         """
-        return list(self._tokenizer.encode(text, add_special_tokens=False, split_special_tokens=True))
+        return list(
+            self._tokenizer.encode(text, add_special_tokens=False, split_special_tokens=True)
+        )
 
     def _has_special_text(self, text: str) -> bool:
         return any(special in text for special in self._special_texts)
@@ -569,7 +675,10 @@ class ChatFormat:
         """
         tokens = self._encode(_REPLY + tail)
         if tokens[: len(self._anchor)] != self._anchor:
-            raise self._fault("merges the end of a message and the following text into one token", code="shared_token")
+            raise self._fault(
+                "merges the end of a message and the following text into one token",
+                code="shared_token",
+            )
         return tokens[len(self._anchor) :]
 
     def _find_end_of_turn(self, tail: list[int]) -> int | None:
@@ -577,7 +686,9 @@ class ChatFormat:
 
         None if there is none, or if text other than whitespace precedes it.
         """
-        special = {token for token, added in self._tokenizer.added_tokens_decoder.items() if added.special}
+        special = {
+            token for token, added in self._tokenizer.added_tokens_decoder.items() if added.special
+        }
         for position, token in enumerate(tail):
             if token in special:
                 return token if not self.text(tail[:position]).strip() else None
@@ -586,7 +697,11 @@ class ChatFormat:
 
 def _call(name: str, arguments: Mapping[str, Any], content: str = "") -> Message:
     """Return a message of the assistant that calls a tool."""
-    call = {"type": "function", "id": CALL_ID, "function": {"name": name, "arguments": dict(arguments)}}
+    call = {
+        "type": "function",
+        "id": CALL_ID,
+        "function": {"name": name, "arguments": dict(arguments)},
+    }
     return {"role": "assistant", "content": content, "tool_calls": [call]}
 
 
@@ -600,7 +715,9 @@ def _exchange(reply: str, observation: str, call: str | None) -> list[Message]:
 
 def _common(one: str, other: str) -> str:
     """Return the longest text that both texts begin with."""
-    return "".join(a for a, _ in takewhile(lambda pair: pair[0] == pair[1], zip(one, other, strict=False)))
+    return "".join(
+        a for a, _ in takewhile(lambda pair: pair[0] == pair[1], zip(one, other, strict=False))
+    )
 
 
 def _header(prompt: str, written: str) -> str:

@@ -36,7 +36,9 @@ def check(request: Mapping[str, Any]) -> dict[str, Any]:
             tokenizer,
             request["action_format"],
             "instruction" if request["instruction"] else None,
-            conversation_start=TypeAdapter(ConversationStart).validate_python(request["conversation_start"]),
+            conversation_start=TypeAdapter(ConversationStart).validate_python(
+                request["conversation_start"]
+            ),
             chat_template_kwargs=request["chat_template_kwargs"],
             thinking=request["thinking"],
         )

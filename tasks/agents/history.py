@@ -32,7 +32,13 @@ class History:
         self.tokens = chat_format.prompt(observation)
         self.begins_row = False
 
-    def add(self, message: Sequence[int], observation: str, length: int | None = None, turn_tokens: int = 0) -> list[int]:
+    def add(
+        self,
+        message: Sequence[int],
+        observation: str,
+        length: int | None = None,
+        turn_tokens: int = 0,
+    ) -> list[int]:
         """Take in a message and its answer.
 
         Args:
@@ -47,8 +53,16 @@ class History:
         before = [*self.tokens, *message]
         self._messages.append(message)
         self._answers.append(observation)
-        self.tokens = self._written() if self._chat_format.rewrites else [*before, *self._chat_format.reply(observation, message)]
-        if length is not None and self._chat_format.compacts and len(self.tokens) + turn_tokens > length:
+        self.tokens = (
+            self._written()
+            if self._chat_format.rewrites
+            else [*before, *self._chat_format.reply(observation, message)]
+        )
+        if (
+            length is not None
+            and self._chat_format.compacts
+            and len(self.tokens) + turn_tokens > length
+        ):
             self._compact(length // 2)
         if length is not None and len(self.tokens) >= length:
             self._shorten(length - turn_tokens)
@@ -59,9 +73,15 @@ class History:
         """Return the tokens of the whole conversation."""
         form = self._chat_format
         if form.rewrites:
-            return form.conversation(self._observation, list(zip(map(form.text, self._messages), self._answers, strict=True)))
+            return form.conversation(
+                self._observation,
+                list(zip(map(form.text, self._messages), self._answers, strict=True)),
+            )
         turns = zip(self._messages, self._answers, strict=True)
-        return [*form.prompt(self._observation), *(token for m, answer in turns for token in (*m, *form.reply(answer, m)))]
+        return [
+            *form.prompt(self._observation),
+            *(token for m, answer in turns for token in (*m, *form.reply(answer, m))),
+        ]
 
     def _compact(self, length: int) -> None:
         """Drop the oldest answers but the last until the context has at most this length."""

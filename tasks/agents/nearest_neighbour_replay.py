@@ -49,13 +49,18 @@ class NearestNeighbourReplay:
             objective: Objective of the task, e.g. "birch fence".
         """
         words = tuple(objective.split())
-        nearest = max(self._objectives, key=lambda each: SequenceMatcher(None, each.words, words, autojunk=False).ratio())
+        nearest = max(
+            self._objectives,
+            key=lambda each: SequenceMatcher(None, each.words, words, autojunk=False).ratio(),
+        )
         changed = SequenceMatcher(None, nearest.words, words, autojunk=False).get_opcodes()
         actions = self._plan(nearest.task)
         for kind, start, stop, here, until in changed:
             if kind == "replace":
                 old, new = " ".join(nearest.words[start:stop]), " ".join(words[here:until])
-                actions = [f" {action} ".replace(f" {old} ", f" {new} ").strip() for action in actions]
+                actions = [
+                    f" {action} ".replace(f" {old} ", f" {new} ").strip() for action in actions
+                ]
         return actions
 
     def close(self) -> None:

@@ -32,7 +32,13 @@ def cut_to_fit(observation: str, room: int, tokens: Callable[[str], int]) -> str
 
     def excerpt(kept: int) -> str:
         left_out = len(first) - kept
-        return "\n".join([*first[:kept], f"[observation cut: {left_out} more line{'s' * (left_out != 1)}]", *last])
+        return "\n".join(
+            [
+                *first[:kept],
+                f"[observation cut: {left_out} more line{'s' * (left_out != 1)}]",
+                *last,
+            ]
+        )
 
     if room < MIN_TOKENS:
         return None

@@ -6,7 +6,12 @@ import math
 from collections.abc import Sequence
 
 from environments.tools import Tool
-from tasks.agents.action_format import ActionFormat, MalformedActionError, format_message, read_action
+from tasks.agents.action_format import (
+    ActionFormat,
+    MalformedActionError,
+    format_message,
+    read_action,
+)
 from tasks.agents.agent import Message
 from tasks.agents.chat_format import ChatFormat
 from tasks.agents.history import History
@@ -16,7 +21,13 @@ from tasks.agents.tool_calls import Call, action_of_calls, plain_calls, plain_te
 class Retokenisation:
     """Encodes the texts of one episode in order. Without a chat format there are no tokens."""
 
-    def __init__(self, chat_format: ChatFormat | None, action_format: ActionFormat, observation: str, tools: Sequence[Tool]) -> None:
+    def __init__(
+        self,
+        chat_format: ChatFormat | None,
+        action_format: ActionFormat,
+        observation: str,
+        tools: Sequence[Tool],
+    ) -> None:
         """Encode the prompt.
 
         Args:
@@ -30,7 +41,9 @@ class Retokenisation:
         self._action_format: ActionFormat = action_format
         self._last: list[int] = []
         self.prompt = chat_format.prompt(observation) if chat_format else []
-        self._history = History(chat_format, observation) if chat_format and chat_format.rewrites else None
+        self._history = (
+            History(chat_format, observation) if chat_format and chat_format.rewrites else None
+        )
 
     def message(self, text: str, cut: str = "") -> Message:
         """Return the message with this text. `cut` names the budget that ended it, if any."""
@@ -43,7 +56,9 @@ class Retokenisation:
         except MalformedActionError as malformed:
             action, problem = None, str(malformed)
         context = self._history.tokens if self._history and self._history.begins_row else []
-        return Message(text, action, problem, tokens, [math.nan] * len(tokens), cut=cut, context=context)
+        return Message(
+            text, action, problem, tokens, [math.nan] * len(tokens), cut=cut, context=context
+        )
 
     def demonstration(self, action: str, thought: str) -> Message:
         """Return the message that performs an action, after a thought if it has one.
@@ -62,7 +77,9 @@ class Retokenisation:
         written as by `plain_text`, and no action is read from it.
         """
         if self._chat_format and len(calls) == 1 and isinstance(calls[0].arguments, dict):
-            return self.message(self._chat_format.call_text(calls[0].name, calls[0].arguments, content), cut)
+            return self.message(
+                self._chat_format.call_text(calls[0].name, calls[0].arguments, content), cut
+            )
         return self.message(plain_text(content, calls), cut)
 
     def _action_in(self, text: str) -> str:

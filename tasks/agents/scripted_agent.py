@@ -31,7 +31,8 @@ class ScriptedAgent:
     """An `Agent` that plays the oracle, random valid actions, or a nearest-neighbour replay.
 
     Attributes:
-        name: "oracle", "random" (uniform over the environment's `valid_actions`) or "nearest-neighbour" (replay
+        name: "oracle", "random" (uniform over the environment's `valid_actions`) or
+            "nearest-neighbour" (replay
             of the nearest training task, see `NearestNeighbourReplay`).
         replay: The replay for "nearest-neighbour".
         world: The world, in the version that the servers host.
@@ -50,13 +51,20 @@ class ScriptedAgent:
     out_of_process: bool = False
     progress: int | None = 0  # a script writes no tokens, so its turn has the plain deadline
 
-    async def begin(self, task: int, seed: int, observation: str, budgets: Budgets) -> ScriptedConversation:
+    async def begin(
+        self, task: int, seed: int, observation: str, budgets: Budgets
+    ) -> ScriptedConversation:
         """Begin an episode, as in `Agent.begin`."""
         environment = self.world.create()
         if self.name == "random" and "valid_actions" not in environment.offers:
             environment.close()
-            raise WrongWorldError(f"the world {self.world.name} has no valid_actions, so the random policy cannot play it")
-        retokenisation = Retokenisation(self.chat_format, self.action_format, observation, self.world.tools)
+            raise WrongWorldError(
+                f"the world {self.world.name} has no valid_actions, so the random policy cannot "
+                "play it"
+            )
+        retokenisation = Retokenisation(
+            self.chat_format, self.action_format, observation, self.world.tools
+        )
         conversation = ScriptedConversation(self, task, seed, environment, retokenisation)
         try:
             await conversation.start(observation)
@@ -69,13 +77,24 @@ class ScriptedAgent:
 class ScriptedConversation:
     """One episode of a `ScriptedAgent`."""
 
-    def __init__(self, agent: ScriptedAgent, task: int, seed: int, environment: Environment, retokenisation: Retokenisation) -> None:
+    def __init__(
+        self,
+        agent: ScriptedAgent,
+        task: int,
+        seed: int,
+        environment: Environment,
+        retokenisation: Retokenisation,
+    ) -> None:
         """Wrap `environment`, the local copy of the episode's environment."""
         self.prompt = retokenisation.prompt
         self._blocking = agent.world.blocking
         self._task = task
         self._environment = environment
-        actions = {"oracle": environment.oracle_action, "random": self._random_action, "nearest-neighbour": self._replay_action}
+        actions = {
+            "oracle": environment.oracle_action,
+            "random": self._random_action,
+            "nearest-neighbour": self._replay_action,
+        }
         self._choose = actions[agent.name]
         self._think = environment.oracle_thought if agent.name == "oracle" else str
         self._replay = agent.replay
@@ -86,19 +105,26 @@ class ScriptedConversation:
 
     async def start(self, observation: str) -> None:
         """Reset the local copy and compare its first observation."""
-        self._check_equal(observation, await self._run_blocking(lambda: self._environment.reset(self._task)))
+        self._check_equal(
+            observation, await self._run_blocking(lambda: self._environment.reset(self._task))
+        )
 
     async def act(self, turn: int) -> Message:
         """Return the script's action, as in `Conversation.act`."""
         try:
             thought, action = await self._run_blocking(lambda: (self._think(), self._choose()))
         except OracleError as error:
-            raise NoActionError(f"the scripted policy has no action in task {self._task} at turn {turn}: {error}") from error
+            raise NoActionError(
+                f"the scripted policy has no action in task {self._task} at turn {turn}: {error}"
+            ) from error
         self._action = action
         try:
             return self._retokenisation.demonstration(action, thought)
         except ToolCallError as unfit:
-            raise NoActionError(f"the scripted policy's action in task {self._task} at turn {turn} is no tool call: {unfit}") from unfit
+            raise NoActionError(
+                f"the scripted policy's action in task {self._task} at turn {turn} is no tool "
+                f"call: {unfit}"
+            ) from unfit
 
     def recall(self, message: Message) -> None:
         """Record an earlier message, as in `Conversation.recall`."""
@@ -110,7 +136,10 @@ class ScriptedConversation:
         action, self._action = self._action, None
         # a recalled message without an action was answered without a step of the world
         if action is not None:
-            self._check_equal(observation, (await self._run_blocking(lambda: self._environment.step(action))).observation)
+            self._check_equal(
+                observation,
+                (await self._run_blocking(lambda: self._environment.step(action))).observation,
+            )
         return self._retokenisation.reply(observation)
 
     async def close(self) -> None:
@@ -132,7 +161,8 @@ class ScriptedConversation:
         if server_text != local_text:
             raise EngineError(
                 f"the server and the local copy of task {self._task} give different observations: "
-                f"{server_text[:80]!r} and {local_text[:80]!r}. Use a server with the same version of the world."
+                f"{server_text[:80]!r} and {local_text[:80]!r}. Use a server with the same version "
+                "of the world."
             )
 
     async def _run_blocking(self, work: Callable[[], T]) -> T:

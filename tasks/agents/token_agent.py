@@ -45,12 +45,18 @@ class TokenAgent:
         """Progress counter of the engine."""
         return self.engine.progress
 
-    async def begin(self, task: int, seed: int, observation: str, budgets: Budgets) -> TokenConversation:
+    async def begin(
+        self, task: int, seed: int, observation: str, budgets: Budgets
+    ) -> TokenConversation:
         """Begin an episode, as in `Agent.begin`."""
         length, _ = _limit(self.engine, budgets)
         prompt = self.chat_format.prompt(observation)
         if len(prompt) >= length:
-            shorter = cut_to_fit(observation, length - budgets.turn_tokens, lambda text: len(self.chat_format.prompt(text)))
+            shorter = cut_to_fit(
+                observation,
+                length - budgets.turn_tokens,
+                lambda text: len(self.chat_format.prompt(text)),
+            )
             observation = observation if shorter is None else shorter
         return TokenConversation(self, seed, observation, budgets)
 
@@ -95,7 +101,16 @@ class TokenConversation:
         except MalformedActionError as malformed:
             action, problem = None, str(malformed)
         context = list(self._history.tokens) if self._history.begins_row else []
-        return Message(text, action, problem, generation.tokens, generation.log_probabilities, generation.policy_version, cut, context)
+        return Message(
+            text,
+            action,
+            problem,
+            generation.tokens,
+            generation.log_probabilities,
+            generation.policy_version,
+            cut,
+            context,
+        )
 
     def recall(self, message: Message) -> None:
         """Record an earlier message, as in `Conversation.recall`.

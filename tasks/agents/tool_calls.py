@@ -20,7 +20,11 @@ if TYPE_CHECKING:
 
 ResponseTemplate = Mapping[str, Any]
 
-PROBE = Tool("probe", "Probe.", {"count": integer("A number."), "item": text("A text."), "others": texts("Texts.")})
+PROBE = Tool(
+    "probe",
+    "Probe.",
+    {"count": integer("A number."), "item": text("A text."), "others": texts("Texts.")},
+)
 PROBE_CALL: dict[str, Any] = {"count": 3, "item": "oak log", "others": ["1 a", "2 b"]}
 
 _MISTRAL: ResponseTemplate = {
@@ -31,7 +35,10 @@ _MISTRAL: ResponseTemplate = {
             "close_pattern": r"</s>|$",
             "content": "json",
             "transform_each": True,
-            "transform": {"type": "function", "function": {"name": "{name}", "arguments": "{arguments}"}},
+            "transform": {
+                "type": "function",
+                "function": {"name": "{name}", "arguments": "{arguments}"},
+            },
         },
         "content": {"close_pattern": r"</s>", "content": "text"},
     },
@@ -44,7 +51,10 @@ _MISTRAL_ARGUMENTS: ResponseTemplate = {
             "close_pattern": r"(?=\[TOOL_CALLS\])|</s>|$",
             "repeats": True,
             "content": "json",
-            "transform": {"type": "function", "function": {"name": "{name}", "arguments": "{content}"}},
+            "transform": {
+                "type": "function",
+                "function": {"name": "{name}", "arguments": "{content}"},
+            },
         },
         "content": {"close_pattern": r"</s>", "content": "text"},
     },
@@ -66,7 +76,9 @@ class Call:
 
 
 def find_response_template(
-    tokenizer: PreTrainedTokenizerBase, written: Callable[[str, Mapping[str, Any]], str], prefix: str
+    tokenizer: PreTrainedTokenizerBase,
+    written: Callable[[str, Mapping[str, Any]], str],
+    prefix: str,
 ) -> ResponseTemplate | None:
     """Return the response template that reads the calls that a chat template writes.
 
@@ -81,7 +93,9 @@ def find_response_template(
     message = written(PROBE.name, PROBE_CALL)
     for template in _candidates(tokenizer):
         try:
-            if parse_message(tokenizer, template, message, prefix, [PROBE.schema])[1] == [Call(PROBE.name, PROBE_CALL)]:
+            if parse_message(tokenizer, template, message, prefix, [PROBE.schema])[1] == [
+                Call(PROBE.name, PROBE_CALL)
+            ]:
                 return template
         except MalformedActionError:
             continue
@@ -93,12 +107,28 @@ def _candidates(tokenizer: PreTrainedTokenizerBase) -> Iterator[ResponseTemplate
         yield own
     from trl import chat_template_utils as trl
 
-    yield from (trl.qwen3_template, trl.qwen3_5_template, trl.glm4moe_template, trl.llama3_template, trl.gptoss_template)
-    yield from (trl.lfm2_2_5_template, trl.nemotron_3_template, trl.gemma4_template, _MISTRAL, _MISTRAL_ARGUMENTS)
+    yield from (
+        trl.qwen3_template,
+        trl.qwen3_5_template,
+        trl.glm4moe_template,
+        trl.llama3_template,
+        trl.gptoss_template,
+    )
+    yield from (
+        trl.lfm2_2_5_template,
+        trl.nemotron_3_template,
+        trl.gemma4_template,
+        _MISTRAL,
+        _MISTRAL_ARGUMENTS,
+    )
 
 
 def parse_message(
-    tokenizer: PreTrainedTokenizerBase, template: ResponseTemplate, message: str, prefix: str, schemas: list[dict[str, Any]]
+    tokenizer: PreTrainedTokenizerBase,
+    template: ResponseTemplate,
+    message: str,
+    prefix: str,
+    schemas: list[dict[str, Any]],
 ) -> tuple[dict[str, Any], list[Call]]:
     """Return a message in the parts that a chat template takes, and its calls.
 
@@ -113,17 +143,25 @@ def parse_message(
         MalformedActionError: A call cannot be read, e.g. because it is not JSON.
     """
     try:
-        parsed: dict[str, Any] = tokenizer.parse_response(message, dict(template), prefix=prefix, tools=schemas)
+        parsed: dict[str, Any] = tokenizer.parse_response(
+            message, dict(template), prefix=prefix, tools=schemas
+        )
         functions = [each["function"] for each in parsed.get("tool_calls", ())]
         calls = [Call(function["name"], function.get("arguments", {})) for function in functions]
     except (ValueError, KeyError, TypeError, AttributeError) as unreadable:
         raise MalformedActionError(
-            f"Nothing was done: the tool call cannot be read ({str(unreadable)[:200]}).", code="unreadable_call"
+            f"Nothing was done: the tool call cannot be read ({str(unreadable)[:200]}).",
+            code="unreadable_call",
         ) from unreadable
     if not all(isinstance(call.name, str) and isinstance(call.arguments, dict) for call in calls):
-        raise MalformedActionError("Nothing was done: a tool call needs a name and an object of arguments.", code="unreadable_call")
+        raise MalformedActionError(
+            "Nothing was done: a tool call needs a name and an object of arguments.",
+            code="unreadable_call",
+        )
     functions = [{"name": call.name, "arguments": call.arguments} for call in calls]
-    return parsed | {"tool_calls": [{"type": "function", "function": function} for function in functions]}, calls
+    return parsed | {
+        "tool_calls": [{"type": "function", "function": function} for function in functions]
+    }, calls
 
 
 def action_of_calls(calls: Sequence[Call], tools: Sequence[Tool]) -> str:
@@ -133,10 +171,15 @@ def action_of_calls(calls: Sequence[Call], tools: Sequence[Tool]) -> str:
         MalformedActionError: There is not exactly one call, or it does not fit its tool.
     """
     if not calls:
-        raise MalformedActionError("Nothing was done: the message calls no tool. Call one tool in each message.", code="no_call")
+        raise MalformedActionError(
+            "Nothing was done: the message calls no tool. Call one tool in each message.",
+            code="no_call",
+        )
     if len(calls) > 1:
         raise MalformedActionError(
-            f"Nothing was done: the message calls {len(calls)} tools. Call one tool in each message.", code="several_calls"
+            f"Nothing was done: the message calls {len(calls)} tools. Call one tool in each "
+            "message.",
+            code="several_calls",
         )
     try:
         return action_of(tools, calls[0].name, calls[0].arguments)
@@ -155,7 +198,10 @@ def to_call(action: str, tools: Sequence[Tool]) -> Call:
 
 def plain_text(content: str, calls: Sequence[Call]) -> str:
     """Return a message with calls for records without a chat template: one JSON object a line."""
-    lines = [json.dumps({"name": call.name, "arguments": call.arguments}, ensure_ascii=False) for call in calls]
+    lines = [
+        json.dumps({"name": call.name, "arguments": call.arguments}, ensure_ascii=False)
+        for call in calls
+    ]
     return "\n".join([*([content] if content else []), *lines])
 
 

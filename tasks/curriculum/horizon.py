@@ -34,7 +34,11 @@ class Phase:
     @property
     def horizons(self) -> str:
         """The turn limits in words, e.g. "horizon 16" or "horizons 6 to 16"."""
-        return f"horizon {self.horizon}" if self.shortest == self.horizon else f"horizons {self.shortest} to {self.horizon}"
+        return (
+            f"horizon {self.horizon}"
+            if self.shortest == self.horizon
+            else f"horizons {self.shortest} to {self.horizon}"
+        )
 
 
 def horizon_at(experiment: Experiment, step: int, history: Steps) -> int:
@@ -67,7 +71,12 @@ def phases(experiment: Experiment, history: Steps) -> list[Phase]:
             found.append(Phase(len(found) + 1, horizon, step, step + 1, horizon))
         else:
             last = found[-1]
-            found[-1] = replace(last, horizon=max(last.horizon, horizon), shortest=min(last.shortest, horizon), end_step=step + 1)
+            found[-1] = replace(
+                last,
+                horizon=max(last.horizon, horizon),
+                shortest=min(last.shortest, horizon),
+                end_step=step + 1,
+            )
     return found
 
 
@@ -76,7 +85,9 @@ def starts_phase(experiment: Experiment, step: int, history: Steps) -> bool:
     every, curriculum = experiment.evaluation.every, experiment.curriculum
     if every is not None and step % every == 0:
         return True
-    before, now = (curriculum.phase_at(each, _known(experiment, each, history)) for each in (step - 1, step))
+    before, now = (
+        curriculum.phase_at(each, _known(experiment, each, history)) for each in (step - 1, step)
+    )
     return before != now
 
 
@@ -88,5 +99,7 @@ def _known(experiment: Experiment, step: int, history: Steps) -> Training:
     """
     until = step - experiment.rollout.max_off_policy_steps
     return Training(
-        experiment.algorithm.steps, experiment.seeds.training, {done: metrics for done, metrics in history.items() if done <= until}
+        experiment.algorithm.steps,
+        experiment.seeds.training,
+        {done: metrics for done, metrics in history.items() if done <= until},
     )

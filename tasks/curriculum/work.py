@@ -71,7 +71,9 @@ def play_expert(world: World, task: int) -> ExpertEpisode:
         environment.close()
 
 
-def work(experiment: Experiment, episodes: int, horizon: int, expert: Sequence[ExpertEpisode]) -> Work:
+def work(
+    experiment: Experiment, episodes: int, horizon: int, expert: Sequence[ExpertEpisode]
+) -> Work:
     """Estimate the turns and tokens of a number of episodes under a horizon.
 
     Args:
@@ -89,7 +91,8 @@ def work(experiment: Experiment, episodes: int, horizon: int, expert: Sequence[E
     # Fraction of each expert episode that fits within the horizon
     shares = [min(1.0, horizon / max(1, each.turns)) for each in expert]
     turns, actions, characters = (
-        episodes * fmean(share * getattr(each, name) for share, each in zip(shares, expert, strict=True))
+        episodes
+        * fmean(share * getattr(each, name) for share, each in zip(shares, expert, strict=True))
         for name in ("turns", "actions", "characters")
     )
     return Work(

@@ -117,7 +117,12 @@ class Endpoint:
         app: The application. Every request needs the token of `TokenGuard`.
     """
 
-    def __init__(self, policy: ServedPolicy, recording: Recording | None = None, verifier: Verifier | None = None) -> None:
+    def __init__(
+        self,
+        policy: ServedPolicy,
+        recording: Recording | None = None,
+        verifier: Verifier | None = None,
+    ) -> None:
         """
         Args:
             policy: The policy.
@@ -138,10 +143,14 @@ class Endpoint:
         )
 
     async def _chat_completions(self, request: Request) -> Response:
-        return await self._answered(request, OpenAIRequest, openai_body, openai_events, openai_error)
+        return await self._answered(
+            request, OpenAIRequest, openai_body, openai_events, openai_error
+        )
 
     async def _messages(self, request: Request) -> Response:
-        return await self._answered(request, AnthropicRequest, anthropic_body, anthropic_events, anthropic_error)
+        return await self._answered(
+            request, AnthropicRequest, anthropic_body, anthropic_events, anthropic_error
+        )
 
     async def _answered(
         self,
@@ -159,7 +168,9 @@ class Endpoint:
             return JSONResponse(error(problem), problem.status)
         headers = {"x-episode": answer.episode}
         if asked.stream:
-            return StreamingResponse(events(answer), media_type="text/event-stream", headers=headers)
+            return StreamingResponse(
+                events(answer), media_type="text/event-stream", headers=headers
+            )
         return JSONResponse(body(answer), headers=headers)
 
     async def _answer(self, request: Request, asked: ChatRequest) -> Answer:
@@ -172,40 +183,65 @@ class Endpoint:
         policy, messages = self._policy, asked.conversation()
         if messages[-1]["role"] == "assistant":
             raise RequestError(
-                "messages: the last one is of the assistant; end with a message to the policy", 400, "invalid_value", "messages"
+                "messages: the last one is of the assistant; end with a message to the policy",
+                400,
+                "invalid_value",
+                "messages",
             )
         try:
-            call = self.episodes.begin_call(messages, _episode_id(request, asked), _task(request, asked))
+            call = self.episodes.begin_call(
+                messages, _episode_id(request, asked), _task(request, asked)
+            )
         except EpisodeError as problem:
             raise RequestError(str(problem), STATUS[problem.code], problem.code) from None
         except UnsuitableMessagesError as problem:
             raise RequestError(f"messages: {problem}", 400, "invalid_value", "messages") from None
         room = policy.engine.context_length - len(call.context)
         if call.number >= policy.horizon:
-            raise self._spent(call, "horizon", f"the episode has had {policy.horizon} calls; send its reward")
+            raise self._spent(
+                call, "horizon", f"the episode has had {policy.horizon} calls; send its reward"
+            )
         if room < 1:
             raise self._spent(
-                call, "rollout.trajectory_tokens", f"the messages fill the context of {policy.engine.context_length} tokens; send fewer"
+                call,
+                "rollout.trajectory_tokens",
+                f"the messages fill the context of {policy.engine.context_length} tokens; send "
+                "fewer",
             )
         limit = asked.token_limit() or policy.answer_tokens
         sampling = Sampling(
             temperature=1.0 if asked.temperature is None else asked.temperature,
             max_tokens=min(limit, room),
             stop_tokens=policy.chat.stop_tokens,
-            seed=(stable_seed(call.episode.seed, call.number) if asked.seed is None else asked.seed) % 2**48,
+            seed=(stable_seed(call.episode.seed, call.number) if asked.seed is None else asked.seed)
+            % 2**48,
         )
         generation = await self._generate(request, call, sampling)
         is_cut = generation.tokens[-1] not in policy.chat.stop_tokens
-        cut = ("rollout.turn_tokens" if limit <= room else "rollout.trajectory_tokens") if is_cut else ""
+        cut = (
+            ("rollout.turn_tokens" if limit <= room else "rollout.trajectory_tokens")
+            if is_cut
+            else ""
+        )
         text = policy.chat.text(generation.tokens)
         self.episodes.answered(call, generation, text, sampling, cut)
-        return Answer(secrets.token_hex(12), call.episode.id, policy.name, text, is_cut, len(call.context), len(generation.tokens))
+        return Answer(
+            secrets.token_hex(12),
+            call.episode.id,
+            policy.name,
+            text,
+            is_cut,
+            len(call.context),
+            len(generation.tokens),
+        )
 
     def _spent(self, call: Call, budget: str, text: str) -> RequestError:
         """Note that a budget refuses a call, and return the error for the client."""
         call.episode.cut = call.episode.cut or budget
         self.episodes.unanswered(call, "")
-        return RequestError(text, 400, "horizon" if budget == "horizon" else "context_length_exceeded", "messages")
+        return RequestError(
+            text, 400, "horizon" if budget == "horizon" else "context_length_exceeded", "messages"
+        )
 
     async def _generate(self, request: Request, call: Call, sampling: Sampling) -> Generation:
         """Sample an answer while the client waits for it.
@@ -213,7 +249,9 @@ class Endpoint:
         Raises:
             RequestError: The client is gone, or the engine gave no answer.
         """
-        generating = asyncio.ensure_future(self._policy.engine.generate(call.context, sampling, call.episode))
+        generating = asyncio.ensure_future(
+            self._policy.engine.generate(call.context, sampling, call.episode)
+        )
         leaving = asyncio.ensure_future(_gone(request))
         fault = "the endpoint ended"
         try:
@@ -264,23 +302,42 @@ class Endpoint:
         if episode.faults:
             return 0.0  # not used: the episode is left out
         if self._verifier is None:
-            raise RequestError("reward: is missing, and the endpoint has no verifier; send a number", 400, "invalid_value", "reward")
+            raise RequestError(
+                "reward: is missing, and the endpoint has no verifier; send a number",
+                400,
+                "invalid_value",
+                "reward",
+            )
         try:
-            reward = float(await asyncio.to_thread(self._verifier, [dict(message) for message in episode.messages]))
+            reward = float(
+                await asyncio.to_thread(
+                    self._verifier, [dict(message) for message in episode.messages]
+                )
+            )
         except Exception as problem:  # noqa: BLE001 - any error of the user's function
             raise RequestError(f"the verifier failed: {problem!r}", 500, "verifier_error") from None
         if not abs(reward) < float("inf"):
-            raise RequestError(f"the verifier returned {reward}, not a finite number", 500, "verifier_error")
+            raise RequestError(
+                f"the verifier returned {reward}, not a finite number", 500, "verifier_error"
+            )
         return reward
 
     def _end(self, episode_id: str, reward: float) -> None:
         """Record an episode and end it."""
         policy = self._policy
         episode = self.episodes.checked(episode_id)
-        trajectory = self.episodes.rewarded(episode, reward, policy.success_score, policy.environment, policy.engine.name)
+        trajectory = self.episodes.rewarded(
+            episode, reward, policy.success_score, policy.environment, policy.engine.name
+        )
         if self._recording is not None:
             calls = [[asdict(sampling) for sampling in row.samplings] for row in episode.rows]
-            facts = {"id": episode_id, "task": episode.task, "reward": reward, "outcome": trajectory.outcome.value, "calls": calls}
+            facts = {
+                "id": episode_id,
+                "task": episode.task,
+                "reward": reward,
+                "outcome": trajectory.outcome.value,
+                "calls": calls,
+            }
             self._recording.add(trajectory, facts)
         self.episodes.close(episode, "recorded")
 
@@ -296,7 +353,9 @@ async def _body(request: Request) -> bytes:
         async for chunk in request.stream():
             received += chunk
             if len(received) > BODY_BYTES:
-                raise RequestError(f"the body has more than {BODY_BYTES} bytes; send fewer", 413, "too_long")
+                raise RequestError(
+                    f"the body has more than {BODY_BYTES} bytes; send fewer", 413, "too_long"
+                )
     except ClientDisconnect:
         raise RequestError("the client left before its request", 499, "client_gone") from None
     return bytes(received)
@@ -314,9 +373,16 @@ def _episode_id(request: Request, asked: ChatRequest) -> str | None:
     Raises:
         RequestError: It is not an id.
     """
-    found = request.headers.get("x-episode") or (asked.metadata or {}).get("episode") or asked.client()
+    found = (
+        request.headers.get("x-episode") or (asked.metadata or {}).get("episode") or asked.client()
+    )
     if found is not None and not _EPISODE_ID.fullmatch(str(found)):
-        raise RequestError(f"the episode {found!r} is not an id; use up to 128 letters, digits and ._:-", 400, "invalid_value", "x-episode")
+        raise RequestError(
+            f"the episode {found!r} is not an id; use up to 128 letters, digits and ._:-",
+            400,
+            "invalid_value",
+            "x-episode",
+        )
     return None if found is None else str(found)
 
 
@@ -330,5 +396,10 @@ def _task(request: Request, asked: ChatRequest) -> int | None:
     if found is None:
         return None
     if not str(found).isdecimal() or int(str(found)) >= 2**31:
-        raise RequestError(f"the task {found!r} is not an integer from 0 to 2**31 - 1; correct it", 400, "invalid_value", "x-task")
+        raise RequestError(
+            f"the task {found!r} is not an integer from 0 to 2**31 - 1; correct it",
+            400,
+            "invalid_value",
+            "x-task",
+        )
     return int(str(found))

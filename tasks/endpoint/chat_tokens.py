@@ -27,15 +27,22 @@ class ChatTokens(ChatFormat):
     """The chat template of a policy that answers the requests of a chat client."""
 
     def __init__(
-        self, tokenizer: PreTrainedTokenizerBase, chat_template_kwargs: Mapping[str, Any] | None = None, thinking: Thinking = "keep"
+        self,
+        tokenizer: PreTrainedTokenizerBase,
+        chat_template_kwargs: Mapping[str, Any] | None = None,
+        thinking: Thinking = "keep",
     ) -> None:
         """Check the chat template, as `ChatFormat` does.
 
         With `thinking` "strip" every call begins a row, whose earlier answers the template writes.
         """
-        super().__init__(tokenizer, "bare", None, chat_template_kwargs=chat_template_kwargs, thinking=thinking)
+        super().__init__(
+            tokenizer, "bare", None, chat_template_kwargs=chat_template_kwargs, thinking=thinking
+        )
 
-    def pieces(self, messages: Sequence[Message], answers: Collection[int], *, opens_answer: bool = True) -> tuple[str, ...]:
+    def pieces(
+        self, messages: Sequence[Message], answers: Collection[int], *, opens_answer: bool = True
+    ) -> tuple[str, ...]:
         """Render the messages, and split the text at the policy's answers.
 
         Args:
@@ -52,22 +59,41 @@ class ChatTokens(ChatFormat):
             UnsuitableMessagesError: The chat template does not accept the messages.
         """
         shown = [
-            {**message, "content": _answer(i) if i in answers else _content(i) if self._is_marked(message) else message["content"]}
+            {
+                **message,
+                "content": _answer(i)
+                if i in answers
+                else _content(i)
+                if self._is_marked(message)
+                else message["content"],
+            }
             for i, message in enumerate(messages)
         ]
         try:
-            text = self._render([self._spoken(each["content"]) if each["role"] == "assistant" else each for each in shown], opens_answer)
+            text = self._render(
+                [
+                    self._spoken(each["content"]) if each["role"] == "assistant" else each
+                    for each in shown
+                ],
+                opens_answer,
+            )
         except TemplateError as problem:
-            raise UnsuitableMessagesError(f"the chat template does not accept these messages: {problem}") from problem
+            raise UnsuitableMessagesError(
+                f"the chat template does not accept these messages: {problem}"
+            ) from problem
         pieces = list[str]()
         for place in sorted(answers):
             if text.count(_answer(place)) != 1:
-                raise UnsuitableMessagesError(f"the chat template does not show message {place} exactly once")
+                raise UnsuitableMessagesError(
+                    f"the chat template does not show message {place} exactly once"
+                )
             piece, _, text = text.partition(_answer(place))
             pieces.append(piece)
         return (*pieces, text)
 
-    def tokens(self, piece: str, messages: Sequence[Message], last_tokens: Sequence[int] | None = None) -> list[int]:
+    def tokens(
+        self, piece: str, messages: Sequence[Message], last_tokens: Sequence[int] | None = None
+    ) -> list[int]:
         """Encode a piece of a rendered conversation.
 
         Special tokens in the text of a message are encoded as ordinary characters, so a message
@@ -86,9 +112,16 @@ class ChatTokens(ChatFormat):
         for i, message in enumerate(messages):
             if self._is_marked(message) and _content(i) in piece:
                 before, _, piece = piece.partition(_content(i))
-                tokens += self._encoded(before, not tokens and last_tokens is not None) + self._encode_plain(message["content"])
+                tokens += self._encoded(
+                    before, not tokens and last_tokens is not None
+                ) + self._encode_plain(message["content"])
         tokens += self._encoded(piece, not tokens and last_tokens is not None)
-        if last_tokens and self._end_of_turn is not None and last_tokens[-1] == self._end_of_turn and self._end_of_turn in tokens:
+        if (
+            last_tokens
+            and self._end_of_turn is not None
+            and last_tokens[-1] == self._end_of_turn
+            and self._end_of_turn in tokens
+        ):
             return tokens[tokens.index(self._end_of_turn) + 1 :]
         return tokens
 

@@ -24,7 +24,9 @@ from tasks.rollout.episode import is_success
 from tasks.rollout.trajectory import Outcome, Trajectory, Turn
 
 Ending = Literal["recorded", "failed", "without_reward"]
-EpisodeProblem = Literal["unknown_episode", "episode_busy", "episode_failed", "no_answer", "too_many_episodes"]
+EpisodeProblem = Literal[
+    "unknown_episode", "episode_busy", "episode_failed", "no_answer", "too_many_episodes"
+]
 
 CHECK_S = 60.0
 """Seconds between two searches for idle episodes."""
@@ -177,7 +179,9 @@ class Episodes:
         episode, row = self._find(messages, episode_id)
         answers = [] if row is None else list(row.answers)
         pieces = self._chat.pieces(messages, answers)
-        if row is not None and (self._chat.rewrites or not all(map(str.startswith, pieces, row.bodies))):
+        if row is not None and (
+            self._chat.rewrites or not all(map(str.startswith, pieces, row.bodies))
+        ):
             # The template writes earlier turns anew.
             row, answers = None, []
             pieces = self._chat.pieces(messages, answers)
@@ -190,9 +194,13 @@ class Episodes:
             row.busy = True
         episode.in_flight += 1
         episode.calls += 1
-        return Call(episode, episode.calls - 1, messages, answers, body, context, row, added, time.time())
+        return Call(
+            episode, episode.calls - 1, messages, answers, body, context, row, added, time.time()
+        )
 
-    def answered(self, call: Call, generation: Generation, text: str, sampling: Sampling, cut: str) -> None:
+    def answered(
+        self, call: Call, generation: Generation, text: str, sampling: Sampling, cut: str
+    ) -> None:
         """Record the answer to a call.
 
         Args:
@@ -208,7 +216,9 @@ class Episodes:
         episode.faults.pop(_keys(call.messages)[-1], None)
         turn = Turn(
             tokens=list(generation.tokens),
-            log_probabilities=list(generation.log_probabilities) if sampling.temperature else [math.nan] * len(generation.tokens),
+            log_probabilities=list(generation.log_probabilities)
+            if sampling.temperature
+            else [math.nan] * len(generation.tokens),
             action=text,
             message=text,
             policy_version=generation.policy_version,
@@ -222,7 +232,10 @@ class Episodes:
         else:
             self._forget(episode, row)
             last, new = row.turns[-1], call.messages[len(row.messages) :]
-            last.observation_tokens, last.observation = call.added, "\n\n".join(message["content"] for message in new)
+            last.observation_tokens, last.observation = (
+                call.added,
+                "\n\n".join(message["content"] for message in new),
+            )
             last.environment_seconds = max(0.0, call.began - last.began - last.generate_seconds)
         row.turns.append(turn)
         row.samplings.append(sampling)
@@ -237,10 +250,16 @@ class Episodes:
         self._end_call(call)
         if fault:
             call.episode.faults[_keys(call.messages)[-1]] = fault
-        if not call.episode.rows and not call.episode.in_flight and not (fault and call.episode.is_named):
+        if (
+            not call.episode.rows
+            and not call.episode.in_flight
+            and not (fault and call.episode.is_named)
+        ):
             self.close(call.episode, "failed" if fault else None)
 
-    def rewarded(self, episode: Episode, reward: float, success_score: float, environment: str, engine: str) -> Trajectory:
+    def rewarded(
+        self, episode: Episode, reward: float, success_score: float, environment: str, engine: str
+    ) -> Trajectory:
         """Return the trajectory of an episode with its reward.
 
         Its turns are those of the rows, one row after the other. The last turn has the reward.
@@ -253,7 +272,11 @@ class Episodes:
         if episode.faults:
             self.close(episode, "failed")
             reason = next(iter(episode.faults.values()))
-            raise EpisodeError(f"a call of episode {episode.id} has no answer ({reason}), so the episode is left out", "episode_failed")
+            raise EpisodeError(
+                f"a call of episode {episode.id} has no answer ({reason}), so the episode is left "
+                "out",
+                "episode_failed",
+            )
         first, *later = episode.rows
         for row in later:
             row.turns[0].context = row.prompt
@@ -288,20 +311,36 @@ class Episodes:
         """
         episode = self.open.get(episode_id)
         if episode is None:
-            raise EpisodeError(f"there is no open episode {episode_id}; give the id of an episode without a reward", "unknown_episode")
+            raise EpisodeError(
+                f"there is no open episode {episode_id}; give the id of an episode without a "
+                "reward",
+                "unknown_episode",
+            )
         if episode.in_flight:
-            raise EpisodeError(f"a call of episode {episode_id} is being answered; send the reward after it", "episode_busy")
+            raise EpisodeError(
+                f"a call of episode {episode_id} is being answered; send the reward after it",
+                "episode_busy",
+            )
         if not episode.rows and not episode.faults:
-            raise EpisodeError(f"no call of episode {episode_id} was answered; send the reward after the last one", "no_answer")
+            raise EpisodeError(
+                f"no call of episode {episode_id} was answered; send the reward after the last one",
+                "no_answer",
+            )
         return episode
 
     def drop_idle(self, everything: bool = False) -> None:
         """End the episodes that are idle for too long, or all of them, without a reward."""
         oldest = time.time() - self._idle_s
-        for episode in [each for each in self.open.values() if everything or (each.used < oldest and not each.in_flight)]:
+        for episode in [
+            each
+            for each in self.open.values()
+            if everything or (each.used < oldest and not each.in_flight)
+        ]:
             self.close(episode, "failed" if episode.faults else "without_reward")
 
-    def _find(self, messages: list[Message], episode_id: str | None) -> tuple[Episode | None, Row | None]:
+    def _find(
+        self, messages: list[Message], episode_id: str | None
+    ) -> tuple[Episode | None, Row | None]:
         """Return the episode of a request, and the idle row with the longest matching messages."""
         keys = _keys(messages)
         for end in range(len(messages) - 1, 0, -1):
@@ -314,7 +353,9 @@ class Episodes:
 
     def _begin(self, episode_id: str | None, task: int) -> Episode:
         if len(self.open) >= self._limit:
-            raise EpisodeError(f"{self._limit} episodes are open; send their rewards, or wait", "too_many_episodes")
+            raise EpisodeError(
+                f"{self._limit} episodes are open; send their rewards, or wait", "too_many_episodes"
+            )
         named, seed = episode_id is not None, stable_seed("endpoint", self._seed, self._begun)
         episode = Episode(episode_id or secrets.token_hex(12), task, seed, named)
         self._begun += 1
@@ -348,7 +389,9 @@ def _keys(messages: Sequence[Message]) -> list[bytes]:
     """Return a digest of the messages up to each one. White space around answers is ignored."""
     keys, digest = [], b""
     for message in messages:
-        content = message["content"].strip() if message["role"] == "assistant" else message["content"]
+        content = (
+            message["content"].strip() if message["role"] == "assistant" else message["content"]
+        )
         digest = hashlib.sha256(digest + json.dumps([message["role"], content]).encode()).digest()
         keys.append(digest)
     return keys
@@ -356,5 +399,13 @@ def _keys(messages: Sequence[Message]) -> list[bytes]:
 
 def _task_of(messages: Sequence[Message]) -> int:
     """Return a task number, below 2**31, that follows from the messages before the first answer."""
-    opening = next((messages[:i] for i, message in enumerate(messages) if message["role"] == "assistant"), messages)
-    return stable_seed("task", json.dumps([[message["role"], message["content"]] for message in opening])) % 2**31
+    opening = next(
+        (messages[:i] for i, message in enumerate(messages) if message["role"] == "assistant"),
+        messages,
+    )
+    return (
+        stable_seed(
+            "task", json.dumps([[message["role"], message["content"]] for message in opening])
+        )
+        % 2**31
+    )

@@ -34,7 +34,10 @@ class Recording:
         folder.mkdir(parents=True, exist_ok=True)
         check_settings(folder / "settings.json", settings)
         self._folder = folder
-        self._next = max((int(path.stem.rpartition("-")[2]) + 1 for path in folder.glob("episode-*.parquet")), default=0)
+        self._next = max(
+            (int(path.stem.rpartition("-")[2]) + 1 for path in folder.glob("episode-*.parquet")),
+            default=0,
+        )
 
     def add(self, episode: Trajectory, facts: Mapping[str, Any]) -> None:
         """Write an episode, and a line with further facts about it.

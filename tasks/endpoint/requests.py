@@ -131,7 +131,10 @@ class OpenAIRequest(ChatRequest):
     def conversation(self) -> list[Message]:
         """Return the messages. Implements `ChatRequest.conversation`."""
         roles = {"developer": "system"}
-        return [{"role": roles.get(each.role, each.role), "content": _text(each.content)} for each in self.messages]
+        return [
+            {"role": roles.get(each.role, each.role), "content": _text(each.content)}
+            for each in self.messages
+        ]
 
     def token_limit(self) -> int | None:
         """Return the newer field or the older one. Implements `ChatRequest.token_limit`."""
@@ -159,8 +162,13 @@ class AnthropicRequest(ChatRequest):
 
     def conversation(self) -> list[Message]:
         """Return the system text and the messages. Implements `ChatRequest.conversation`."""
-        system: list[Message] = [{"role": "system", "content": _text(self.system)}] if self.system else []
-        return [*system, *({"role": each.role, "content": _text(each.content)} for each in self.messages)]
+        system: list[Message] = (
+            [{"role": "system", "content": _text(self.system)}] if self.system else []
+        )
+        return [
+            *system,
+            *({"role": each.role, "content": _text(each.content)} for each in self.messages),
+        ]
 
     def token_limit(self) -> int | None:
         """Return `max_tokens`. Implements `ChatRequest.token_limit`."""
@@ -190,12 +198,21 @@ def read(model: type[M], body: bytes) -> M:
     except ValidationError as problem:
         first = problem.errors()[0]
         where = ".".join(map(str, first["loc"]))
-        raise RequestError(f"{where}: {first['msg']}; correct the field", 400, "invalid_value", where) from None
+        raise RequestError(
+            f"{where}: {first['msg']}; correct the field", 400, "invalid_value", where
+        ) from None
     except ValueError as problem:
-        raise RequestError(f"the body is not JSON ({problem}); send a JSON object", 400, "invalid_json") from None
+        raise RequestError(
+            f"the body is not JSON ({problem}); send a JSON object", 400, "invalid_json"
+        ) from None
     for name, values in getattr(found, "fixed", {}).items():
         if (value := given.get(name)) is not None and value not in values:
-            raise RequestError(f"{name}: {value!r} is not supported; leave the field out", 400, "unsupported_value", name)
+            raise RequestError(
+                f"{name}: {value!r} is not supported; leave the field out",
+                400,
+                "unsupported_value",
+                name,
+            )
     return found
 
 
@@ -246,12 +263,21 @@ def anthropic_body(answer: Answer) -> dict[str, Any]:
 def anthropic_events(answer: Answer) -> Iterator[str]:
     """Return the events of a streamed answer in Anthropic's form."""
     whole = anthropic_body(answer)
-    begun = {**whole, "content": [], "stop_reason": None, "usage": {"input_tokens": answer.prompt_tokens, "output_tokens": 0}}
+    begun = {
+        **whole,
+        "content": [],
+        "stop_reason": None,
+        "usage": {"input_tokens": answer.prompt_tokens, "output_tokens": 0},
+    }
     end = {"stop_reason": whole["stop_reason"], "stop_sequence": None}
     events: list[dict[str, Any]] = [
         {"type": "message_start", "message": begun},
         {"type": "content_block_start", "index": 0, "content_block": {"type": "text", "text": ""}},
-        {"type": "content_block_delta", "index": 0, "delta": {"type": "text_delta", "text": answer.text}},
+        {
+            "type": "content_block_delta",
+            "index": 0,
+            "delta": {"type": "text_delta", "text": answer.text},
+        },
         {"type": "content_block_stop", "index": 0},
         {"type": "message_delta", "delta": end, "usage": {"output_tokens": answer.tokens}},
         {"type": "message_stop"},
@@ -263,15 +289,33 @@ def anthropic_events(answer: Answer) -> Iterator[str]:
 def openai_error(problem: RequestError) -> dict[str, Any]:
     """Return an error in OpenAI's form."""
     kind = "server_error" if problem.status >= 500 else "invalid_request_error"
-    return {"error": {"message": str(problem), "type": kind, "param": problem.parameter or None, "code": problem.code}}
+    return {
+        "error": {
+            "message": str(problem),
+            "type": kind,
+            "param": problem.parameter or None,
+            "code": problem.code,
+        }
+    }
 
 
 def anthropic_error(problem: RequestError) -> dict[str, Any]:
     """Return an error in Anthropic's form, with the fields `code` and `param` of OpenAI's."""
     kind = "api_error" if problem.status >= 500 else "invalid_request_error"
-    error = {"type": kind, "message": str(problem), "code": problem.code, "param": problem.parameter or None}
+    error = {
+        "type": kind,
+        "message": str(problem),
+        "code": problem.code,
+        "param": problem.parameter or None,
+    }
     return {"type": "error", "error": error}
 
 
 def _openai_head(answer: Answer, kind: str) -> dict[str, Any]:
-    return {"id": f"chatcmpl-{answer.id}", "object": kind, "created": int(time.time()), "model": answer.model, "episode": answer.episode}
+    return {
+        "id": f"chatcmpl-{answer.id}",
+        "object": kind,
+        "created": int(time.time()),
+        "model": answer.model,
+        "episode": answer.episode,
+    }

@@ -48,7 +48,9 @@ def pass_at_n(values: Mapping[int, Sequence[float]]) -> Estimate:
     return success_rate({task: Tally(int(max(of_task) > 0), 1) for task, of_task in values.items()})
 
 
-def figure_rows(name: str, trajectories: Sequence[Trajectory], categories: Mapping[int, str]) -> list[Row]:
+def figure_rows(
+    name: str, trajectories: Sequence[Trajectory], categories: Mapping[int, str]
+) -> list[Row]:
     """Return the rows of an evaluation: all its tasks, then each category.
 
     Args:
@@ -63,11 +65,24 @@ def figure_rows(name: str, trajectories: Sequence[Trajectory], categories: Mappi
     rows = [_row(name, values)] if values else []
     for category in sorted({categories[task] for task in values if task in categories}):
         rows.append(
-            _row(f"- {category}", {task: values_of_task for task, values_of_task in values.items() if categories.get(task) == category})
+            _row(
+                f"- {category}",
+                {
+                    task: values_of_task
+                    for task, values_of_task in values.items()
+                    if categories.get(task) == category
+                },
+            )
         )
     return rows
 
 
 def _row(name: str, values: Mapping[int, Sequence[float]]) -> Row:
     n = sorted({len(values_of_task) for values_of_task in values.values()})
-    return [name, score(average_at_n(values)), share(pass_at_n(values)), "-".join(map(str, dict.fromkeys((n[0], n[-1])))), str(len(values))]
+    return [
+        name,
+        score(average_at_n(values)),
+        share(pass_at_n(values)),
+        "-".join(map(str, dict.fromkeys((n[0], n[-1])))),
+        str(len(values)),
+    ]

@@ -21,7 +21,13 @@ from configs.rules import Rules
 from environments.environment import Environment, OracleError, World
 from environments.registry import load_world
 from tasks.agents.nearest_neighbour_replay import NearestNeighbourReplay
-from tasks.evaluation.benchmark import EvaluationFileError, EvaluationResult, evaluate, read_evaluation, write_evaluation
+from tasks.evaluation.benchmark import (
+    EvaluationFileError,
+    EvaluationResult,
+    evaluate,
+    read_evaluation,
+    write_evaluation,
+)
 from tasks.evaluation.report import partly_rewarded, success_share
 from tasks.evaluation.tables import markdown
 from tasks.rollout.episode import is_success
@@ -67,7 +73,9 @@ def baselines(
         rules: Rules of the world.
     """
     world = load_world(world_name, rules)
-    facts = json.dumps([world.name, world.version, list(tasks), list(train_tasks), horizon, SAMPLES])
+    facts = json.dumps(
+        [world.name, world.version, list(tasks), list(train_tasks), horizon, SAMPLES]
+    )
     path = folder / f"{world.name.replace(':', '.')}-{sha256(facts.encode()).hexdigest()[:16]}"
     found: dict[str, EvaluationResult] = {}
     for name in names or (*NEEDS, *world.scripts):
@@ -88,7 +96,9 @@ def can_play(world: World, name: str) -> bool:
     return name in world.scripts or NEEDS[name] <= environment.offers
 
 
-def play(world: World, name: str, tasks: Sequence[int], train_tasks: Sequence[int], horizon: int) -> EvaluationResult:
+def play(
+    world: World, name: str, tasks: Sequence[int], train_tasks: Sequence[int], horizon: int
+) -> EvaluationResult:
     """Play one scripted policy, see `baselines`.
 
     An episode ends without success when the script has no further action, even before the first
@@ -114,10 +124,14 @@ def play(world: World, name: str, tasks: Sequence[int], train_tasks: Sequence[in
         if replay is not None:
             replay.close()
     tags = {task: world.tag(task) for task in tasks}
-    return evaluate(played, label=name, step=0, horizon=horizon, tags=tags if any(tags.values()) else None)
+    return evaluate(
+        played, label=name, step=0, horizon=horizon, tags=tags if any(tags.values()) else None
+    )
 
 
-def scripted(name: str, environment: Environment, replay: NearestNeighbourReplay | None, random: Random) -> Generator[str, str, None]:
+def scripted(
+    name: str, environment: Environment, replay: NearestNeighbourReplay | None, random: Random
+) -> Generator[str, str, None]:
     """Yield the actions of a scripted policy in the task that `environment` has just begun."""
     if replay is not None:
         for action in replay.actions(environment.objective):
@@ -125,7 +139,11 @@ def scripted(name: str, environment: Environment, replay: NearestNeighbourReplay
         return
     done = set[str]()
     while True:
-        action = environment.oracle_action() if name == ORACLE else _valid_action(name, environment, done, random)
+        action = (
+            environment.oracle_action()
+            if name == ORACLE
+            else _valid_action(name, environment, done, random)
+        )
         done.add(action)
         yield action
 
@@ -136,14 +154,22 @@ def _valid_action(name: str, environment: Environment, done: set[str], random: R
     if name != SIMILAR:
         return random.choice(new)
     objective = _words(environment.objective)
-    return max(new, key=lambda action: len(_words(action) & objective) / len(_words(action) | objective))
+    return max(
+        new, key=lambda action: len(_words(action) & objective) / len(_words(action) | objective)
+    )
 
 
 def _words(text: str) -> set[str]:
     return set(re.findall(r"\w+", text.lower()))
 
 
-def _play(environment: Environment, script: Generator[str, str, None], trajectory: Trajectory, horizon: int, needed: float) -> None:
+def _play(
+    environment: Environment,
+    script: Generator[str, str, None],
+    trajectory: Trajectory,
+    horizon: int,
+    needed: float,
+) -> None:
     trajectory.outcome = Outcome.TRUNCATED
     observation: str | None = None
     for _ in range(horizon):
@@ -156,9 +182,13 @@ def _play(environment: Environment, script: Generator[str, str, None], trajector
             return
         step = environment.step(action)
         observation = step.observation
-        trajectory.turns.append(Turn([], [], action, step.observation, reward=step.reward, refused=step.refused))
+        trajectory.turns.append(
+            Turn([], [], action, step.observation, reward=step.reward, refused=step.refused)
+        )
         if step.done:
-            trajectory.outcome = Outcome.SUCCESS if is_success(trajectory.reward, needed) else Outcome.FINISHED
+            trajectory.outcome = (
+                Outcome.SUCCESS if is_success(trajectory.reward, needed) else Outcome.FINISHED
+            )
             return
 
 
@@ -188,8 +218,16 @@ def baseline_rows(by_list: Mapping[str, Mapping[str, EvaluationResult]]) -> list
     The last row holds the oracle's turns. A cell is empty if the world cannot support the policy.
     """
     policies = dict.fromkeys(policy for results in by_list.values() for policy in results)
-    found = [[policy, *(_cell(results[policy]) if policy in results else "" for results in by_list.values())] for policy in policies]
-    turns = [f"{results[ORACLE].turns:.1f}" if ORACLE in results else "" for results in by_list.values()]
+    found = [
+        [
+            policy,
+            *(_cell(results[policy]) if policy in results else "" for results in by_list.values()),
+        ]
+        for policy in policies
+    ]
+    turns = [
+        f"{results[ORACLE].turns:.1f}" if ORACLE in results else "" for results in by_list.values()
+    ]
     return [*found, ["oracle's turns", *turns]] if any(turns) else found
 
 
@@ -206,19 +244,44 @@ def main() -> None:
         epilog="example: python -m tasks.evaluation.baselines textcraft --tasks wood-test deep-test --horizon 16",
     )
     parser.add_argument("world", help="name of a world (see `agentgym worlds`) or module:Class")
-    parser.add_argument("--tasks", nargs="+", default=["test"], metavar="LIST", help="task lists (default: test)")
-    parser.add_argument("--train", default="train", metavar="LIST", help="task list of the replay (default: %(default)s)")
-    parser.add_argument("--n-tasks", type=int, metavar="N", help="number of tasks of each list, evenly spaced (default: all)")
+    parser.add_argument(
+        "--tasks", nargs="+", default=["test"], metavar="LIST", help="task lists (default: test)"
+    )
+    parser.add_argument(
+        "--train",
+        default="train",
+        metavar="LIST",
+        help="task list of the replay (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--n-tasks",
+        type=int,
+        metavar="N",
+        help="number of tasks of each list, evenly spaced (default: all)",
+    )
     parser.add_argument("--horizon", type=int, default=30, help="turn limit (default: %(default)s)")
-    parser.add_argument("--policies", nargs="+", default=[], help="names of the policies to play (default: all)")
-    parser.add_argument("--folder", type=Path, default=Path("runs/baselines"), help="folder of the results (default: %(default)s)")
+    parser.add_argument(
+        "--policies", nargs="+", default=[], help="names of the policies to play (default: all)"
+    )
+    parser.add_argument(
+        "--folder",
+        type=Path,
+        default=Path("runs/baselines"),
+        help="folder of the results (default: %(default)s)",
+    )
     chosen = parser.parse_args()
     world, rows = load_world(chosen.world), {}
     train = world.tasks(chosen.train)
     for name in chosen.tasks:
         tasks = world.tasks(name)
-        tasks = tasks[:: max(1, len(tasks) // chosen.n_tasks)][: chosen.n_tasks] if chosen.n_tasks else tasks
-        rows[name] = baselines(chosen.world, tasks, train, chosen.horizon, chosen.folder, chosen.policies)
+        tasks = (
+            tasks[:: max(1, len(tasks) // chosen.n_tasks)][: chosen.n_tasks]
+            if chosen.n_tasks
+            else tasks
+        )
+        rows[name] = baselines(
+            chosen.world, tasks, train, chosen.horizon, chosen.folder, chosen.policies
+        )
     sys.stdout.write(baseline_table(rows))
 
 

@@ -25,9 +25,12 @@ Rewards = Mapping[int, float]
 Side = TypeVar("Side")
 
 NOTE = (
-    "A row has one temperature for all policies. Brackets are 95 % intervals. With one seed they are over tasks. "
-    "With several seeds, seeds and tasks are both resampled. Differences are paired by task and seed. "
-    "Differences of success rates are in percentage points. Further behaviour cloning takes as many seconds as RL."
+    "A row has one temperature for all policies. Brackets are 95 % intervals. With one seed they "
+    "are over tasks. "
+    "With several seeds, seeds and tasks are both resampled. Differences are paired by task and "
+    "seed. "
+    "Differences of success rates are in percentage points. Further behaviour cloning takes as "
+    "many seconds as RL."
 )
 
 
@@ -58,7 +61,10 @@ def before_after_table(seeds: Sequence[BeforeAfter], scripted: Mapping[str, Resu
         IncompleteEvaluationError: One of the evaluations is incomplete.
     """
     for each in seeds:
-        check_complete([*each.start.values(), *each.end.values(), *(each.cloned or {}).values()], "the before-after table")
+        check_complete(
+            [*each.start.values(), *each.end.values(), *(each.cloned or {}).values()],
+            "the before-after table",
+        )
     cloned = all(each.cloned is not None for each in seeds)
     names = list(next(iter(scripted.values()))) if scripted else []
     further = ["further behaviour cloning", "after RL - further cloning"] if cloned else []
@@ -68,35 +74,64 @@ def before_after_table(seeds: Sequence[BeforeAfter], scripted: Mapping[str, Resu
         starts, ends = [each.start[cell] for each in seeds], [each.end[cell] for each in seeds]
         others = [each.cloned[cell] for each in seeds if each.cloned is not None] if cloned else []
         of_list = scripted.get(cell.partition(", ")[0], {})
-        success = _columns([[result.tallies for result in side] for side in (starts, ends, others)], _mean, _success_change)
-        rows.append([cell, *success, *(share(of_list[name].success) if name in of_list else "" for name in names)])
+        success = _columns(
+            [[result.tallies for result in side] for side in (starts, ends, others)],
+            _mean,
+            _success_change,
+        )
+        rows.append(
+            [
+                cell,
+                *success,
+                *(share(of_list[name].success) if name in of_list else "" for name in names),
+            ]
+        )
         if any(partly_rewarded(result) for result in (*starts, *ends)):
-            reward = _columns([[result.rewards for result in side] for side in (starts, ends, others)], _mean_reward, reward_change)
-            scripts = [f"{of_list[name].reward.value:.3f}" if name in of_list else "" for name in names]
+            reward = _columns(
+                [[result.rewards for result in side] for side in (starts, ends, others)],
+                _mean_reward,
+                reward_change,
+            )
+            scripts = [
+                f"{of_list[name].reward.value:.3f}" if name in of_list else "" for name in names
+            ]
             rows.append([f"{cell}: mean reward", *reward, *scripts])
     note = filled(f"{len(seeds)} seed{'s' * (len(seeds) > 1)}. {NOTE}")
     return f"{markdown(header, rows)}\n\n{note}\n"
 
 
 def _columns(
-    sides: Sequence[list[Side]], mean: Callable[[list[Side]], str], change_text: Callable[[list[Side], list[Side]], str]
+    sides: Sequence[list[Side]],
+    mean: Callable[[list[Side]], str],
+    change_text: Callable[[list[Side], list[Side]], str],
 ) -> list[str]:
     """Return the cells for start, end and their difference.
 
     With more cloning, its mean and the difference between end and more cloning follow.
     """
     starts, ends, others = sides
-    return [mean(starts), mean(ends), change_text(starts, ends), *([mean(others), change_text(others, ends)] if others else [])]
+    return [
+        mean(starts),
+        mean(ends),
+        change_text(starts, ends),
+        *([mean(others), change_text(others, ends)] if others else []),
+    ]
 
 
 def compared(befores: Sequence[Tallies], afters: Sequence[Tallies]) -> Estimate:
     """Return success after minus before, over the tasks that all evaluations have."""
     if len(befores) == 1:
         return difference(befores[0], afters[0])
-    tasks = [task for task in befores[0] if all(task in each and each[task].samples for each in (*befores, *afters))]
+    tasks = [
+        task
+        for task in befores[0]
+        if all(task in each and each[task].samples for each in (*befores, *afters))
+    ]
 
     def rates(side: Sequence[Tallies]) -> np.ndarray[tuple[int, ...], np.dtype[np.float64]]:
-        return np.array([[each[task].successes / each[task].samples for task in tasks] for each in side])
+        return np.array(
+            [[each[task].successes / each[task].samples for task in tasks] for each in side]
+        )
 
     return paired_difference(rates(afters) - rates(befores)).estimate
 
@@ -104,14 +139,21 @@ def compared(befores: Sequence[Tallies], afters: Sequence[Tallies]) -> Estimate:
 def compared_rewards(befores: Sequence[Rewards], afters: Sequence[Rewards]) -> Estimate:
     """Return mean reward after minus before, over the tasks that all evaluations have."""
     tasks = [task for task in befores[0] if all(task in each for each in (*befores, *afters))]
-    rises = np.array([[later[task] - before[task] for task in tasks] for before, later in zip(befores, afters, strict=True)])
+    rises = np.array(
+        [
+            [later[task] - before[task] for task in tasks]
+            for before, later in zip(befores, afters, strict=True)
+        ]
+    )
     return bootstrap_mean(rises[0]) if len(befores) == 1 else paired_difference(rises).estimate
 
 
 def reward_change(befores: Sequence[Rewards], afters: Sequence[Rewards]) -> str:
     """Format a difference of mean rewards and its interval, e.g. "+0.123 [+0.051, +0.190]"."""
     rise = compared_rewards(befores, afters)
-    return f"{rise.value:+.3f}" + ("" if math.isnan(rise.low) else f" [{rise.low:+.3f}, {rise.high:+.3f}]")
+    return f"{rise.value:+.3f}" + (
+        "" if math.isnan(rise.low) else f" [{rise.low:+.3f}, {rise.high:+.3f}]"
+    )
 
 
 def _success_change(befores: Sequence[Tallies], afters: Sequence[Tallies]) -> str:
@@ -120,7 +162,10 @@ def _success_change(befores: Sequence[Tallies], afters: Sequence[Tallies]) -> st
 
 def _mean(sides: Sequence[Tallies]) -> str:
     """Format success over all seeds as a percentage."""
-    rates = [[tally.successes / tally.samples for tally in side.values() if tally.samples] for side in sides]
+    rates = [
+        [tally.successes / tally.samples for tally in side.values() if tally.samples]
+        for side in sides
+    ]
     return f"{100 * float(np.mean([np.mean(each) for each in rates])):.1f} %"
 
 

@@ -20,18 +20,24 @@ def repeated_share(trajectories: Sequence[Trajectory]) -> float:
     repeated = []
     for trajectory in trajectories:
         actions = [turn.action for turn in trajectory.turns]
-        repeated += [action is not None and action in actions[:turn] for turn, action in enumerate(actions)]
+        repeated += [
+            action is not None and action in actions[:turn] for turn, action in enumerate(actions)
+        ]
     return fmean(repeated) if repeated else math.nan
 
 
 def answer_sources(trajectories: Sequence[Trajectory]) -> dict[str, float]:
     """Return the shares of answers by the passage that holds them.
 
-    The keys are "passage 1", "passage 2", ... of the last search, "an earlier search" and "no passage".
-    An answer in several passages counts for the first of them. The result is empty if no episode ends
+    The keys are "passage 1", "passage 2", ... of the last search, "an earlier search" and "no
+    passage".
+    An answer in several passages counts for the first of them. The result is empty if no episode
+    ends
     with an answer in the form of SearchQA.
     """
-    sources = Counter(source for trajectory in trajectories if (source := _answer_source(trajectory)))
+    sources = Counter(
+        source for trajectory in trajectories if (source := _answer_source(trajectory))
+    )
     return {source: count / sources.total() for source, count in sorted(sources.items())}
 
 
@@ -39,8 +45,14 @@ def _answer_source(trajectory: Trajectory) -> str:
     answers = _ANSWER.findall(trajectory.turns[-1].action or "") if trajectory.turns else []
     if not answers:
         return ""
-    *earlier, last = [""] + [found for turn in trajectory.turns[:-1] if "Doc 1(" in (found := turn.observation)]
+    *earlier, last = [""] + [
+        found for turn in trajectory.turns[:-1] if "Doc 1(" in (found := turn.observation)
+    ]
     held_by = [place for place, text in _PASSAGE.findall(last) if answers[0] in text]
     if held_by:
         return f"passage {held_by[0]}"
-    return EARLIER if any(answers[0] in text for found in earlier for _, text in _PASSAGE.findall(found)) else NOWHERE
+    return (
+        EARLIER
+        if any(answers[0] in text for found in earlier for _, text in _PASSAGE.findall(found))
+        else NOWHERE
+    )

@@ -15,7 +15,17 @@ from pydantic import ConfigDict, TypeAdapter
 
 from tasks.evaluation.behaviour import answer_sources, repeated_share
 from tasks.evaluation.bootstrap import bootstrap_mean
-from tasks.evaluation.statistics import UNKNOWN, Estimate, Number, Tallies, Tally, pass_all_k, pass_at_k, success_rate, widest_success_rate
+from tasks.evaluation.statistics import (
+    UNKNOWN,
+    Estimate,
+    Number,
+    Tallies,
+    Tally,
+    pass_all_k,
+    pass_at_k,
+    success_rate,
+    widest_success_rate,
+)
 from tasks.files import replace_file
 from tasks.rollout.trajectory import Outcome, Trajectory, refused_share
 from tasks.rollout.trajectory_parquet import TrajectoryFileError, read_trajectories
@@ -100,7 +110,9 @@ class EvaluationResult:
 
     def __post_init__(self) -> None:
         if self.failed != sum(self.missing.values()):
-            raise ValueError(f"failed is {self.failed}, but missing holds {sum(self.missing.values())} episodes")
+            raise ValueError(
+                f"failed is {self.failed}, but missing holds {sum(self.missing.values())} episodes"
+            )
 
     @property
     def complete(self) -> bool:
@@ -134,16 +146,28 @@ class EvaluationResult:
         counts = {"episodes": self.scored, "failed_episodes": self.failed}
         if not self.complete:
             low, high = self.bounds
-            bounds = {"success_if_missing_failed": low.value, "success_if_missing_succeeded": high.value}
-            return {f"evaluation/{name}": float(value) for name, value in {**bounds, **counts}.items()}
+            bounds = {
+                "success_if_missing_failed": low.value,
+                "success_if_missing_succeeded": high.value,
+            }
+            return {
+                f"evaluation/{name}": float(value) for name, value in {**bounds, **counts}.items()
+            }
         named = {"success": self.success, "reward": self.reward}
         named |= {f"pass_at_{k}": estimate for k, estimate in self.pass_at.items()}
         named |= {f"pass_all_{k}": estimate for k, estimate in self.pass_all.items()}
         named |= {f"success_{tag}": estimate for tag, estimate in self.by_tag.items()}
         figures = {name: estimate.value for name, estimate in named.items()}
         figures |= {"success_low": self.success.low, "success_high": self.success.high}
-        figures |= {"tokens": self.tokens, "malformed_share": self.malformed, "refused_share": self.refused}
-        figures |= {"repeated_share": self.repeated, **{f"answers_from_{source}": each for source, each in self.answers_from.items()}}
+        figures |= {
+            "tokens": self.tokens,
+            "malformed_share": self.malformed,
+            "refused_share": self.refused,
+        }
+        figures |= {
+            "repeated_share": self.repeated,
+            **{f"answers_from_{source}": each for source, each in self.answers_from.items()},
+        }
         figures |= {"turns": self.turns, "truncated": self.truncated, **counts}
         return {f"evaluation/{name}": value for name, value in figures.items()}
 
@@ -152,7 +176,12 @@ _RESULTS = TypeAdapter(EvaluationResult)
 
 
 def evaluate(
-    trajectories: Sequence[Trajectory], *, label: str, step: int, horizon: int, tags: Mapping[int, str] | None = None
+    trajectories: Sequence[Trajectory],
+    *,
+    label: str,
+    step: int,
+    horizon: int,
+    tags: Mapping[int, str] | None = None,
 ) -> EvaluationResult:
     """Compute the result of an evaluation from its trajectories.
 
@@ -171,7 +200,10 @@ def evaluate(
     episodes: dict[int, list[Trajectory]] = {}
     for each in scored:
         episodes.setdefault(each.task, []).append(each)
-    tallies = {task: Tally(sum(each.succeeded for each in group), len(group)) for task, group in sorted(episodes.items())}
+    tallies = {
+        task: Tally(sum(each.succeeded for each in group), len(group))
+        for task, group in sorted(episodes.items())
+    }
     missing = Counter(each.task for each in trajectories if each.outcome is Outcome.FAILED)
     if missing:
         return EvaluationResult(
@@ -189,7 +221,9 @@ def evaluate(
         )
     turns = [turn for each in scored for turn in each.turns]
     tokens = sum(len(turn.tokens) for turn in turns)
-    rewards = {task: fmean(each.reward for each in group) for task, group in sorted(episodes.items())}
+    rewards = {
+        task: fmean(each.reward for each in group) for task, group in sorted(episodes.items())
+    }
     return EvaluationResult(
         label=label,
         step=step,
@@ -199,7 +233,9 @@ def evaluate(
         success=success_rate(tallies),
         reward=bootstrap_mean(rewards.values()),
         turns=fmean(len(each.turns) for each in scored) if scored else math.nan,
-        truncated=fmean(each.outcome is Outcome.TRUNCATED for each in scored) if scored else math.nan,
+        truncated=fmean(each.outcome is Outcome.TRUNCATED for each in scored)
+        if scored
+        else math.nan,
         pass_at={k: pass_at_k(tallies, k) for k in _sample_numbers(tallies)},
         by_tag=_by_tag(tallies, tags or {}),
         tallies=tallies,
@@ -220,7 +256,8 @@ def incomplete_note(results: Iterable[EvaluationResult]) -> str:
     """
     found = list(results)
     parts = [
-        f"{each.label}: {each.failed} of {each.failed + each.scored}, tasks {_first(list(each.missing))}"
+        f"{each.label}: {each.failed} of {each.failed + each.scored}, tasks "
+        f"{_first(list(each.missing))}"
         for each in found
         if not each.complete
     ]
@@ -232,7 +269,9 @@ def incomplete_note(results: Iterable[EvaluationResult]) -> str:
 
 
 def check_complete(
-    results: Iterable[EvaluationResult], what: str, fix: str = "Run the same command again to play the missing episodes."
+    results: Iterable[EvaluationResult],
+    what: str,
+    fix: str = "Run the same command again to play the missing episodes.",
 ) -> None:
     """Raise an error if an evaluation is incomplete.
 
@@ -248,7 +287,9 @@ def check_complete(
     if note := incomplete_note(found):
         missing = {each.label: each.failed for each in found if not each.complete}
         raise IncompleteEvaluationError(
-            f"{what} needs complete evaluations. {note} These episodes failed because of infrastructure faults. {fix}", missing
+            f"{what} needs complete evaluations. {note} These episodes failed because of "
+            f"infrastructure faults. {fix}",
+            missing,
         )
 
 
@@ -266,7 +307,11 @@ def kept_episodes(trajectories: Path, step: int) -> list[Trajectory]:
         played = read_trajectories(trajectories)
     except (FileNotFoundError, TrajectoryFileError):
         return []
-    return [each for each in played if each.policy_version == step and each.outcome is not Outcome.FAILED]
+    return [
+        each
+        for each in played
+        if each.policy_version == step and each.outcome is not Outcome.FAILED
+    ]
 
 
 def write_evaluation(path: Path, result: EvaluationResult) -> None:
@@ -285,7 +330,10 @@ def read_evaluation(path: Path) -> EvaluationResult:
     try:
         return evaluation_of(json.loads(path.read_text(encoding="utf-8")))
     except ValueError as error:
-        raise EvaluationFileError(f"{path} is not a valid evaluation file ({error!r}). Run the evaluation again to replace it.") from error
+        raise EvaluationFileError(
+            f"{path} is not a valid evaluation file ({error!r}). Run the evaluation again to "
+            "replace it."
+        ) from error
 
 
 def evaluation_tree(result: EvaluationResult) -> dict[str, Any]:
@@ -312,7 +360,12 @@ def _sample_numbers(tallies: Tallies) -> list[int]:
 
 def _by_tag(tallies: Tallies, tags: Mapping[int, str]) -> dict[str, Estimate]:
     names = sorted({tags[task] for task in tallies if task in tags})
-    return {name: success_rate({task: tally for task, tally in tallies.items() if tags.get(task) == name}) for name in names}
+    return {
+        name: success_rate(
+            {task: tally for task, tally in tallies.items() if tags.get(task) == name}
+        )
+        for name in names
+    }
 
 
 def _first(tasks: Sequence[int], most: int = 5) -> str:

@@ -46,7 +46,9 @@ def bootstrap_mean(values: Iterable[float]) -> Estimate:
         return plain
     from scipy import stats  # type: ignore[import-untyped]  # imported here because it takes a second
 
-    interval = stats.bootstrap((x,), np.mean, n_resamples=RESAMPLES, batch=500, rng=np.random.default_rng(0)).confidence_interval
+    interval = stats.bootstrap(
+        (x,), np.mean, n_resamples=RESAMPLES, batch=500, rng=np.random.default_rng(0)
+    ).confidence_interval
     return Estimate(plain.value, float(interval.low), float(interval.high), len(x))
 
 
@@ -80,4 +82,6 @@ def paired_difference(differences: Values) -> PairedDifference:
     means = value + (means - value) * math.sqrt(seeds / (seeds - 1))
     low, high = (float(bound) for bound in np.quantile(means, [0.025, 0.975]))
     beyond = min(int((means <= 0).sum()), int((means >= 0).sum()))
-    return PairedDifference(Estimate(value, low, high, seeds), min(1.0, 2 * (beyond + 1) / (RESAMPLES + 1)), by_seed)
+    return PairedDifference(
+        Estimate(value, low, high, seeds), min(1.0, 2 * (beyond + 1) / (RESAMPLES + 1)), by_seed
+    )

@@ -20,9 +20,12 @@ Results = Mapping[str, EvaluationResult]
 """Maps the name of a cell of `EvaluationGrid.cells` to its result."""
 
 NOTE = (
-    "Brackets are 95 % intervals over tasks. They are Wilson intervals with the effective sample size for shares, and "
-    "BCa bootstrap intervals for scores. pass@k is the share of tasks in which at least one of k episodes succeeds, and "
-    "pass^k the share in which all k succeed. Malformed is the share of turns without a readable action. "
+    "Brackets are 95 % intervals over tasks. They are Wilson intervals with the effective sample "
+    "size for shares, and "
+    "BCa bootstrap intervals for scores. pass@k is the share of tasks in which at least one of k "
+    "episodes succeeds, and "
+    "pass^k the share in which all k succeed. Malformed is the share of turns without a readable "
+    "action. "
     "Refused is the share of turns whose action the world rejected."
 )
 CHANGE_NOTE = "Change is the success of this policy minus that of the other one, in percentage points, on their common tasks."
@@ -53,7 +56,16 @@ def grid_tables(results: Results, other: Results | None = None) -> tuple[str, st
 def _cells(results: Results, other: Results) -> tuple[list[str], list[list[str]]]:
     ks = sorted({k for result in results.values() for k in result.pass_at if k > 1})
     header = ["", "success", "score", *(["change"] if other else [])]
-    header += [*(f"pass@{k}" for k in ks), *(f"pass^{k}" for k in ks), "turns", "tokens", "malformed", "refused", "cut", "episodes"]
+    header += [
+        *(f"pass@{k}" for k in ks),
+        *(f"pass^{k}" for k in ks),
+        "turns",
+        "tokens",
+        "malformed",
+        "refused",
+        "cut",
+        "episodes",
+    ]
     rows = []
     for name, result in results.items():
         compared = success_change(other[name], result) if name in other else "-"
@@ -78,7 +90,10 @@ def _cells(results: Results, other: Results) -> tuple[list[str], list[list[str]]
 
 def _tags(results: Results) -> tuple[list[str], list[list[str]]]:
     tags = sorted({tag for result in results.values() for tag in result.by_tag})
-    rows = [[name, *(share(result.by_tag[tag]) if tag in result.by_tag else "" for tag in tags)] for name, result in results.items()]
+    rows = [
+        [name, *(share(result.by_tag[tag]) if tag in result.by_tag else "" for tag in tags)]
+        for name, result in results.items()
+    ]
     return ["success by tag", *tags], rows if len(tags) > 1 else []
 
 
@@ -100,12 +115,22 @@ def draw_grid(path: Path, grid: EvaluationGrid, results: Results) -> None:
         # shifted so that the intervals do not overlap
         at = [horizon + 0.06 * lines for horizon, _ in cells]
         values = [result.success for _, result in cells]
-        axes.errorbar(at, [e.value for e in values], yerr=distances(values), marker="o", capsize=4, linewidth=1.4, label=title)
+        axes.errorbar(
+            at,
+            [e.value for e in values],
+            yerr=distances(values),
+            marker="o",
+            capsize=4,
+            linewidth=1.4,
+            label=title,
+        )
     for name, result in results.items():
         if not result.complete:
             low, high = result.bounds
             label = f"{name}: incomplete, range for missing episodes all failed to all succeeded"
-            axes.vlines(grid.cells()[name].horizon, low.low, high.high, linestyles="dotted", label=label)
+            axes.vlines(
+                grid.cells()[name].horizon, low.low, high.high, linestyles="dotted", label=label
+            )
     axis_of_shares(axes)
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.set_xlabel("horizon (turns)")
@@ -114,10 +139,14 @@ def draw_grid(path: Path, grid: EvaluationGrid, results: Results) -> None:
     save(figure, path)
 
 
-def _lines(grid: EvaluationGrid, results: Results) -> dict[str, Sequence[tuple[int, EvaluationResult]]]:
+def _lines(
+    grid: EvaluationGrid, results: Results
+) -> dict[str, Sequence[tuple[int, EvaluationResult]]]:
     lines: dict[str, list[tuple[int, EvaluationResult]]] = {}
     for name, result in results.items():
         cell = grid.cells()[name]
         if result.success.n:
-            lines.setdefault(f"{name.partition(', horizon')[0]}, temperature {cell.temperature:g}", []).append((cell.horizon, result))
+            lines.setdefault(
+                f"{name.partition(', horizon')[0]}, temperature {cell.temperature:g}", []
+            ).append((cell.horizon, result))
     return {title: sorted(cells, key=lambda pair: pair[0]) for title, cells in lines.items()}

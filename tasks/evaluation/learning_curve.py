@@ -15,7 +15,10 @@ _MOST_LABELS = 12  # maximum number of phases with a label, to avoid crowding
 
 
 def draw_learning_curve(
-    path: Path, steps: Mapping[int, Mapping[str, float]], results: Sequence[EvaluationResult], title: str = "Learning curve"
+    path: Path,
+    steps: Mapping[int, Mapping[str, float]],
+    results: Sequence[EvaluationResult],
+    title: str = "Learning curve",
 ) -> None:
     """Draw a run as a PNG of 1500 x 840 pixels.
 
@@ -33,26 +36,55 @@ def draw_learning_curve(
     turns = figure.add_subplot()
     shares = turns.twinx()  # drawn above the horizon's axis
 
-    horizons = [(step, steps[step]["rollout/horizon"]) for step in sorted(steps) if "rollout/horizon" in steps[step]]
-    phases = [(horizon, [step for step, _ in group]) for horizon, group in groupby(horizons, key=lambda pair: pair[1])]
+    horizons = [
+        (step, steps[step]["rollout/horizon"])
+        for step in sorted(steps)
+        if "rollout/horizon" in steps[step]
+    ]
+    phases = [
+        (horizon, [step for step, _ in group])
+        for horizon, group in groupby(horizons, key=lambda pair: pair[1])
+    ]
     for i, (horizon, members) in enumerate(phases):
         begin, end = members[0] - 1, members[-1]
         turns.axvspan(begin, end, color=_HORIZON, alpha=0.05 if i % 2 else 0.11, linewidth=0)
         name = "horizon (turns, right)" if i == 0 else "_"
         turns.hlines(horizon, begin, end, color=_HORIZON, linewidth=1.2, label=name)
         if len(phases) <= _MOST_LABELS:
-            turns.annotate(f"{horizon:g}", (begin, horizon), xytext=(4, 3), textcoords="offset points", color=_HORIZON)
+            turns.annotate(
+                f"{horizon:g}",
+                (begin, horizon),
+                xytext=(4, 3),
+                textcoords="offset points",
+                color=_HORIZON,
+            )
     if phases:
-        turns.vlines([members[-1] for _, members in phases[:-1]], *_between(phases), color=_HORIZON, linewidth=1.2)
+        turns.vlines(
+            [members[-1] for _, members in phases[:-1]],
+            *_between(phases),
+            color=_HORIZON,
+            linewidth=1.2,
+        )
         turns.set_ylim(0, 1.15 * max(horizon for horizon, _ in phases))
 
     success = _series(steps, "rollout/success")
     reward = _series(steps, "rollout/reward")
     if success:
         shares.plot(*zip(*success, strict=True), ".", color=_TRAINING, markersize=4, alpha=0.45)
-        shares.plot(*zip(*_smooth(success), strict=True), color=_TRAINING, linewidth=2, label=f"training success (mean of {_WINDOW} steps)")
+        shares.plot(
+            *zip(*_smooth(success), strict=True),
+            color=_TRAINING,
+            linewidth=2,
+            label=f"training success (mean of {_WINDOW} steps)",
+        )
     if reward and any(abs(a[1] - b[1]) > 1e-9 for a, b in zip(success, reward, strict=False)):
-        shares.plot(*zip(*_smooth(reward), strict=True), color=_TRAINING, linewidth=1.4, linestyle=(0, (4, 2)), label="training reward")
+        shares.plot(
+            *zip(*_smooth(reward), strict=True),
+            color=_TRAINING,
+            linewidth=1.4,
+            linestyle=(0, (4, 2)),
+            label="training reward",
+        )
     measured = [result for result in results if result.success.n]
     if measured:
         values = [result.success for result in measured]
@@ -85,9 +117,18 @@ def draw_learning_curve(
     for axes in (turns, shares):
         for side in axes.spines.values():
             side.set_visible(False)
-    handles = [pair for axes in (shares, turns) for pair in zip(*axes.get_legend_handles_labels(), strict=True)]
+    handles = [
+        pair
+        for axes in (shares, turns)
+        for pair in zip(*axes.get_legend_handles_labels(), strict=True)
+    ]
     if handles:
-        figure.legend(*zip(*handles, strict=True), loc="outside lower center", ncols=len(handles), frameon=False)
+        figure.legend(
+            *zip(*handles, strict=True),
+            loc="outside lower center",
+            ncols=len(handles),
+            frameon=False,
+        )
     save(figure, path)
 
 
@@ -99,7 +140,9 @@ def _smooth(series: Sequence[tuple[int, float]]) -> list[tuple[int, float]]:
     """Average each point with the preceding ones, `_WINDOW` points in total."""
     values = [value for _, value in series]
     windows = [values[max(0, i + 1 - _WINDOW) : i + 1] for i in range(len(values))]
-    return [(step, sum(window) / len(window)) for (step, _), window in zip(series, windows, strict=True)]
+    return [
+        (step, sum(window) / len(window)) for (step, _), window in zip(series, windows, strict=True)
+    ]
 
 
 def _between(phases: Sequence[tuple[float, list[int]]]) -> tuple[list[float], list[float]]:

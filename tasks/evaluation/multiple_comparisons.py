@@ -41,5 +41,9 @@ def median_time(reached: Sequence[float | None], ends: Sequence[float]) -> float
         right=[end for time, end in zip(reached, ends, strict=True) if time is None],
     )
     curve = stats.ecdf(data).sf
-    below_half = (float(time) for time, share in zip(curve.quantiles, curve.probabilities, strict=True) if share <= 0.5)
+    below_half = (
+        float(time)
+        for time, share in zip(curve.quantiles, curve.probabilities, strict=True)
+        if share <= 0.5
+    )
     return next(below_half, math.nan)

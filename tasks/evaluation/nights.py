@@ -98,7 +98,9 @@ def missed_nights(nights: Sequence[Night], due: Iterable[date], tonight: date) -
 def write_night(folder: Path, night: Night) -> None:
     """Write a night atomically to its own file."""
     folder.mkdir(parents=True, exist_ok=True)
-    replace_file(folder / f"{night.date}.json", _NIGHTS.dump_json(night, indent=1).decode(), durable=True)
+    replace_file(
+        folder / f"{night.date}.json", _NIGHTS.dump_json(night, indent=1).decode(), durable=True
+    )
 
 
 def read_nights(folder: Path) -> tuple[list[Night], list[str]]:
@@ -112,7 +114,9 @@ def read_nights(folder: Path) -> tuple[list[Night], list[str]]:
         try:
             nights.append(_NIGHTS.validate_json(path.read_bytes()))
         except (ValueError, OSError) as problem:
-            damaged.append(f"{path} is not a valid night file ({problem}) and is ignored. Repair or delete it.")
+            damaged.append(
+                f"{path} is not a valid night file ({problem}) and is ignored. Repair or delete it."
+            )
     return nights, damaged
 
 
@@ -123,20 +127,38 @@ def last_champion(nights: Sequence[Night]) -> str:
 
 def nights_table(nights: Sequence[Night], maximum: int = 30) -> str:
     """Format the nights in Markdown, newest first. Missed nights have a row."""
-    lines = ["| night | challenger | champion | challenger - champion | verdict |", "|---|---:|---:|---:|---|"]
+    lines = [
+        "| night | challenger | champion | challenger - champion | verdict |",
+        "|---|---:|---:|---:|---|",
+    ]
     for night in reversed(nights[-maximum:]):
-        words = f"{WORDS[night.verdict]}: {night.said}" if night.verdict == "failed" else WORDS[night.verdict]
-        figures = [_share(night.challenger_success), _share(night.champion_success), _change(night.difference)]
-        lines.append(f"| {night.date} | {' | '.join(figures)} | {' '.join(words.split()).replace('|', '/')} |")
-        lines += [f"| {each} | | | | **missed**: no training ran |" for each in reversed(night.missed)]
+        words = (
+            f"{WORDS[night.verdict]}: {night.said}"
+            if night.verdict == "failed"
+            else WORDS[night.verdict]
+        )
+        figures = [
+            _share(night.challenger_success),
+            _share(night.champion_success),
+            _change(night.difference),
+        ]
+        lines.append(
+            f"| {night.date} | {' | '.join(figures)} | {' '.join(words.split()).replace('|', '/')} "
+            "|"
+        )
+        lines += [
+            f"| {each} | | | | **missed**: no training ran |" for each in reversed(night.missed)
+        ]
     now = last_champion(nights)
     return "\n".join(
         [
             *lines,
             "",
             f"Champion: `{now}`." if now else "There is no champion yet.",
-            "Both are measured on the same held-out tasks with the night's seed. Brackets are 95 % intervals over tasks, "
-            "and the difference is paired by task. The challenger becomes the champion only if the whole interval of the "
+            "Both are measured on the same held-out tasks with the night's seed. Brackets are 95 % "
+            "intervals over tasks, "
+            "and the difference is paired by task. The challenger becomes the champion only if the "
+            "whole interval of the "
             "difference is above zero.",
             "",
         ]

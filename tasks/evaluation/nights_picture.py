@@ -40,9 +40,18 @@ def draw_nights(path: Path, nights: Sequence[Night], title: str, most: int = 30)
         )
     promoted = [place for place, night in enumerate(shown) if night.promoted]
     heights = [shown[place].challenger_success.value for place in promoted]
-    axes.scatter([place - 0.08 for place in promoted], heights, s=190, facecolors="none", edgecolors=_INK, label="became champion")
+    axes.scatter(
+        [place - 0.08 for place in promoted],
+        heights,
+        s=190,
+        facecolors="none",
+        edgecolors=_INK,
+        label="became champion",
+    )
     labelled = range(len(shown) - 1, -1, -(1 + len(shown) // 16))
-    axes.set_xticks(labelled, [shown[place].date for place in labelled], rotation=60 if len(labelled) > 6 else 0)
+    axes.set_xticks(
+        labelled, [shown[place].date for place in labelled], rotation=60 if len(labelled) > 6 else 0
+    )
     axes.set_xlim(-0.6, max(0.6, len(shown) - 0.4))
     axis_of_shares(axes)
     axes.set_ylabel("success on held-out tasks")

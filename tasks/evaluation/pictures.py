@@ -15,7 +15,10 @@ if TYPE_CHECKING:
 
 
 def new_figure(width: float, height: float, dpi: int = 150) -> Figure:
-    """Return an empty figure of a size in inches. matplotlib is imported here, because that takes a second."""
+    """Return an empty figure of a size in inches.
+
+    matplotlib is imported here, because that takes a second.
+    """
     # matplotlib reports building its font cache as a warning
     logging.getLogger("matplotlib.font_manager").setLevel(logging.ERROR)
     from matplotlib.figure import Figure

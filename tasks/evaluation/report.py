@@ -20,14 +20,31 @@ def text_table(results: Sequence[EvaluationResult]) -> str:
     """
     header, *rows = _cells(results)
     kinds = details(results)
-    return "\n".join([*_warning(results), aligned(header, rows), _NOTE, *(["", aligned(*kinds)] if kinds[1] else [])])
+    return "\n".join(
+        [
+            *_warning(results),
+            aligned(header, rows),
+            _NOTE,
+            *(["", aligned(*kinds)] if kinds[1] else []),
+        ]
+    )
 
 
 def markdown_table(results: Sequence[EvaluationResult]) -> str:
     """Format the same table in Markdown, for artifacts."""
     header, *rows = _cells(results)
     kinds = details(results)
-    return "\n\n".join([*_warning(results), markdown(header, rows), _NOTE, *([markdown(*kinds)] if kinds[1] else [])]) + "\n"
+    return (
+        "\n\n".join(
+            [
+                *_warning(results),
+                markdown(header, rows),
+                _NOTE,
+                *([markdown(*kinds)] if kinds[1] else []),
+            ]
+        )
+        + "\n"
+    )
 
 
 def details(results: Sequence[EvaluationResult]) -> tuple[list[str], list[list[str]]]:
@@ -39,11 +56,23 @@ def details(results: Sequence[EvaluationResult]) -> tuple[list[str], list[list[s
     kinds = sorted({kind for result in shown for kind in result.by_tag})
     if len(kinds) < 2:
         return [], []
-    rows = [[f"success, {kind}", *(share(each.by_tag[kind]) if kind in each.by_tag else "" for each in shown)] for kind in kinds]
+    rows = [
+        [
+            f"success, {kind}",
+            *(share(each.by_tag[kind]) if kind in each.by_tag else "" for each in shown),
+        ]
+        for kind in kinds
+    ]
     rows.append(["refused turns", *(number(100 * each.refused, ".1f", " %") for each in shown)])
     rows.append(["repeated turns", *(number(100 * each.repeated, ".1f", " %") for each in shown)])
     sources = sorted({source for each in shown for source in each.answers_from})
-    rows += [[f"answers from {source}", *(f"{100 * each.answers_from.get(source, 0.0):.1f} %" for each in shown)] for source in sources]
+    rows += [
+        [
+            f"answers from {source}",
+            *(f"{100 * each.answers_from.get(source, 0.0):.1f} %" for each in shown),
+        ]
+        for source in sources
+    ]
     return ["", *(result.label for result in shown)], rows
 
 
@@ -54,7 +83,11 @@ def share(estimate: Estimate) -> str:
     """
     if math.isnan(estimate.value):
         return "unknown"
-    bounds = f" [{100 * max(estimate.low, 0.0):.1f}, {100 * min(estimate.high, 1.0):.1f}]" if not math.isnan(estimate.low) else ""
+    bounds = (
+        f" [{100 * max(estimate.low, 0.0):.1f}, {100 * min(estimate.high, 1.0):.1f}]"
+        if not math.isnan(estimate.low)
+        else ""
+    )
     return f"{100 * estimate.value:.1f} %{bounds}"
 
 
@@ -73,14 +106,22 @@ def success_share(result: EvaluationResult) -> str:
 
 def success_change(before: EvaluationResult, after: EvaluationResult) -> str:
     """Format success after minus before, in points, or "-" if an evaluation is incomplete."""
-    return change(difference(before.tallies, after.tallies)) if before.complete and after.complete else "-"
+    return (
+        change(difference(before.tallies, after.tallies))
+        if before.complete and after.complete
+        else "-"
+    )
 
 
 def change(estimate: Estimate) -> str:
     """Format a difference of shares and its interval in points, e.g. "+16.8 [+9.1, +24.3]"."""
     if math.isnan(estimate.value):
         return "unknown"
-    bounds = f" [{100 * estimate.low:+.1f}, {100 * estimate.high:+.1f}]" if not math.isnan(estimate.low) else ""
+    bounds = (
+        f" [{100 * estimate.low:+.1f}, {100 * estimate.high:+.1f}]"
+        if not math.isnan(estimate.low)
+        else ""
+    )
     return f"{100 * estimate.value:+.1f}{bounds}"
 
 
@@ -89,7 +130,9 @@ def partly_rewarded(result: EvaluationResult) -> bool:
 
     The mean reward then adds information.
     """
-    return result.complete and not math.isclose(result.reward.value, result.success.value, abs_tol=1e-9)
+    return result.complete and not math.isclose(
+        result.reward.value, result.success.value, abs_tol=1e-9
+    )
 
 
 def number(value: float, form: str, unit: str = "") -> str:
@@ -98,9 +141,21 @@ def number(value: float, form: str, unit: str = "") -> str:
 
 
 def _cells(results: Sequence[EvaluationResult]) -> list[list[str]]:
-    ks = sorted({max(result.pass_at) for result in results if result.pass_at and max(result.pass_at) > 1})
+    ks = sorted(
+        {max(result.pass_at) for result in results if result.pass_at and max(result.pass_at) > 1}
+    )
     rewarded = any(map(partly_rewarded, results))
-    header = ["", "step", "success", "change", *(f"pass@{k}" for k in ks), *(["reward"] if rewarded else []), "turns", "cut", "episodes"]
+    header = [
+        "",
+        "step",
+        "success",
+        "change",
+        *(f"pass@{k}" for k in ks),
+        *(["reward"] if rewarded else []),
+        "turns",
+        "cut",
+        "episodes",
+    ]
     rows = []
     for i, result in enumerate(results):
         rows.append(

@@ -84,7 +84,9 @@ def widest_success_rate(tallies: Tallies) -> Estimate:
     if n < 2:
         return success_rate(tallies)
     value = float(_rates(scored).mean())
-    effective, quantile = (n - 1.0, _student(n - 1)) if draws > n else (float(n), NormalDist().inv_cdf(0.975))
+    effective, quantile = (
+        (n - 1.0, _student(n - 1)) if draws > n else (float(n), NormalDist().inv_cdf(0.975))
+    )
     return Estimate(value, *_wilson(value, effective, quantile), n)
 
 
@@ -96,7 +98,8 @@ def pass_at_k(tallies: Tallies, k: int) -> Estimate:
 
         1 - C(n - c, k) / C(n, k)
 
-    by Chen et al., "Evaluating Large Language Models Trained on Code", arXiv 2107.03374, equation 1.
+    by Chen et al., "Evaluating Large Language Models Trained on Code", arXiv 2107.03374, equation
+    1.
     The interval is that of `success_rate`. A task with fewer than `k` samples is left out, and `n`
     is the number of remaining tasks.
 
@@ -106,7 +109,9 @@ def pass_at_k(tallies: Tallies, k: int) -> Estimate:
     if k < 1:
         raise ValueError(f"k is {k}, but must be at least 1")
     scored = [tally for tally in tallies.values() if tally.samples >= k]
-    values = np.array([1 - math.comb(n - c, k) / math.comb(n, k) for c, n in scored], dtype=np.float64)
+    values = np.array(
+        [1 - math.comb(n - c, k) / math.comb(n, k) for c, n in scored], dtype=np.float64
+    )
     return _share(values, sum(tally.samples // k for tally in scored))
 
 
@@ -201,7 +206,9 @@ def _wilson(p: float, n: float, z: float) -> tuple[float, float]:
     return max(0.0, min(p, centre - half)), min(1.0, max(p, centre + half))
 
 
-def _paired_difference(before: Values, after: Values, draws_before: int, draws_after: int) -> Estimate:
+def _paired_difference(
+    before: Values, after: Values, draws_before: int, draws_after: int
+) -> Estimate:
     a, b = _share(before, draws_before), _share(after, draws_after)
     if not a.n:
         return UNKNOWN

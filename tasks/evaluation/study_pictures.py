@@ -15,7 +15,12 @@ from tasks.evaluation.study_report import MECHANISM, WORDS
 from tasks.evaluation.study_results import Measure, Runs, level
 
 
-def draw_study(path: Path, runs: Runs, differences: Mapping[str, Mapping[str, Any]], measure: Measure = "success") -> None:
+def draw_study(
+    path: Path,
+    runs: Runs,
+    differences: Mapping[str, Mapping[str, Any]],
+    measure: Measure = "success",
+) -> None:
     """Draw success or mean reward over steps and turns, and the comparisons, as a PNG.
 
     Each marker is a measurement that all runs of the arm have. On the axis of turns it is placed at
@@ -32,8 +37,13 @@ def draw_study(path: Path, runs: Runs, differences: Mapping[str, Mapping[str, An
 
     figure, axes = _panels(3 if differences else 2)
     for place, (arm, of_arm) in enumerate(runs.items()):
-        steps = sorted(set.intersection(*({result.step for result in run.results} for run in of_arm)))
-        at_step = [mean(level(next(r for r in run.results if r.step == step), measure) for run in of_arm) for step in steps]
+        steps = sorted(
+            set.intersection(*({result.step for result in run.results} for run in of_arm))
+        )
+        at_step = [
+            mean(level(next(r for r in run.results if r.step == step), measure) for run in of_arm)
+            for step in steps
+        ]
         turns = [fmean(run.spent("turns", step) for run in of_arm) for step in steps]
         for panel, at in ((axes[0], steps), (axes[1], turns)):
             draw_measurements(panel, at, at_step, arm, offset=4 * (place - (len(runs) - 1) / 2))
@@ -53,12 +63,21 @@ def draw_study(path: Path, runs: Runs, differences: Mapping[str, Mapping[str, An
 
 def draw_mechanism(path: Path, runs: Runs) -> None:
     """Draw the training metrics step by step, averaged over seeds, as a PNG."""
-    metrics = [each for each in MECHANISM if any(each in m for of_arm in runs.values() for run in of_arm for m in run.steps.values())]
+    metrics = [
+        each
+        for each in MECHANISM
+        if any(each in m for of_arm in runs.values() for run in of_arm for m in run.steps.values())
+    ]
     figure, axes = _panels(max(1, len(metrics)))
     for panel, metric in zip(axes, metrics, strict=False):
         for arm, of_arm in runs.items():
             steps = sorted({step for run in of_arm for step, m in run.steps.items() if metric in m})
-            values = [fmean(run.steps[step][metric] for run in of_arm if metric in run.steps.get(step, {})) for step in steps]
+            values = [
+                fmean(
+                    run.steps[step][metric] for run in of_arm if metric in run.steps.get(step, {})
+                )
+                for step in steps
+            ]
             panel.plot(steps, values, label=arm, linewidth=1.3)
         panel.set_title(MECHANISM[metric], fontsize=10)
         panel.set_xlabel("training step")
@@ -73,7 +92,9 @@ def _panels(number: int) -> tuple[Any, Sequence[Any]]:
     return figure, list(np.ravel(figure.subplots(1, number)))
 
 
-def draw_measurements(panel: Any, at: Sequence[float], estimates: Sequence[Estimate], label: str, offset: float = 0.0) -> None:
+def draw_measurements(
+    panel: Any, at: Sequence[float], estimates: Sequence[Estimate], label: str, offset: float = 0.0
+) -> None:
     """Draw measurements as markers with their intervals, joined by a line from three on.
 
     Two points do not show a trend.
@@ -93,8 +114,18 @@ def draw_measurements(panel: Any, at: Sequence[float], estimates: Sequence[Estim
     low, high = np.subtract(values, below), np.add(values, above)
     joined = len(at) > 2
     errors = None if joined else [below, above]
-    moved = panel.transData if joined else offset_copy(panel.transData, panel.figure, x=offset, units="points")
-    style = {"marker": "o", "markersize": 4, "linestyle": "-" if joined else "none", "capsize": 3, "transform": moved}
+    moved = (
+        panel.transData
+        if joined
+        else offset_copy(panel.transData, panel.figure, x=offset, units="points")
+    )
+    style = {
+        "marker": "o",
+        "markersize": 4,
+        "linestyle": "-" if joined else "none",
+        "capsize": 3,
+        "transform": moved,
+    }
     line = panel.errorbar(at, values, yerr=errors, label=label, **style)
     # shifted markers do not count in the limits
     panel.update_datalim([*zip(at, low, strict=True), *zip(at, high, strict=True)])
@@ -109,10 +140,20 @@ def _forest(panel: Any, differences: Mapping[str, Mapping[str, Any]], measure: M
         if found["difference"] is None:
             continue
         value, low, high = (
-            unit * (found[name] if found[name] is not None else found["difference"]) for name in ("difference", "low", "high")
+            unit * (found[name] if found[name] is not None else found["difference"])
+            for name in ("difference", "low", "high")
         )
-        panel.errorbar([value], [place], xerr=[[value - low], [high - value]], marker="o", capsize=4, color="#1f2937")
+        panel.errorbar(
+            [value],
+            [place],
+            xerr=[[value - low], [high - value]],
+            marker="o",
+            capsize=4,
+            color="#1f2937",
+        )
     panel.axvline(0, color="grey", linewidth=0.8)
     panel.set_yticks(range(len(differences)), list(differences))
     panel.set_ylim(len(differences) - 0.5, -0.5)
-    panel.set_xlabel(f"difference at the endpoint{', points' if measure == 'success' else ''} (95 % interval)")
+    panel.set_xlabel(
+        f"difference at the endpoint{', points' if measure == 'success' else ''} (95 % interval)"
+    )

@@ -76,10 +76,21 @@ class Section:
 
     def markdown(self) -> str:
         """Return heading, table and note."""
-        return "\n\n".join(filter(None, (f"### {self.title}", markdown(self.header, self.rows) if self.rows else "", filled(self.note))))
+        return "\n\n".join(
+            filter(
+                None,
+                (
+                    f"### {self.title}",
+                    markdown(self.header, self.rows) if self.rows else "",
+                    filled(self.note),
+                ),
+            )
+        )
 
 
-def findings(study: Study, runs: Runs, scripted: Mapping[str, Mapping[str, EvaluationResult]]) -> list[Section]:
+def findings(
+    study: Study, runs: Runs, scripted: Mapping[str, Mapping[str, EvaluationResult]]
+) -> list[Section]:
     """Return the tables that depend only on the runs' seeds.
 
     Args:
@@ -87,20 +98,44 @@ def findings(study: Study, runs: Runs, scripted: Mapping[str, Mapping[str, Evalu
         runs: Its runs.
         scripted: Maps each list of measured tasks to the results of scripted policies on it.
     """
-    sections = [arms_section(study, runs), *scripted_section(scripted), *family_section(study, runs), *budget_section(study, runs, "turns")]
-    sections += [*beyond_sections(study, runs), *threshold_section(study, runs, "turns"), *mechanism_sections(runs)]
+    sections = [
+        arms_section(study, runs),
+        *scripted_section(scripted),
+        *family_section(study, runs),
+        *budget_section(study, runs, "turns"),
+    ]
+    sections += [
+        *beyond_sections(study, runs),
+        *threshold_section(study, runs, "turns"),
+        *mechanism_sections(runs),
+    ]
     return sections
 
 
 def timings(study: Study, runs: Runs) -> list[Section]:
     """Return the tables that also depend on the machine's speed and its other load."""
-    minutes = {arm: mean(run.positions("seconds")[-1] / 60 for run in of_arm) for arm, of_arm in runs.items()}
-    speeds = {arm: mean(_trajectories(run) / (run.positions("seconds")[-1] or math.nan) for run in of_arm) for arm, of_arm in runs.items()}
+    minutes = {
+        arm: mean(run.positions("seconds")[-1] / 60 for run in of_arm)
+        for arm, of_arm in runs.items()
+    }
+    speeds = {
+        arm: mean(_trajectories(run) / (run.positions("seconds")[-1] or math.nan) for run in of_arm)
+        for arm, of_arm in runs.items()
+    }
     rows = [[arm, number(minutes[arm]), number(speeds[arm])] for arm in runs]
     note = "Rollouts, updates and weight sync, without start-up and evaluations. Means over seeds with Student's t intervals."
-    data = {arm: {"minutes": minutes[arm].value, "trajectories per second": speeds[arm].value} for arm in runs}
-    trained = Section("Training time", ["arm", "minutes", "trajectories per second"], rows, note, data)
-    return [trained, *budget_section(study, runs, "seconds"), *threshold_section(study, runs, "seconds")]
+    data = {
+        arm: {"minutes": minutes[arm].value, "trajectories per second": speeds[arm].value}
+        for arm in runs
+    }
+    trained = Section(
+        "Training time", ["arm", "minutes", "trajectories per second"], rows, note, data
+    )
+    return [
+        trained,
+        *budget_section(study, runs, "seconds"),
+        *threshold_section(study, runs, "seconds"),
+    ]
 
 
 def _trajectories(run: StudyRun) -> float:
@@ -111,27 +146,55 @@ def arms_section(study: Study, runs: Runs) -> Section:
     """Return the table of each arm before and after training."""
     rows, data, measure = [], {}, study.endpoint.measure
     for arm, of_arm in runs.items():
-        rise = compared([(by_task(run.results[-1], measure), by_task(run.results[0], measure)) for run in of_arm])
+        rise = compared(
+            [
+                (by_task(run.results[-1], measure), by_task(run.results[0], measure))
+                for run in of_arm
+            ]
+        )
         start, end = (mean(level(run.results[i], measure) for run in of_arm) for i in (0, -1))
         turns = fmean(run.positions("turns")[-1] for run in of_arm)
         collapsed = sum(run.collapsed for run in of_arm)
         reached = [shown(start, measure), shown(end, measure), shown_change(rise.estimate, measure)]
         rows.append([arm, str(len(of_arm)), *reached, f"{turns:,.0f}", str(collapsed)])
-        data[arm] = {"start": start.value, "end": end.value, "rise": _plain(rise), "turns": turns, "collapsed": collapsed}
+        data[arm] = {
+            "start": start.value,
+            "end": end.value,
+            "rise": _plain(rise),
+            "turns": turns,
+            "collapsed": collapsed,
+        }
     what = WORDS[measure]
-    header = ["arm", "seeds", f"{what} before", f"{what} after", "difference", "environment turns", "collapsed runs"]
-    return Section(f"{what.capitalize()} before and after training", header, rows, NOTES[measure], data)
+    header = [
+        "arm",
+        "seeds",
+        f"{what} before",
+        f"{what} after",
+        "difference",
+        "environment turns",
+        "collapsed runs",
+    ]
+    return Section(
+        f"{what.capitalize()} before and after training", header, rows, NOTES[measure], data
+    )
 
 
 def scripted_section(scripted: Mapping[str, Mapping[str, EvaluationResult]]) -> list[Section]:
     """Return the table of baselines without learning."""
     rows = baseline_rows(scripted)
-    data = {name: {policy: result.success.value for policy, result in results.items()} for name, results in scripted.items()}
+    data = {
+        name: {policy: result.success.value for policy, result in results.items()}
+        for name, results in scripted.items()
+    }
     note = (
         "Random policies play four episodes per task, the others one. Intervals are over tasks. "
         "The nearest-neighbour replay searches the training tasks of the first arm."
     )
-    return [Section("Scripted policies on the same tasks", ["policy", *scripted], rows, note, data)] if rows else []
+    return (
+        [Section("Scripted policies on the same tasks", ["policy", *scripted], rows, note, data)]
+        if rows
+        else []
+    )
 
 
 def family_section(study: Study, runs: Runs) -> list[Section]:
@@ -157,9 +220,16 @@ def family_section(study: Study, runs: Runs) -> list[Section]:
         ]
         for (arm, other, found), p in zip(made, adjusted, strict=True)
     ]
-    data = {f"{arm} - {other}": _plain(found) | {"p_holm": _known(p)} for (arm, other, found), p in zip(made, adjusted, strict=True)}
+    data = {
+        f"{arm} - {other}": _plain(found) | {"p_holm": _known(p)}
+        for (arm, other, found), p in zip(made, adjusted, strict=True)
+    }
     at_turns = f"after {budget:,.0f} environment turns. {_INTERPOLATED} Two runs are compared by the evaluations that both have"
-    when = "after training" if study.endpoint.at == "end" else f"{at_turns}, and by each run's last one"
+    when = (
+        "after training"
+        if study.endpoint.at == "end"
+        else f"{at_turns}, and by each run's last one"
+    )
     adjusted_for = f"p (Holm) is adjusted for {len(made)} comparison{'s' * (len(made) > 1)}."
     note = f"Endpoint, fixed before the first run: {WORDS[study.endpoint.measure]} {when}. {adjusted_for}"
     header = ["comparison", "difference", "p", "p (Holm)", "seeds in favour"]
@@ -173,28 +243,46 @@ def budget_section(study: Study, runs: Runs, axis: Axis) -> list[Section]:
     """
     arms = [(arm, other) for arm, other in study.comparisons if other != START]
     budget = common_budget(runs, axis)
-    if not arms or budget <= 0 or (axis == "turns" and study.endpoint.at == "turns" and study.endpoint.budget is None):
+    if (
+        not arms
+        or budget <= 0
+        or (axis == "turns" and study.endpoint.at == "turns" and study.endpoint.budget is None)
+    ):
         return []  # the last condition: the endpoint is the same figure
     if reason := measured_differently(runs):
-        return [left_out("At equal environment turns" if axis == "turns" else "At equal training time", reason)]
+        return [
+            left_out(
+                "At equal environment turns" if axis == "turns" else "At equal training time",
+                reason,
+            )
+        ]
     rows, data = [], {}
     for arm, other in arms:
         found = compared(
             [
-                (after(run, axis, budget, study.endpoint.measure), after(against, axis, budget, study.endpoint.measure))
+                (
+                    after(run, axis, budget, study.endpoint.measure),
+                    after(against, axis, budget, study.endpoint.measure),
+                )
                 for run, against in paired(runs, arm, other)
             ]
         )
         rows.append([f"{arm} - {other}", shown_change(found.estimate, study.endpoint.measure)])
         data[f"{arm} - {other}"] = _plain(found)
-    amount = f"{budget:,.0f} environment turns" if axis == "turns" else f"{budget / 60:.1f} minutes of training"
+    amount = (
+        f"{budget:,.0f} environment turns"
+        if axis == "turns"
+        else f"{budget / 60:.1f} minutes of training"
+    )
     note = f"Every run has spent at least this amount. {_INTERPOLATED}"
     return [Section(f"At {amount}", ["comparison", "difference"], rows, note, data)]
 
 
 def beyond_sections(study: Study, runs: Runs) -> list[Section]:
     """Return success and the comparisons on other tasks, horizons and temperatures."""
-    cells = list(dict.fromkeys(cell for of_arm in runs.values() for run in of_arm for cell in run.last))
+    cells = list(
+        dict.fromkeys(cell for of_arm in runs.values() for run in of_arm for cell in run.last)
+    )
     if not cells:
         return []
     data: dict[str, dict[str, float | None]] = {}
@@ -217,10 +305,19 @@ def beyond_sections(study: Study, runs: Runs) -> list[Section]:
             rows.append([cell, f"{arm} - {other}", shown_change(found.estimate, measure)])
             differences.setdefault(f"{arm} - {other}", {})[cell] = _plain(found)
     header = ["evaluation", "comparison", "difference"]
-    return [table, *([Section("Comparisons on the further evaluations", header, rows, "", differences)] if rows else [])]
+    return [
+        table,
+        *(
+            [Section("Comparisons on the further evaluations", header, rows, "", differences)]
+            if rows
+            else []
+        ),
+    ]
 
 
-def _beyond_difference(runs: Runs, arm: str, other: str, cell: str, measure: Measure) -> PairedDifference:
+def _beyond_difference(
+    runs: Runs, arm: str, other: str, cell: str, measure: Measure
+) -> PairedDifference:
     pairs = []
     for run, against in paired(runs, arm, other):
         side = against.first if other == START else against.last
@@ -255,10 +352,23 @@ def threshold_section(study: Study, runs: Runs, axis: Axis) -> list[Section]:
             )
             data[f"{arm}, {threshold:g}"] = {"median": _known(median), "reached": there}
     note = (
-        "The median over seeds is the Kaplan-Meier estimate. A run that never reached the rate is censored at its end. "
+        "The median over seeds is the Kaplan-Meier estimate. A run that never reached the rate is "
+        "censored at its end. "
         "A dash means that most runs did not reach it."
     )
-    return [Section(title, ["success rate", "arm", f"median {what}", "seeds that reached it"], rows, note, data)] if rows else []
+    return (
+        [
+            Section(
+                title,
+                ["success rate", "arm", f"median {what}", "seeds that reached it"],
+                rows,
+                note,
+                data,
+            )
+        ]
+        if rows
+        else []
+    )
 
 
 def measured_differently(runs: Runs) -> str:
@@ -266,7 +376,10 @@ def measured_differently(runs: Runs) -> str:
     steps = measured_steps(runs)
     if len(set().union(*steps.values())) <= 1:
         return ""
-    each = "\n".join(f"- {arm}: {' or '.join(', '.join(map(str, at)) for at in sorted(of_arm))}" for arm, of_arm in steps.items())
+    each = "\n".join(
+        f"- {arm}: {' or '.join(', '.join(map(str, at)) for at in sorted(of_arm))}"
+        for arm, of_arm in steps.items()
+    )
     why = "The figure would depend on how often each arm was evaluated. The arms were evaluated after these training steps:"
     return f"{why}\n\n{each}"
 
@@ -286,7 +399,10 @@ def left_out(title: str, reason: str) -> Section:
 def mechanism_sections(runs: Runs) -> list[Section]:
     """Return the tables of training metrics and of success by kind of task."""
     sections = []
-    thirds = {metric: {arm: over_training(of_arm, metric) for arm, of_arm in runs.items()} for metric in MECHANISM}
+    thirds = {
+        metric: {arm: over_training(of_arm, metric) for arm, of_arm in runs.items()}
+        for metric in MECHANISM
+    }
     rows = [
         [title, arm, *(f"{value:.2f}" for value in thirds[metric][arm])]
         for metric, title in MECHANISM.items()
@@ -295,16 +411,40 @@ def mechanism_sections(runs: Runs) -> list[Section]:
     ]
     if rows:
         header = ["metric", "arm", "first third", "second third", "last third"]
-        sections.append(Section("Training metrics", header, rows, "Means over the training steps of each third, and over seeds.", thirds))
-    tags = sorted({tag for of_arm in runs.values() for run in of_arm for tag in run.results[-1].by_tag})
+        sections.append(
+            Section(
+                "Training metrics",
+                header,
+                rows,
+                "Means over the training steps of each third, and over seeds.",
+                thirds,
+            )
+        )
+    tags = sorted(
+        {tag for of_arm in runs.values() for run in of_arm for tag in run.results[-1].by_tag}
+    )
     if len(tags) > 1:
         found = {
-            arm: {tag: mean(run.results[-1].by_tag[tag].value for run in of_arm if tag in run.results[-1].by_tag) for tag in tags}
+            arm: {
+                tag: mean(
+                    run.results[-1].by_tag[tag].value
+                    for run in of_arm
+                    if tag in run.results[-1].by_tag
+                )
+                for tag in tags
+            }
             for arm, of_arm in runs.items()
         }
         rows = [[tag, *(share(of_arm[tag]) for of_arm in found.values())] for tag in tags]
-        data = {arm: {tag: _known(each.value) for tag, each in of_arm.items()} for arm, of_arm in found.items()}
-        sections.append(Section("Success after training by kind of task", ["kind of task", *found], rows, "", data))
+        data = {
+            arm: {tag: _known(each.value) for tag, each in of_arm.items()}
+            for arm, of_arm in found.items()
+        }
+        sections.append(
+            Section(
+                "Success after training by kind of task", ["kind of task", *found], rows, "", data
+            )
+        )
     return sections
 
 

@@ -49,7 +49,10 @@ class StudyRun:
     last: Mapping[str, EvaluationResult] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        check_complete([*self.results, *self.first.values(), *self.last.values()], f"the cell of arm {self.arm}, seed {self.seed}")
+        check_complete(
+            [*self.results, *self.first.values(), *self.last.values()],
+            f"the cell of arm {self.arm}, seed {self.seed}",
+        )
 
     def spent(self, axis: Axis, until: int) -> float:
         """Return the amount spent in the first `until` steps.
@@ -59,7 +62,12 @@ class StudyRun:
         """
         done = [metrics for step, metrics in self.steps.items() if step <= until]
         if axis == "turns":
-            return float(sum(round(m.get("rollout/turns", 0.0) * m.get("rollout/episodes", 0.0)) for m in done))
+            return float(
+                sum(
+                    round(m.get("rollout/turns", 0.0) * m.get("rollout/episodes", 0.0))
+                    for m in done
+                )
+            )
         return sum(m.get(name, 0.0) for m in done for name in SECONDS)
 
     def positions(self, axis: Axis) -> list[float]:
@@ -68,7 +76,10 @@ class StudyRun:
         The last evaluation counts the whole training. After a collapse it is of an earlier
         checkpoint.
         """
-        return [*(self.spent(axis, result.step) for result in self.results[:-1]), self.spent(axis, max(self.steps, default=0))]
+        return [
+            *(self.spent(axis, result.step) for result in self.results[:-1]),
+            self.spent(axis, max(self.steps, default=0)),
+        ]
 
 
 Runs = Mapping[str, Sequence[StudyRun]]
@@ -79,7 +90,11 @@ def by_task(result: EvaluationResult, measure: Measure) -> dict[int, float]:
     """Return each task's share of successes, or its mean reward."""
     if measure == "reward":
         return dict(result.rewards)
-    return {task: tally.successes / tally.samples for task, tally in result.tallies.items() if tally.samples}
+    return {
+        task: tally.successes / tally.samples
+        for task, tally in result.tallies.items()
+        if tally.samples
+    }
 
 
 def level(result: EvaluationResult, measure: Measure) -> float:
@@ -92,11 +107,18 @@ def after(run: StudyRun, axis: Axis, budget: float, measure: Measure) -> dict[in
 
     Values between two measurements are interpolated linearly.
     """
-    points = [(at, by_task(result, measure)) for at, result in zip(run.positions(axis), run.results, strict=True)]
+    points = [
+        (at, by_task(result, measure))
+        for at, result in zip(run.positions(axis), run.results, strict=True)
+    ]
     for (at, before), (next_at, later) in pairwise(points):
         if at <= budget <= next_at and next_at > at:
             share = (budget - at) / (next_at - at)
-            return {task: (1 - share) * before[task] + share * later[task] for task in before if task in later}
+            return {
+                task: (1 - share) * before[task] + share * later[task]
+                for task in before
+                if task in later
+            }
     return points[-1][1] if budget >= points[-1][0] else points[0][1]
 
 
@@ -105,7 +127,10 @@ def measured_steps(runs: Runs) -> dict[str, set[tuple[int, ...]]]:
 
     An arm has one entry if all its runs were measured after the same steps.
     """
-    return {arm: {tuple(result.step for result in run.results) for run in of_arm} for arm, of_arm in runs.items()}
+    return {
+        arm: {tuple(result.step for result in run.results) for run in of_arm}
+        for arm, of_arm in runs.items()
+    }
 
 
 def on_common_steps(run: StudyRun, other: StudyRun) -> tuple[StudyRun, StudyRun]:
@@ -117,7 +142,14 @@ def on_common_steps(run: StudyRun, other: StudyRun) -> tuple[StudyRun, StudyRun]
 
     def thinned(each: StudyRun) -> StudyRun:
         ends = 0, len(each.results) - 1
-        return replace(each, results=[result for i, result in enumerate(each.results) if i in ends or result.step in common])
+        return replace(
+            each,
+            results=[
+                result
+                for i, result in enumerate(each.results)
+                if i in ends or result.step in common
+            ],
+        )
 
     return thinned(run), thinned(other)
 
@@ -144,7 +176,9 @@ def difference_matrix(pairs: Sequence[tuple[Mapping[int, float], Mapping[int, fl
     if not pairs:
         return np.zeros((0, 0))
     tasks = sorted(set.intersection(*(set(values) for pair in pairs for values in pair)))
-    return np.array([[a[task] - b[task] for task in tasks] for a, b in pairs], dtype=np.float64).reshape(len(pairs), len(tasks))
+    return np.array(
+        [[a[task] - b[task] for task in tasks] for a, b in pairs], dtype=np.float64
+    ).reshape(len(pairs), len(tasks))
 
 
 def paired(runs: Runs, arm: str, other: str) -> list[tuple[StudyRun, StudyRun]]:
@@ -161,7 +195,14 @@ def reached_at(run: StudyRun, axis: Axis, threshold: float) -> float | None:
 
     None if no measurement did.
     """
-    return next((at for at, r in zip(run.positions(axis), run.results, strict=True) if r.success.value >= threshold), None)
+    return next(
+        (
+            at
+            for at, r in zip(run.positions(axis), run.results, strict=True)
+            if r.success.value >= threshold
+        ),
+        None,
+    )
 
 
 def over_training(runs: Sequence[StudyRun], metric: str, parts: int = 3) -> list[float]:

@@ -12,7 +12,12 @@ from typing import Any
 from pydantic import ValidationError
 
 from configs.experiment import Experiment
-from tasks.evaluation.benchmark import EvaluationFileError, EvaluationResult, evaluation_of, evaluation_tree
+from tasks.evaluation.benchmark import (
+    EvaluationFileError,
+    EvaluationResult,
+    evaluation_of,
+    evaluation_tree,
+)
 from tasks.evaluation.study_report import MECHANISM
 from tasks.evaluation.study_results import SECONDS, StudyRun
 
@@ -20,7 +25,9 @@ METRICS = {"rollout/turns", "rollout/episodes", *SECONDS, *MECHANISM}
 """Metrics of the training steps that the report uses."""
 
 
-def run_key(arm: str, recipe: Mapping[str, Any], beyond: Mapping[str, Any] | None, world: str) -> str:
+def run_key(
+    arm: str, recipe: Mapping[str, Any], beyond: Mapping[str, Any] | None, world: str
+) -> str:
     """Build a run's key from everything that its result depends on.
 
     Args:
@@ -29,7 +36,9 @@ def run_key(arm: str, recipe: Mapping[str, Any], beyond: Mapping[str, Any] | Non
         beyond: The further evaluations.
         world: Version of its world's tasks and observations.
     """
-    return json.dumps({"arm": arm, "recipe": recipe, "beyond": beyond, "world": world}, sort_keys=True)
+    return json.dumps(
+        {"arm": arm, "recipe": recipe, "beyond": beyond, "world": world}, sort_keys=True
+    )
 
 
 def _present_key(facts: Mapping[str, Any]) -> str:
@@ -46,7 +55,9 @@ def write_runs(path: Path, runs: Mapping[str, StudyRun]) -> None:
         path: File to write.
         runs: Maps the key of each run, see `run_key`, to the run.
     """
-    lines = "".join(json.dumps([json.loads(key), _tree(run)]) + "\n" for key, run in sorted(runs.items()))
+    lines = "".join(
+        json.dumps([json.loads(key), _tree(run)]) + "\n" for key, run in sorted(runs.items())
+    )
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(gzip.compress(lines.encode(), mtime=0))
 
@@ -65,7 +76,9 @@ def read_runs(path: Path) -> dict[str, StudyRun]:
     except FileNotFoundError:
         return {}
     except (OSError, EOFError, ValueError, KeyError, TypeError, AttributeError) as problem:
-        raise EvaluationFileError(f"{path} is not a valid file of study runs ({problem!r}). Restore it or delete it.") from problem
+        raise EvaluationFileError(
+            f"{path} is not a valid file of study runs ({problem!r}). Restore it or delete it."
+        ) from problem
 
 
 def _tree(run: StudyRun) -> dict[str, Any]:
@@ -73,7 +86,10 @@ def _tree(run: StudyRun) -> dict[str, Any]:
         "arm": run.arm,
         "seed": run.seed,
         "results": [evaluation_tree(result) for result in run.results],
-        "steps": {step: {name: value for name, value in metrics.items() if name in METRICS} for step, metrics in run.steps.items()},
+        "steps": {
+            step: {name: value for name, value in metrics.items() if name in METRICS}
+            for step, metrics in run.steps.items()
+        },
         "collapsed": run.collapsed,
         "first": {cell: evaluation_tree(result) for cell, result in run.first.items()},
         "last": {cell: evaluation_tree(result) for cell, result in run.last.items()},

@@ -13,7 +13,10 @@ def aligned(header: Row, rows: Sequence[Row]) -> str:
     widths = [max(len(row[i]) for row in (header, *rows)) for i in range(len(header))]
 
     def line(row: Row) -> str:
-        cells = (cell.rjust(width) if i else cell.ljust(width) for i, (cell, width) in enumerate(zip(row, widths, strict=True)))
+        cells = (
+            cell.rjust(width) if i else cell.ljust(width)
+            for i, (cell, width) in enumerate(zip(row, widths, strict=True))
+        )
         return "  ".join(cells).rstrip()
 
     return "\n".join([line(header), "  ".join("-" * width for width in widths), *map(line, rows)])
@@ -30,5 +33,9 @@ def filled(text: str) -> str:
     blocks = []
     for line in text.splitlines():
         indent = "  " if line.startswith("- ") else ""
-        blocks.append(textwrap.fill(line, 100, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False))
+        blocks.append(
+            textwrap.fill(
+                line, 100, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False
+            )
+        )
     return "\n".join(blocks)

@@ -49,7 +49,12 @@ class TimeBreakdown:
         orchestration["other"] = max(0.0, total - sum(self.parts.values()))
         rows = [*work.items(), *sorted(orchestration.items(), key=lambda row: -row[1])]
         width = max(len(name) for name, _ in rows)
-        lines = [f"  {name:<{width}}  {seconds:7.1f} s  {seconds / total:5.1%}" for name, seconds in rows]
+        lines = [
+            f"  {name:<{width}}  {seconds:7.1f} s  {seconds / total:5.1%}" for name, seconds in rows
+        ]
         spent = sum(orchestration.values())
-        lines.append(f"Orchestration (total without {', '.join(work)}): {spent:.1f} of {total:.1f} s = {spent / total:.1%}")
+        lines.append(
+            f"Orchestration (total without {', '.join(work)}): {spent:.1f} of {total:.1f} s = "
+            f"{spent / total:.1%}"
+        )
         return "\n".join(lines)

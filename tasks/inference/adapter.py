@@ -73,7 +73,10 @@ def save_adapter(folder: Path, adapter: Adapter, base: str) -> None:
     config.base_model_name_or_path = base
     config.save_pretrained(str(folder))
     save_file(
-        {f"base_model.model.{name.replace(IN_MODEL, IN_FILE)}": value.contiguous() for name, value in adapter.weights.items()},
+        {
+            f"base_model.model.{name.replace(IN_MODEL, IN_FILE)}": value.contiguous()
+            for name, value in adapter.weights.items()
+        },
         folder / WEIGHTS,
     )
 
@@ -83,10 +86,19 @@ def load_weights(folder: Path) -> dict[str, torch.Tensor]:
     from safetensors.torch import load_file
 
     stored = load_file(folder / WEIGHTS)
-    return {name.removeprefix("base_model.model.").replace(IN_FILE, IN_MODEL): value for name, value in stored.items()}
+    return {
+        name.removeprefix("base_model.model.").replace(IN_FILE, IN_MODEL): value
+        for name, value in stored.items()
+    }
 
 
 def _config(settings: Lora) -> LoraConfig:
     from peft import LoraConfig
 
-    return LoraConfig(r=settings.rank, lora_alpha=settings.alpha, target_modules="all-linear", lora_dropout=0.0, bias="none")
+    return LoraConfig(
+        r=settings.rank,
+        lora_alpha=settings.alpha,
+        target_modules="all-linear",
+        lora_dropout=0.0,
+        bias="none",
+    )

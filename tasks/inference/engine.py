@@ -96,7 +96,9 @@ class Engine(Protocol):
         """Counter that grows while tokens are generated, None if it cannot be observed."""
         ...
 
-    async def generate(self, tokens: Sequence[int], sampling: Sampling, session: object | None = None) -> Generation:
+    async def generate(
+        self, tokens: Sequence[int], sampling: Sampling, session: object | None = None
+    ) -> Generation:
         """Continue `tokens`.
 
         Args:
@@ -142,7 +144,15 @@ MEMBERS = (*Engine.__annotations__, "kv_cache_tokens", "progress", "generate", "
 class EngineFactory(Protocol):
     """An entry point of the group agentgym.engines: a class or a function that starts an engine."""
 
-    def __call__(self, model: str, *, context_length: int, max_num_seqs: int, dtype: str, gpu_memory_fraction: float) -> Engine:
+    def __call__(
+        self,
+        model: str,
+        *,
+        context_length: int,
+        max_num_seqs: int,
+        dtype: str,
+        gpu_memory_fraction: float,
+    ) -> Engine:
         """Start an engine in this process.
 
         Args:

@@ -51,7 +51,9 @@ def start_engine(
             import torch
 
             if not torch.cuda.is_available():
-                raise EngineError("AGENTGYM_ENGINE_WEIGHTS is nccl, but the trainer has no GPU. Set it to folder.")
+                raise EngineError(
+                    "AGENTGYM_ENGINE_WEIGHTS is nccl, but the trainer has no GPU. Set it to folder."
+                )
             from tasks.inference.weight_transfer import WeightTransfer
 
             transfer = WeightTransfer(LOAD_S)
@@ -94,7 +96,13 @@ def local_engine(
     if rollout.engine == "transformers":
         from tasks.inference.transformers_engine import TransformersEngine
 
-        return TransformersEngine(model, context_length=rollout.trajectory_tokens, max_num_seqs=batch, dtype=dtype, lora=lora)
+        return TransformersEngine(
+            model,
+            context_length=rollout.trajectory_tokens,
+            max_num_seqs=batch,
+            dtype=dtype,
+            lora=lora,
+        )
     if rollout.engine != "vllm":
         return _plugin_engine(
             rollout.engine,
@@ -133,9 +141,13 @@ def _plugin_engine(name: str, model: str, lora: Lora | None, **options: Any) -> 
         raise EngineError(f"rollout.engine: {problem}") from None
     engine = factory(model, **options)
     if missing := [member for member in MEMBERS if not hasattr(engine, member)]:
-        raise EngineError(f"rollout.engine: {name} lacks {', '.join(missing)} of tasks.inference.engine.Engine; add them")
+        raise EngineError(
+            f"rollout.engine: {name} lacks {', '.join(missing)} of tasks.inference.engine.Engine; "
+            "add them"
+        )
     if lora is not None and not hasattr(engine, "load_adapter"):
         raise EngineError(
-            f"policy.lora is set, but rollout.engine: {name} has no method load_adapter. Use vllm or transformers, or add it."
+            f"policy.lora is set, but rollout.engine: {name} has no method load_adapter. Use vllm "
+            "or transformers, or add it."
         )
     return engine

@@ -13,7 +13,9 @@ from tasks.provision.replica_set import ReplicaSet, local_replicas
 from tasks.training.local_trainer import placement_of
 
 
-def engine_replicas(experiment: Experiment, infrastructure: InfraSettings, policy: str) -> ReplicaSet:
+def engine_replicas(
+    experiment: Experiment, infrastructure: InfraSettings, policy: str
+) -> ReplicaSet:
     """Return the servers that generate for a run, for use in a `with` block.
 
     They reject requests without the token of this process.
@@ -37,12 +39,16 @@ def engine_replicas(experiment: Experiment, infrastructure: InfraSettings, polic
             gpu=gpu,
             gpus=gpus,
             weights=infrastructure.engine_weights,
-            max_lora_rank=max_adapter_rank(experiment.policy.lora) if experiment.policy.lora else None,
+            max_lora_rank=max_adapter_rank(experiment.policy.lora)
+            if experiment.policy.lora
+            else None,
         )
 
     if infrastructure.ray_address is None:
         placed = placement_of(infrastructure).servers
-        gpus = [server.gpu for server in placed] or [""] * infrastructure.engine_servers  # without GPUs
+        gpus = [server.gpu for server in placed] or [
+            ""
+        ] * infrastructure.engine_servers  # without GPUs
         commands = [launched(gpu, None) for gpu in gpus]
         return local_replicas("vllm", commands, environment=ON_LOOPBACK, start_deadline_s=seconds)
     from tasks.provision.ray_cluster import connected
@@ -51,4 +57,11 @@ def engine_replicas(experiment: Experiment, infrastructure: InfraSettings, polic
     needs = launch_of(infrastructure).engine
     gpus_each = int(connected(infrastructure).resources(needs).get("GPU", 0))
     commands = [launched("", gpus_each)] * infrastructure.engine_servers
-    return ray_replicas(infrastructure, "vllm", commands, needs, environment=token_variables(), start_deadline_s=seconds)
+    return ray_replicas(
+        infrastructure,
+        "vllm",
+        commands,
+        needs,
+        environment=token_variables(),
+        start_deadline_s=seconds,
+    )

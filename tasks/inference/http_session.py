@@ -18,9 +18,13 @@ class PerLoopSession:
     def __init__(self, make: Callable[[], aiohttp.ClientSession]) -> None:
         """Store `make`, which is called within the loop of the new session."""
         self._make = make
-        self._keepers: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, AsyncGenerator[aiohttp.ClientSession, None]]
+        self._keepers: weakref.WeakKeyDictionary[
+            asyncio.AbstractEventLoop, AsyncGenerator[aiohttp.ClientSession, None]
+        ]
         self._keepers = weakref.WeakKeyDictionary()
-        self._sessions: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, aiohttp.ClientSession] = weakref.WeakKeyDictionary()
+        self._sessions: weakref.WeakKeyDictionary[
+            asyncio.AbstractEventLoop, aiohttp.ClientSession
+        ] = weakref.WeakKeyDictionary()
 
     async def get(self) -> aiohttp.ClientSession:
         """Return the session of the running loop."""

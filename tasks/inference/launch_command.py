@@ -52,7 +52,12 @@ def command(
         *("--model", model, "--served-model-name", "policy", "--dtype", dtype),
         *("--host", "{host}", "--port", "{port}"),
         *("--max-model-len", str(context_length), "--max-num-seqs", str(max_num_seqs)),
-        *("--logprobs-mode", "processed_logprobs", "--enable-prompt-tokens-details", "--enable-prefix-caching"),
+        *(
+            "--logprobs-mode",
+            "processed_logprobs",
+            "--enable-prompt-tokens-details",
+            "--enable-prefix-caching",
+        ),
         *("--generation-config", "vllm", "--disable-uvicorn-access-log"),
         *("--middleware", GUARD, "--allowed-origins", "[]"),
     ]
@@ -67,15 +72,35 @@ def command(
         arguments += ["--tensor-parallel-size", str(gpus), "--distributed-executor-backend", "mp"]
     if gpus == 0 or (gpus is None and not Path("/dev/nvidiactl").exists()):  # on a CPU
         variables |= {"OMP_NUM_THREADS": str(engine_threads(dtype))}
-        variables |= {"VLLM_CPU_OMP_THREADS_BIND": "nobind", "VLLM_CPU_KVCACHE_SPACE": str(cpu_cache_gb)}
+        variables |= {
+            "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+            "VLLM_CPU_KVCACHE_SPACE": str(cpu_cache_gb),
+        }
         # compiling the sampler takes longer than all sampling of a small run
         variables |= {"TORCHDYNAMO_DISABLE": "1"}
         # vLLM cannot see that the number of OMP threads is set here, so it would step in another
         # process. That costs 12 s of CPU to start, 700 MB and twice the time per token of a small
         # model.
         variables |= {"VLLM_ENABLE_V1_MULTIPROCESSING": "0"}
-        arguments += ["--enforce-eager", "--worker-extension-cls", "tasks.inference.vllm_cpu_worker.FollowingWeights", "--block-size", "32"]
-        arguments += ["--no-enable-chunked-prefill", "--max-num-batched-tokens", str(max(8192, context_length))]
+        arguments += [
+            "--enforce-eager",
+            "--worker-extension-cls",
+            "tasks.inference.vllm_cpu_worker.FollowingWeights",
+            "--block-size",
+            "32",
+        ]
+        arguments += [
+            "--no-enable-chunked-prefill",
+            "--max-num-batched-tokens",
+            str(max(8192, context_length)),
+        ]
     else:
         arguments += ["--gpu-memory-utilization", str(gpu_memory_fraction)]
-    return ["env", *(f"{name}={value}" for name, value in variables.items()), sys.executable, "-m", SERVER, *arguments]
+    return [
+        "env",
+        *(f"{name}={value}" for name, value in variables.items()),
+        sys.executable,
+        "-m",
+        SERVER,
+        *arguments,
+    ]

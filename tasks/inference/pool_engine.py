@@ -83,7 +83,9 @@ class VllmPoolEngine:
         self._loads = 0
         self._transfer = transfer
         self._in_flight = 0
-        self.prompt_tokens = self.cached_tokens = self.policy_version = self.moved = self._answered = 0
+        self.prompt_tokens = self.cached_tokens = self.policy_version = self.moved = (
+            self._answered
+        ) = 0
         models = in_event_loop(self.pool.models())
         self._model, self.model = models[0].id, models[0].root or models[0].id
         self.context_length = min(model.max_model_len or 2**31 for model in models)
@@ -104,14 +106,18 @@ class VllmPoolEngine:
         reported = [tokens for tokens in generated if tokens is not None]
         return self._answered + sum(reported) if len(reported) == len(generated) else None
 
-    async def generate(self, tokens: Sequence[int], sampling: Sampling, session: object | None = None) -> Generation:
+    async def generate(
+        self, tokens: Sequence[int], sampling: Sampling, session: object | None = None
+    ) -> Generation:
         """Continue `tokens`, as in `Engine.generate`.
 
         A failed request is sent to other servers until one answers or the caller cancels it.
         """
         body = msgspec.json.encode(
             {
-                "model": loaded.version if (loaded := self.pool.loaded) and loaded.is_adapter else self._model,
+                "model": loaded.version
+                if (loaded := self.pool.loaded) and loaded.is_adapter
+                else self._model,
                 "prompt": list(tokens),
                 "temperature": sampling.temperature,
                 "max_tokens": sampling.max_tokens,
@@ -190,13 +196,18 @@ class VllmPoolEngine:
 
     def _next_version(self) -> str:
         if self._in_flight:
-            raise EngineBusyError(f"weights cannot be replaced while {self._in_flight} requests are in flight")
+            raise EngineBusyError(
+                f"weights cannot be replaced while {self._in_flight} requests are in flight"
+            )
         self._loads += 1
         return f"{self._folder.path.name}/{self._loads}"
 
     def _check_loaded(self) -> None:
         if all(replica.down for replica in self.pool.replicas):
-            raise EngineError(f"no vLLM server loaded the weights: {'; '.join(replica.down for replica in self.pool.replicas)}")
+            raise EngineError(
+                "no vLLM server loaded the weights: "
+                f"{'; '.join(replica.down for replica in self.pool.replicas)}"
+            )
 
     def adopt_weights(self, loaded: Loaded) -> None:
         """Adopt weights that another process has loaded into the same servers.
@@ -219,8 +230,10 @@ class VllmPoolEngine:
         free = shutil.disk_usage(self._folder.path).free
         if free < weights.nbytes:
             raise EngineError(
-                f"{self._folder.path.parent} has {free / 1e9:.1f} GB free, but new weights for the vLLM servers take "
-                f"{weights.nbytes / 1e9:.1f} GB. Enlarge it (SHM_SIZE with Docker Compose), or set AGENTGYM_ENGINE_WEIGHTS to nccl."
+                f"{self._folder.path.parent} has {free / 1e9:.1f} GB free, but new weights for the "
+                "vLLM servers take "
+                f"{weights.nbytes / 1e9:.1f} GB. Enlarge it (SHM_SIZE with Docker Compose), or set "
+                "AGENTGYM_ENGINE_WEIGHTS to nccl."
             )
         folder = self._folder.path / str(self._loads)
         folder.mkdir()
@@ -246,7 +259,13 @@ class VllmPoolEngine:
         folder = loaded.folder
         assert folder is not None
         self.pool.loaded = loaded
-        in_event_loop(self.pool.on_all(lambda replica: replica.server.read_weights(folder, loaded.version, loaded.is_adapter)))
+        in_event_loop(
+            self.pool.on_all(
+                lambda replica: replica.server.read_weights(
+                    folder, loaded.version, loaded.is_adapter
+                )
+            )
+        )
 
     def _send(self, weights: WeightStream, version: str, transfer: WeightTransfer) -> None:
         """Send the weights to all servers at once. All servers are paused until all have them."""
@@ -270,9 +289,16 @@ class VllmPoolEngine:
         if not workers:
             return
         try:
-            transfer.send(weights, {replica.server.url: number for replica, number in workers.items()}, new_group=not all(unchanged))
+            transfer.send(
+                weights,
+                {replica.server.url: number for replica, number in workers.items()},
+                new_group=not all(unchanged),
+            )
         except RuntimeError as fault:
             in_event_loop(self.pool.on_all(lambda replica: replica.server.resume_if_paused()))
-            raise EngineError(f"{fault}. Start the vLLM servers with --weight-transfer-config and VLLM_SERVER_DEV_MODE=1.") from fault
+            raise EngineError(
+                f"{fault}. Start the vLLM servers with --weight-transfer-config and "
+                "VLLM_SERVER_DEV_MODE=1."
+            ) from fault
         self.pool.loaded = Loaded(None, version)
         in_event_loop(self.pool.on_all(accept))

@@ -80,7 +80,9 @@ class Replica:
                 await self._update_progress(pause / 2)
                 extra = max_tokens * SLOWEST_TOKEN_SECONDS if self.generated is None else 0.0
                 if time.monotonic() - max(started, self.progressed_at) > request_seconds + extra:
-                    raise ServerUnavailableError(f"{self.server.url} generated no token for {request_seconds + extra:g} s")
+                    raise ServerUnavailableError(
+                        f"{self.server.url} generated no token for {request_seconds + extra:g} s"
+                    )
         finally:
             answer.cancel()
 
@@ -129,7 +131,9 @@ class ServerPool:
         self.request_seconds = request_seconds
         first = rank % len(urls)
         urls = [*urls[first:], *urls[:first]]
-        self.replicas = [Replica(VllmClient(present_url(url), request_seconds), url) for url in urls]
+        self.replicas = [
+            Replica(VllmClient(present_url(url), request_seconds), url) for url in urls
+        ]
         self.loaded: Loaded | None = None
         self._routes: weakref.WeakKeyDictionary[Any, Replica] = weakref.WeakKeyDictionary()
         self._checks: set[asyncio.Task[None]] = set()
@@ -165,7 +169,8 @@ class ServerPool:
         for replica, model in zip(self.replicas, models, strict=True):
             if (model.id, model.root) != (models[0].id, models[0].root):
                 raise EngineError(
-                    f"the vLLM servers have different models: {replica.server.url} serves {model.id} ({model.root}), "
+                    f"the vLLM servers have different models: {replica.server.url} serves "
+                    f"{model.id} ({model.root}), "
                     f"but {self.replicas[0].server.url} serves {models[0].id} ({models[0].root}). "
                     "Start all servers with the same model."
                 )
@@ -186,7 +191,9 @@ class ServerPool:
         if not up:
             return None
         # in a tie the first one, so that the processes together fill all servers evenly
-        best = min(up, key=lambda each: (len(each.sessions), each.requests if session is None else 0))
+        best = min(
+            up, key=lambda each: (len(each.sessions), each.requests if session is None else 0)
+        )
         if session is not None:
             if replica is not None:
                 replica.sessions.discard(session)
@@ -225,8 +232,14 @@ class ServerPool:
         Raises:
             ServerUnavailableError: The server has other weights.
         """
-        if self.loaded is not None and (version := await replica.server.weights_version()) != self.loaded.version:
-            raise ServerUnavailableError(f"{replica.server.url} has weights version {version!r}, expected {self.loaded.version!r}")
+        if (
+            self.loaded is not None
+            and (version := await replica.server.weights_version()) != self.loaded.version
+        ):
+            raise ServerUnavailableError(
+                f"{replica.server.url} has weights version {version!r}, expected "
+                f"{self.loaded.version!r}"
+            )
 
     async def close(self) -> None:
         """Close the connections. The servers keep running."""
@@ -249,7 +262,11 @@ class ServerPool:
         try:
             server.url = present_url(replica.address, server.url)
             await server.healthy()
-            if loaded is not None and loaded.folder is not None and await server.weights_version() != loaded.version:
+            if (
+                loaded is not None
+                and loaded.folder is not None
+                and await server.weights_version() != loaded.version
+            ):
                 await server.read_weights(loaded.folder, loaded.version, loaded.is_adapter)
             await server.resume_if_paused()  # a load may have failed after the weights were in
             await self.check_weights(replica)  # newer weights may have been loaded meanwhile

@@ -59,7 +59,9 @@ class TokenGuard:
         """
         token = token_here(VARIABLE)
         if token is None:
-            raise RuntimeError(f"{VARIABLE} is not set. Set it to the same secret for the servers and the trainer.")
+            raise RuntimeError(
+                f"{VARIABLE} is not set. Set it to the same secret for the servers and the trainer."
+            )
         self._app, self._expected = app, f"Bearer {token}".encode()
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
@@ -67,7 +69,13 @@ class TokenGuard:
         if scope["type"] == "lifespan" or (status := self._refusal(scope)) is None:
             await self._app(scope, receive, send)
         elif scope["type"] == "http":
-            await send({"type": "http.response.start", "status": status, "headers": [(b"content-length", b"0")]})
+            await send(
+                {
+                    "type": "http.response.start",
+                    "status": status,
+                    "headers": [(b"content-length", b"0")],
+                }
+            )
             await send({"type": "http.response.body", "body": b""})
         else:
             await send({"type": "websocket.close", "code": 1008})

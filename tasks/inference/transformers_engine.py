@@ -34,7 +34,15 @@ class TransformersEngine:
     # results.
     batch_invariant = False
 
-    def __init__(self, model: str, *, context_length: int, max_num_seqs: int, dtype: str, lora: Lora | None = None) -> None:
+    def __init__(
+        self,
+        model: str,
+        *,
+        context_length: int,
+        max_num_seqs: int,
+        dtype: str,
+        lora: Lora | None = None,
+    ) -> None:
         """Load the model.
 
         Args:
@@ -44,13 +52,23 @@ class TransformersEngine:
             dtype: "float32", "bfloat16" or "float16".
             lora: Adapters that `load_adapter` will load.
         """
-        self._device = torch.device("cuda", torch.cuda.current_device()) if torch.cuda.is_available() else torch.device("cpu")
-        loaded = AutoModelForCausalLM.from_pretrained(model, dtype=getattr(torch, dtype)).to(self._device).eval()
+        self._device = (
+            torch.device("cuda", torch.cuda.current_device())
+            if torch.cuda.is_available()
+            else torch.device("cpu")
+        )
+        loaded = (
+            AutoModelForCausalLM.from_pretrained(model, dtype=getattr(torch, dtype))
+            .to(self._device)
+            .eval()
+        )
         if lora is not None:
             place_adapter(loaded, lora)
             for name in [name for name, _ in loaded.named_parameters() if name.endswith(IN_MODEL)]:
                 layer = loaded.get_submodule(name.removesuffix(".weight"))
-                layer.weight = torch.nn.Parameter(torch.zeros(layer.weight.shape, dtype=loaded.dtype, device=self._device))
+                layer.weight = torch.nn.Parameter(
+                    torch.zeros(layer.weight.shape, dtype=loaded.dtype, device=self._device)
+                )
         self._model = loaded
         self.context_length = context_length
         self.kv_cache_tokens: int | None = None  # no cache is kept between two requests
@@ -59,10 +77,15 @@ class TransformersEngine:
         self._pump: asyncio.Task[None] | None = None
         self.prompt_tokens = self.cached_tokens = self.policy_version = self.progress = 0
 
-    async def generate(self, tokens: Sequence[int], sampling: Sampling, session: object | None = None) -> Generation:
+    async def generate(
+        self, tokens: Sequence[int], sampling: Sampling, session: object | None = None
+    ) -> Generation:
         """Continue `tokens`, as in `Engine.generate`."""
         if len(tokens) + 1 > self.context_length:
-            raise EngineError(f"a request of {len(tokens)} tokens does not fit into a context of {self.context_length} tokens")
+            raise EngineError(
+                f"a request of {len(tokens)} tokens does not fit into a context of "
+                f"{self.context_length} tokens"
+            )
         request = _Request(list(tokens), sampling, asyncio.get_running_loop().create_future())
         self._waiting.append(request)
         if self._pump is None or self._pump.done():
@@ -74,15 +97,23 @@ class TransformersEngine:
             # Requests that are about to be made may still join this batch.
             for _ in range(3):
                 await asyncio.sleep(0)
-            batch = [request for request in self._waiting if not request.answer.done()][: self._max_num_seqs]
-            self._waiting = [request for request in self._waiting if request not in batch and not request.answer.done()]
+            batch = [request for request in self._waiting if not request.answer.done()][
+                : self._max_num_seqs
+            ]
+            self._waiting = [
+                request
+                for request in self._waiting
+                if request not in batch and not request.answer.done()
+            ]
             if not batch:
                 continue
             try:
                 answers = self._continue(batch)
             except Exception as problem:  # noqa: BLE001 - every error must fail the waiting episodes
                 for request in batch:
-                    request.answer.set_exception(EngineError(f"transformers failed during generation: {problem!r}"))
+                    request.answer.set_exception(
+                        EngineError(f"transformers failed during generation: {problem!r}")
+                    )
                 continue
             for request, answer in zip(batch, answers, strict=True):
                 self.prompt_tokens += len(request.tokens)
@@ -94,8 +125,13 @@ class TransformersEngine:
         if self._device.type == "cuda":
             torch.cuda.set_device(self._device)  # the current device is set per thread
         widest = max(len(request.tokens) for request in batch)
-        ids = torch.tensor([[0] * (widest - len(r.tokens)) + r.tokens for r in batch], device=self._device)
-        mask = torch.tensor([[0] * (widest - len(r.tokens)) + [1] * len(r.tokens) for r in batch], device=self._device)
+        ids = torch.tensor(
+            [[0] * (widest - len(r.tokens)) + r.tokens for r in batch], device=self._device
+        )
+        mask = torch.tensor(
+            [[0] * (widest - len(r.tokens)) + [1] * len(r.tokens) for r in batch],
+            device=self._device,
+        )
         generators = [torch.Generator().manual_seed(r.sampling.seed) for r in batch]
         written = [Generation([], [], self.policy_version) for _ in batch]
         open_rows = set(range(len(batch)))
@@ -104,7 +140,12 @@ class TransformersEngine:
         while open_rows:
             positions = (mask.cumsum(1) - 1).clamp(min=0)[:, -step.shape[1] :]
             output = self._model(
-                input_ids=step, attention_mask=mask, position_ids=positions, past_key_values=cache, use_cache=True, logits_to_keep=1
+                input_ids=step,
+                attention_mask=mask,
+                position_ids=positions,
+                past_key_values=cache,
+                use_cache=True,
+                logits_to_keep=1,
             )
             self.progress += 1
             logits = output.logits[:, -1].float().cpu()
@@ -141,7 +182,9 @@ class TransformersEngine:
         self._model = None
 
 
-def _sample(logits: torch.Tensor, temperature: float, generator: torch.Generator) -> tuple[int, float]:
+def _sample(
+    logits: torch.Tensor, temperature: float, generator: torch.Generator
+) -> tuple[int, float]:
     """Sample a token, greedily at temperature 0.
 
     Args:

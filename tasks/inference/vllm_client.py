@@ -103,7 +103,8 @@ def kv_cache_tokens(metrics: bytes) -> int | None:
         int(sample.labels["num_gpu_blocks"]) * int(sample.labels["block_size"])
         for family in text_string_to_metric_families(metrics.decode())
         for sample in family.samples
-        if sample.name == "vllm:cache_config_info" and sample.labels.get("num_gpu_blocks", "None").isdecimal()
+        if sample.name == "vllm:cache_config_info"
+        and sample.labels.get("num_gpu_blocks", "None").isdecimal()
     )
     return tokens or None
 
@@ -185,14 +186,19 @@ class VllmClient:
             completion = msgspec.json.decode(answer, type=_Completion)
             [choice] = completion.choices
         except (msgspec.DecodeError, ValueError) as error:
-            raise EngineError(f"{self.url} returned an invalid completion ({error}): {answer[:200]!r}") from error
+            raise EngineError(
+                f"{self.url} returned an invalid completion ({error}): {answer[:200]!r}"
+            ) from error
         tokens = choice.token_ids or []
-        sampled = [x for x in (choice.logprobs.token_logprobs if choice.logprobs else []) if x is not None]
+        sampled = [
+            x for x in (choice.logprobs.token_logprobs if choice.logprobs else []) if x is not None
+        ]
         if choice.finish_reason == "abort":
             raise ServerUnavailableError(f"{self.url} aborted a request")
         if not tokens or len(sampled) != len(tokens):
             raise EngineError(
-                f"{self.url} returned {len(tokens)} token ids and {len(sampled)} log-probabilities. "
+                f"{self.url} returned {len(tokens)} token ids and {len(sampled)} "
+                "log-probabilities. "
                 "Use a version of vLLM that supports return_token_ids."
             )
         usage = completion.usage or _Usage()
@@ -204,7 +210,14 @@ class VllmClient:
 
         With one allowed token its probability must be 1.
         """
-        request = {"model": model, "prompt": [1], "max_tokens": 1, "allowed_token_ids": [2], "logprobs": 0, "return_token_ids": True}
+        request = {
+            "model": model,
+            "prompt": [1],
+            "max_tokens": 1,
+            "allowed_token_ids": [2],
+            "logprobs": 0,
+            "return_token_ids": True,
+        }
         if (await self.complete(msgspec.json.encode(request))).log_probabilities != [0.0]:
             raise EngineError(
                 f"the log-probabilities of {self.url} are not those of its sampling distribution. "
@@ -248,15 +261,24 @@ class VllmClient:
                 for model in await self._models():
                     if model.parent is not None:
                         await self._post("/v1/unload_lora_adapter", {"lora_name": model.id})
-                await self._post("/v1/load_lora_adapter", {"lora_name": version, "lora_path": str(folder)})
+                await self._post(
+                    "/v1/load_lora_adapter", {"lora_name": version, "lora_path": str(folder)}
+                )
             else:
-                await self._post("/collective_rpc", {"method": "reload_weights", "kwargs": {"weights_path": str(folder)}})
+                await self._post(
+                    "/collective_rpc",
+                    {"method": "reload_weights", "kwargs": {"weights_path": str(folder)}},
+                )
             await self.set_weights_version(version)
         except EngineError as error:
             needed = (
-                "VLLM_SERVER_DEV_MODE=1, --enable-lora and VLLM_ALLOW_RUNTIME_LORA_UPDATING=1" if is_adapter else "VLLM_SERVER_DEV_MODE=1"
+                "VLLM_SERVER_DEV_MODE=1, --enable-lora and VLLM_ALLOW_RUNTIME_LORA_UPDATING=1"
+                if is_adapter
+                else "VLLM_SERVER_DEV_MODE=1"
             )
-            raise EngineError(f"{error}. To load weights, start the server with {needed}.") from error
+            raise EngineError(
+                f"{error}. To load weights, start the server with {needed}."
+            ) from error
         except asyncio.CancelledError:
             await self.resume_if_paused()
             raise
@@ -275,26 +297,44 @@ class VllmClient:
     async def _post(self, path: str, content: dict[str, Any]) -> None:
         await self._ask("POST", path, msgspec.json.encode(content), LOAD_S)
 
-    async def _ask(self, method: str, path: str, body: bytes, seconds: float | None, context: SimpleNamespace | None = None) -> bytes:
+    async def _ask(
+        self,
+        method: str,
+        path: str,
+        body: bytes,
+        seconds: float | None,
+        context: SimpleNamespace | None = None,
+    ) -> bytes:
         """Return the body of an answer with status 200."""
         session = await self._session.get()
         timeout = aiohttp.ClientTimeout(total=seconds, sock_connect=CONNECT_S)
         try:
             async with session.request(
-                method, self.url + path, data=body, timeout=timeout, trace_request_ctx=context, allow_redirects=False
+                method,
+                self.url + path,
+                data=body,
+                timeout=timeout,
+                trace_request_ctx=context,
+                allow_redirects=False,
             ) as response:
                 answer = await response.read()
                 status = response.status
         except TimeoutError as error:
-            raise ServerUnavailableError(f"{self.url}{path} did not answer within {seconds:g} s") from error
+            raise ServerUnavailableError(
+                f"{self.url}{path} did not answer within {seconds:g} s"
+            ) from error
         except aiohttp.ClientError as error:
             raise ServerUnavailableError(f"{self.url} is not reachable: {error!r}") from error
         if status == 200:
             return answer
-        problem = f"{self.url}{path} returned status {status}: {answer[:300].decode(errors='replace')}"
+        problem = (
+            f"{self.url}{path} returned status {status}: {answer[:300].decode(errors='replace')}"
+        )
         if status >= 500 or status == 429:
             raise ServerUnavailableError(problem)
-        rejected = EngineError(f"{problem}. Set {VARIABLE} to the token of this server." if status == 401 else problem)
+        rejected = EngineError(
+            f"{problem}. Set {VARIABLE} to the token of this server." if status == 401 else problem
+        )
         rejected.status = status
         raise rejected
 
@@ -306,7 +346,11 @@ def _connect() -> aiohttp.ClientSession:
     """
     trace = aiohttp.TraceConfig()
 
-    async def connected(_: aiohttp.ClientSession, context: SimpleNamespace, __: aiohttp.TraceConnectionCreateEndParams) -> None:
+    async def connected(
+        _: aiohttp.ClientSession,
+        context: SimpleNamespace,
+        __: aiohttp.TraceConnectionCreateEndParams,
+    ) -> None:
         if context.trace_request_ctx is not None:
             context.trace_request_ctx.fresh = True
 

@@ -44,7 +44,9 @@ Linear = Callable[[torch.Tensor, torch.Tensor, torch.Tensor | None], torch.Tenso
 """Computes x @ weight.T + bias from x, weight and bias."""
 
 
-def invariant_linear(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
+def invariant_linear(
+    x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None
+) -> torch.Tensor:
     """Compute x @ weight.T + bias so that each row's bits do not depend on the other rows.
 
     Args:
@@ -54,7 +56,9 @@ def invariant_linear(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor |
     """
     rows = x.shape[0]
     if x.dim() == 2 and rows < INVARIANT_ROWS:
-        return functional.linear(functional.pad(x, (0, 0, 0, INVARIANT_ROWS - rows)), weight, bias)[:rows]
+        return functional.linear(functional.pad(x, (0, 0, 0, INVARIANT_ROWS - rows)), weight, bias)[
+            :rows
+        ]
     return functional.linear(x, weight, bias)
 
 
@@ -73,7 +77,9 @@ class PackedLinear:
         self._packed: Linear = functional.linear
         self._packed_at = -1
 
-    def __call__(self, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
+    def __call__(
+        self, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None
+    ) -> torch.Tensor:
         """Compute the product.
 
         Args:
@@ -142,7 +148,9 @@ def add_adapter(
         return
     outputs = torch.split(y.view(-1, y.shape[-1]), list(output_slices), dim=1)
     for output, a, b in zip(outputs, lora_a_stacked, lora_b_stacked, strict=True):
-        output += scale * invariant_linear(invariant_linear(x.view(-1, x.shape[-1]), a[0, 0]), b[0, 0])
+        output += scale * invariant_linear(
+            invariant_linear(x.view(-1, x.shape[-1]), a[0, 0]), b[0, 0]
+        )
 
 
 def rows_are_invariant() -> bool:
@@ -153,7 +161,10 @@ def rows_are_invariant() -> bool:
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
-        return all(_is_invariant(inner, outer) for inner, outer in ((64, 64), (128, 384), (384, 128), (128, 1024)))
+        return all(
+            _is_invariant(inner, outer)
+            for inner, outer in ((64, 64), (128, 384), (384, 128), (128, 1024))
+        )
     finally:
         torch.set_num_threads(threads)
 
@@ -163,7 +174,10 @@ def _is_invariant(inner: int, outer: int) -> bool:
     x = torch.randn(129, inner, generator=generator)
     weight = torch.randn(outer, inner, generator=generator)
     product = invariant_linear(x, weight)
-    return all(torch.equal(invariant_linear(x[:rows], weight), product[:rows]) for rows in (1, 2, 3, 4, 5, 7, 16, 17, 33, 64, 100))
+    return all(
+        torch.equal(invariant_linear(x[:rows], weight), product[:rows])
+        for rows in (1, 2, 3, 4, 5, 7, 16, 17, 33, 64, 100)
+    )
 
 
 def prepare_vllm() -> None:
@@ -188,7 +202,10 @@ def prepare_vllm() -> None:
     torch._dynamo.config.disable = True
     layer_utils.dispatch_cpu_unquantized_gemm = dispatch
     PunicaWrapperCPU.add_lora_linear = add_adapter
-    for method in ("add_lora_embedding", "add_lora_logits"):  # adapters leave these layers unchanged
+    for method in (
+        "add_lora_embedding",
+        "add_lora_logits",
+    ):  # adapters leave these layers unchanged
         setattr(PunicaWrapperCPU, method, lambda *_, **__: None)
     if TopKTopPSampler.forward_cpu.__module__ == __name__:
         return
@@ -202,7 +219,9 @@ def prepare_vllm() -> None:
         p: torch.Tensor | None,
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
         if logits.shape[-1] < LARGE_VOCABULARY or self.logprobs_mode != "processed_logprobs":
-            found: tuple[torch.Tensor, torch.Tensor | None] = by_exponentials(self, logits, generators, k, p)
+            found: tuple[torch.Tensor, torch.Tensor | None] = by_exponentials(
+                self, logits, generators, k, p
+            )
             return found
         logits = apply_top_k_top_p(logits, k, p)
         return sampled(logits, generators), logits.log_softmax(dim=-1, dtype=torch.float32)

@@ -22,7 +22,13 @@ from typing import TYPE_CHECKING
 from configs.experiment import Lora
 from tasks.inference.adapter import Adapter, max_adapter_rank, save_adapter
 from tasks.inference.cpu_threads import engine_threads
-from tasks.inference.engine import EngineAsleepError, EngineBusyError, EngineError, Generation, Sampling
+from tasks.inference.engine import (
+    EngineAsleepError,
+    EngineBusyError,
+    EngineError,
+    Generation,
+    Sampling,
+)
 from tasks.inference.vllm_cpu import BLOCK_TOKENS, note_load, prepare_vllm, rows_are_invariant
 from tasks.provision.local import ON_LOOPBACK
 from tasks.provision.private_files import memory_folder
@@ -132,10 +138,15 @@ class VllmEngine:
 
         self._on_cpu = current_platform.is_cpu()
         if sleep_mode and not current_platform.is_sleep_mode_available():
-            raise EngineError(f"AGENTGYM_ENGINE_SLEEP is true, but vLLM has no sleep mode on {current_platform.device_type}. Unset it.")
+            raise EngineError(
+                "AGENTGYM_ENGINE_SLEEP is true, but vLLM has no sleep mode on "
+                f"{current_platform.device_type}. Unset it."
+            )
         if self._on_cpu:
             prepare_vllm()
-        self._threads = engine_threads(dtype, torch.distributed.get_world_size() if distributed else 1)
+        self._threads = engine_threads(
+            dtype, torch.distributed.get_world_size() if distributed else 1
+        )
         arguments = EngineArgs(
             model=model,
             dtype=dtype,
@@ -165,10 +176,14 @@ class VllmEngine:
             with warnings.catch_warnings(), _variables({} if distributed else ON_LOOPBACK):
                 # vLLM's search for kernels accesses every name of every module, including
                 # deprecated names of torch.
-                warnings.filterwarnings("ignore", message=".*reduce_op.*is deprecated", category=FutureWarning)
+                warnings.filterwarnings(
+                    "ignore", message=".*reduce_op.*is deprecated", category=FutureWarning
+                )
                 self._engine = LLMEngine.from_engine_args(arguments)
         except Exception as problem:
-            raise EngineError(f"vLLM could not start with the model {model}: {problem}") from problem
+            raise EngineError(
+                f"vLLM could not start with the model {model}: {problem}"
+            ) from problem
         finally:
             # on a CPU vLLM replaces it with a function that does nothing
             torch.set_num_threads = set_threads
@@ -178,7 +193,9 @@ class VllmEngine:
         self.batch_invariant = self._on_cpu and dtype == "float32" and rows_are_invariant()
         self.context_length = context_length
         cache = self._engine.vllm_config.cache_config
-        self.kv_cache_tokens = cache.num_gpu_blocks * cache.block_size if cache.num_gpu_blocks else None
+        self.kv_cache_tokens = (
+            cache.num_gpu_blocks * cache.block_size if cache.num_gpu_blocks else None
+        )
         self._ids = itertools.count()
         self._waiting: dict[str, asyncio.Future[Generation]] = {}
         self._pump: asyncio.Task[None] | None = None
@@ -193,19 +210,27 @@ class VllmEngine:
         self.cached_tokens = 0
         self.policy_version = 0
 
-    async def generate(self, tokens: Sequence[int], sampling: Sampling, session: object | None = None) -> Generation:
+    async def generate(
+        self, tokens: Sequence[int], sampling: Sampling, session: object | None = None
+    ) -> Generation:
         """Continue `tokens`, as in `Engine.generate`."""
         from vllm.inputs.engine import tokens_input
 
         if self._asleep:
-            raise EngineAsleepError("the engine is asleep and cannot generate before new weights are loaded")
+            raise EngineAsleepError(
+                "the engine is asleep and cannot generate before new weights are loaded"
+            )
         request = str(next(self._ids))
         parameters = vllm_parameters(sampling)
         answer: asyncio.Future[Generation] = asyncio.get_running_loop().create_future()
         try:
-            self._engine.add_request(request, tokens_input(list(tokens)), parameters, lora_request=self._adapter)
+            self._engine.add_request(
+                request, tokens_input(list(tokens)), parameters, lora_request=self._adapter
+            )
         except Exception as problem:
-            raise EngineError(f"vLLM rejected a request of {len(tokens)} tokens: {problem}") from problem
+            raise EngineError(
+                f"vLLM rejected a request of {len(tokens)} tokens: {problem}"
+            ) from problem
         self._waiting[request] = answer
         if self._pump is None or self._pump.done():
             self._pump = asyncio.create_task(self._step_until_idle())
@@ -255,7 +280,12 @@ class VllmEngine:
         completion = output.outputs[0]
         tokens = list(completion.token_ids)
         if not tokens or completion.logprobs is None:
-            answer.set_exception(EngineError(f"vLLM ended a request without a token (finish reason {completion.finish_reason})"))
+            answer.set_exception(
+                EngineError(
+                    "vLLM ended a request without a token (finish reason "
+                    f"{completion.finish_reason})"
+                )
+            )
             return
         # Flat format: one list of values for all positions, and the first of each position is the
         # sampled token's.
@@ -271,7 +301,9 @@ class VllmEngine:
         The KV cache is woken last, when no more weights are being gathered.
         """
         if self._waiting:
-            raise EngineBusyError(f"weights cannot be replaced while {len(self._waiting)} requests are in flight")
+            raise EngineBusyError(
+                f"weights cannot be replaced while {len(self._waiting)} requests are in flight"
+            )
         if self._asleep:
             self._engine.wake_up(["weights"])
         with self._torch.no_grad():
@@ -287,7 +319,9 @@ class VllmEngine:
         from vllm.lora.request import LoRARequest
 
         if self._waiting:
-            raise EngineBusyError(f"the adapter cannot be replaced while {len(self._waiting)} requests are in flight")
+            raise EngineBusyError(
+                f"the adapter cannot be replaced while {len(self._waiting)} requests are in flight"
+            )
         if self._asleep:
             self._engine.wake_up()
             self._asleep = False
@@ -306,7 +340,9 @@ class VllmEngine:
             EngineError: Requests are in flight.
         """
         if self._waiting:
-            raise EngineBusyError(f"the engine cannot sleep while {len(self._waiting)} requests are in flight")
+            raise EngineBusyError(
+                f"the engine cannot sleep while {len(self._waiting)} requests are in flight"
+            )
         if not self._asleep:
             self._engine.sleep(level=self._sleep_level)
             self._asleep = True

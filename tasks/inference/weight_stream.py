@@ -40,7 +40,9 @@ class WeightStream:
         shapes: The weights that the stream yields, in order.
     """
 
-    def __init__(self, shapes: Sequence[WeightShape], weights: Iterable[tuple[str, torch.Tensor]]) -> None:
+    def __init__(
+        self, shapes: Sequence[WeightShape], weights: Iterable[tuple[str, torch.Tensor]]
+    ) -> None:
         """
         Args:
             shapes: The weights, in order.

@@ -15,7 +15,8 @@ from tasks.inference.engine import Engine, EngineError, Sampling
 from tasks.inference.event_loop import in_event_loop
 
 # Largest mean absolute difference of log-probabilities due to rounding, in nats, by dtype of the
-# engine. Measured: 1e-6 in float32; in bfloat16 0.004 with a small model and 0.06 with SmolLM2-135M,
+# engine. Measured: 1e-6 in float32; in bfloat16 0.004 with a small model and 0.06 with
+# SmolLM2-135M,
 # whose residual stream has large values. Weights that were not really loaded differ by 0.5 or more.
 TOLERANCE = {"float32": 1e-4, "bfloat16": 0.1, "float16": 0.05}
 
@@ -57,7 +58,9 @@ class Gap:
     tokens: int
 
 
-def check_weight_sync(engine: Engine, prompts: Sequence[Sequence[int]], score: Score, sampling: Sampling, dtype: str) -> Gap:
+def check_weight_sync(
+    engine: Engine, prompts: Sequence[Sequence[int]], score: Score, sampling: Sampling, dtype: str
+) -> Gap:
     """Continue each prompt with the engine and score the continuations with the trainer.
 
     Args:
@@ -89,9 +92,12 @@ def check_weight_sync(engine: Engine, prompts: Sequence[Sequence[int]], score: S
     gap = Gap(sum(differences) / len(differences), max(differences), len(differences))
     if not gap.mean <= TOLERANCE[dtype]:  # NaN counts as a mismatch
         raise WeightSyncError(
-            f"the engine {engine.name} does not compute with the trainer's weights. Over {gap.tokens} tokens their "
-            f"log-probabilities differ by {gap.mean:.3g} nats on average and {gap.largest:.3g} at most. "
-            f"The tolerance of the average is {TOLERANCE[dtype]:g} with {dtype}. The episodes were not used for training. "
+            f"the engine {engine.name} does not compute with the trainer's weights. Over "
+            f"{gap.tokens} tokens their "
+            f"log-probabilities differ by {gap.mean:.3g} nats on average and {gap.largest:.3g} at "
+            "most. "
+            f"The tolerance of the average is {TOLERANCE[dtype]:g} with {dtype}. The episodes were "
+            "not used for training. "
             "If vLLM does not support this model, set rollout.engine: transformers."
         )
     return gap

@@ -92,7 +92,8 @@ class WeightTransfer:
             weights: The weights, on this process's GPU. They are gathered on the way, and vLLM
                 packs them into two buffers of 1 GiB.
             servers: Maps the URL to the number of workers.
-            new_group: Whether a server was restarted since the last transfer, and so has left the group.
+            new_group: Whether a server was restarted since the last transfer, and so has left the
+                group.
 
         Raises:
             RuntimeError: The servers did not get the weights. The next call creates a new group.
@@ -101,13 +102,16 @@ class WeightTransfer:
             self.leave()
         self._source.stream = weights
         if torch.cuda.is_available():
-            torch.cuda.synchronize()  # vLLM gathers on streams of its own, which do not wait for the update
+            # vLLM gathers on streams of its own, which do not wait for the update
+            torch.cuda.synchronize()
             self._device = torch.cuda.current_device()
         try:
             self._within_deadline(lambda: self._send(servers))
         except Exception as fault:
             self.leave()
-            raise RuntimeError(f"the weights could not be sent to {', '.join(servers)}: {fault}") from fault
+            raise RuntimeError(
+                f"the weights could not be sent to {', '.join(servers)}: {fault}"
+            ) from fault
         finally:
             self._source.stream = None
 
@@ -122,7 +126,9 @@ class WeightTransfer:
             torch.cuda.set_device(self._device)  # the current device is set per thread
         if self._group is None:
             members = 1 + sum(servers.values())
-            self._group = self._create_group(members, _Servers(servers, self._deadline_s), self._source)
+            self._group = self._create_group(
+                members, _Servers(servers, self._deadline_s), self._source
+            )
             self._members = dict(servers)
         self._group.send_weights()
 
@@ -171,7 +177,9 @@ class _Client(HTTPVLLMWeightSyncClient):
 
     def _post(self, path: str, json: dict[str, Any] | None = None) -> None:
         url = f"{self.base_url}/{path}"
-        answer = requests.post(url, json=json, headers=authorization(), timeout=self.timeout, allow_redirects=False)
+        answer = requests.post(
+            url, json=json, headers=authorization(), timeout=self.timeout, allow_redirects=False
+        )
         answer.raise_for_status()
 
 
@@ -184,7 +192,11 @@ class _Servers:
 
     def init_weight_transfer_engine(self, init_info: dict[str, Any]) -> None:
         first = init_info["rank_offset"]
-        self._on_all(lambda client, before: client.init_weight_transfer_engine({**init_info, "rank_offset": first + before}))
+        self._on_all(
+            lambda client, before: client.init_weight_transfer_engine(
+                {**init_info, "rank_offset": first + before}
+            )
+        )
 
     def start_weight_update(self) -> None:
         def start(client: _Client, _: int) -> None:

@@ -41,11 +41,17 @@ def visible_gpus() -> list[str]:
     if not there.are_gpus:
         return []
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-    return [str(number) for number in range(there.number)] if visible is None else [name for name in visible.split(",") if name]
+    return (
+        [str(number) for number in range(there.number)]
+        if visible is None
+        else [name for name in visible.split(",") if name]
+    )
 
 
 @contextmanager
-def hold_accelerators(runs: Path, count: int, number: int, holder: str, waiting: Callable[[str], object]) -> Iterator[None]:
+def hold_accelerators(
+    runs: Path, count: int, number: int, holder: str, waiting: Callable[[str], object]
+) -> Iterator[None]:
     """Hold `count` of the machine's `number` accelerators during the block.
 
     Waits while other processes hold them. A signal ends the wait.
@@ -61,15 +67,23 @@ def hold_accelerators(runs: Path, count: int, number: int, holder: str, waiting:
     places[0].parent.mkdir(parents=True, exist_ok=True)
     # Only one process at a time collects accelerators. Two that need several thus cannot block each
     # other.
-    with _held([_file(runs, "turn")], 1, "", lambda _: waiting(_holders(places))) as turn, ExitStack() as held:
+    with (
+        _held([_file(runs, "turn")], 1, "", lambda _: waiting(_holders(places))) as turn,
+        ExitStack() as held,
+    ):
         held.enter_context(_held(places, count, holder, lambda left: waiting(_holders(left))))
         turn.close()
         yield
 
 
 @contextmanager
-def _held(files: list[Path], count: int, holder: str, waiting: Callable[[list[Path]], object]) -> Iterator[ExitStack]:
-    """Lock `count` of the files, which then hold the holder's name. Closing the stack frees them."""
+def _held(
+    files: list[Path], count: int, holder: str, waiting: Callable[[list[Path]], object]
+) -> Iterator[ExitStack]:
+    """Lock `count` of the files, which then hold the holder's name.
+
+    Closing the stack frees them.
+    """
     left = list(files)
     with ExitStack() as held:
         while True:

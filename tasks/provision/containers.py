@@ -26,7 +26,12 @@ import docker.errors
 import requests
 from docker.models.containers import Container
 
-from tasks.provision.errors import LifecycleError, ProvisionError, StartFailedError, StartTimeoutError
+from tasks.provision.errors import (
+    LifecycleError,
+    ProvisionError,
+    StartFailedError,
+    StartTimeoutError,
+)
 from tasks.provision.local import HOST, answers
 from tasks.provision.process import importing, is_gone, this_process
 
@@ -142,7 +147,9 @@ class ContainerServer:
                     pids_limit=PROCESSES,
                 )
             except FAULTS as fault:
-                raise ProvisionError(f"the container engine could not start {self.name} from {self._image}: {fault}") from fault
+                raise ProvisionError(
+                    f"the container engine could not start {self.name} from {self._image}: {fault}"
+                ) from fault
         deadline = time.monotonic() + self._start_deadline_s
         while True:
             port = self._published(container)
@@ -154,9 +161,12 @@ class ContainerServer:
                 self._remove()
                 if alive:
                     raise StartTimeoutError(
-                        f"{self.name} was not healthy after {self._start_deadline_s:g} s. Last lines of its log:\n{tail}"
+                        f"{self.name} was not healthy after {self._start_deadline_s:g} s. Last "
+                        f"lines of its log:\n{tail}"
                     )
-                raise StartFailedError(f"{self.name} ended during its start. Last lines of its log:\n{tail}")
+                raise StartFailedError(
+                    f"{self.name} ended during its start. Last lines of its log:\n{tail}"
+                )
             time.sleep(0.1)
 
     def alive(self) -> bool:
@@ -169,7 +179,9 @@ class ContainerServer:
         except docker.errors.NotFound:
             return False
         except FAULTS as fault:
-            raise ProvisionError(f"the container engine does not answer a query about {self.name}: {fault}") from fault
+            raise ProvisionError(
+                f"the container engine does not answer a query about {self.name}: {fault}"
+            ) from fault
         return bool(container.status in ("created", "running"))
 
     def end(self, grace_s: float = 1.0) -> None:
@@ -239,7 +251,9 @@ def watch(owner: str) -> None:
     sys.stdin.buffer.read()
     client = connect()
     for _ in range(REMOVALS):
-        for container in client.containers.list(all=True, filters={"label": f"{OWNER_LABEL}={owner}"}):
+        for container in client.containers.list(
+            all=True, filters={"label": f"{OWNER_LABEL}={owner}"}
+        ):
             with contextlib.suppress(*FAULTS):
                 container.remove(force=True, v=True)
         time.sleep(1.0)

@@ -69,7 +69,17 @@ def environment_replicas(
             for number in range(replicas)
         ]
         return ReplicaSet(containers, state_dir=state_dir)
-    command = [sys.executable, "-m", "environments", "serve", *serve, "--host", "{host}", "--port", "{port}"]
+    command = [
+        sys.executable,
+        "-m",
+        "environments",
+        "serve",
+        *serve,
+        "--host",
+        "{host}",
+        "--port",
+        "{port}",
+    ]
     if infrastructure is not None and infrastructure.ray_address is not None:
         from tasks.provision.ray_servers import ray_replicas
 
@@ -81,7 +91,9 @@ def environment_replicas(
             environment={**token, **world_variables(world)},
             start_deadline_s=start_deadline_s,
         )
-    return local_replicas(world, [command] * replicas, state_dir=state_dir, start_deadline_s=start_deadline_s)
+    return local_replicas(
+        world, [command] * replicas, state_dir=state_dir, start_deadline_s=start_deadline_s
+    )
 
 
 def world_variables(world: str) -> dict[str, str]:
@@ -91,7 +103,10 @@ def world_variables(world: str) -> dict[str, str]:
     """
     prefixes = tuple(f"{member.upper()}_" for member in members(world))
     found = {name: value for name, value in os.environ.items() if name.startswith(prefixes)}
-    return {name: str(Path(value).absolute()) if _exists(value) else value for name, value in found.items()}
+    return {
+        name: str(Path(value).absolute()) if _exists(value) else value
+        for name, value in found.items()
+    }
 
 
 def _exists(value: str) -> bool:

@@ -28,7 +28,9 @@ def of_mlflow(app: ASGIApp) -> ASGIApp:
 
 def of_prefect(app: ASGIApp) -> ASGIApp:
     """Wrap Prefect's application so that each page asks for the login first."""
-    return _with_script(app, LOGIN, lambda path: not path.startswith("/api/") and "." not in path.rpartition("/")[2])
+    return _with_script(
+        app, LOGIN, lambda path: not path.startswith("/api/") and "." not in path.rpartition("/")[2]
+    )
 
 
 def _with_script(app: ASGIApp, script: bytes, is_page: Callable[[str], bool]) -> ASGIApp:
@@ -41,7 +43,10 @@ def _with_script(app: ASGIApp, script: bytes, is_page: Callable[[str], bool]) ->
         # Request the page complete and uncompressed, so that the script can be inserted. Caching is
         # off, so that an updated package is served at once.
         skipped = (b"accept-encoding", b"if-none-match", b"if-modified-since", b"range")
-        scope = {**scope, "headers": [(name, value) for name, value in scope["headers"] if name not in skipped]}
+        scope = {
+            **scope,
+            "headers": [(name, value) for name, value in scope["headers"] if name not in skipped],
+        }
         start: Message = {}
         body = b""
 
@@ -55,8 +60,12 @@ def _with_script(app: ASGIApp, script: bytes, is_page: Callable[[str], bool]) ->
                 return
             page = body.replace(b"<head>", b"<head>" + script, 1)
             dropped = (b"content-length", b"etag", b"last-modified")
-            headers = [(name, value) for name, value in start["headers"] if name.lower() not in dropped]
-            await send({**start, "headers": [*headers, (b"content-length", str(len(page)).encode())]})
+            headers = [
+                (name, value) for name, value in start["headers"] if name.lower() not in dropped
+            ]
+            await send(
+                {**start, "headers": [*headers, (b"content-length", str(len(page)).encode())]}
+            )
             await send({"type": "http.response.body", "body": page})
 
         await app(scope, receive, hold)

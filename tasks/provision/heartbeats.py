@@ -79,7 +79,10 @@ def running(api: PrefectApi, flow_run: str) -> list[str]:
     """
     found: list[str] = []
     these: dict[str, Any] = {"id": {"any_": [flow_run]}}
-    while now := api.ask("flow_runs/filter", {"flow_runs": these | {"state": {"type": {"any_": ["PENDING", "RUNNING"]}}}}):
+    while now := api.ask(
+        "flow_runs/filter",
+        {"flow_runs": these | {"state": {"type": {"any_": ["PENDING", "RUNNING"]}}}},
+    ):
         found += [each["id"] for each in now]
         these = {"parent_flow_run_id": {"any_": [each["id"] for each in now]}}
     return found
@@ -96,5 +99,7 @@ def heartbeat(flow_run: str) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    server = PrefectApi(os.environ["PREFECT_API_URL"], os.environ.get("PREFECT_API_AUTH_STRING", ""))
+    server = PrefectApi(
+        os.environ["PREFECT_API_URL"], os.environ.get("PREFECT_API_AUTH_STRING", "")
+    )
     send_heartbeats(server, sys.argv[1], int(sys.argv[2]), float(sys.argv[3]))

@@ -56,7 +56,9 @@ class TrainerConnection:
         self._connection.close()
 
 
-def accept_trainer(listener: socket.socket, seconds: float, alive: Callable[[], bool]) -> TrainerConnection:
+def accept_trainer(
+    listener: socket.socket, seconds: float, alive: Callable[[], bool]
+) -> TrainerConnection:
     """Wait for the trainer to connect.
 
     Raises:
@@ -114,7 +116,9 @@ class FlowConnection:
                 self._commands.put(self._connection.recv())
         except (EOFError, OSError):
             # The result is no longer needed: free the GPU and the ports for the next run.
-            print("The flow closed the connection. This process exits.", file=sys.stderr, flush=True)
+            print(
+                "The flow closed the connection. This process exits.", file=sys.stderr, flush=True
+            )
             os._exit(3)
 
 

@@ -89,7 +89,12 @@ class LocalServer:
                 self._start_on(port)
             except ProvisionError:
                 # Another process may have taken the port between our check and the server's start.
-                if self._port is None and not self._ended and not is_free(port, self._host) and attempt < ATTEMPTS - 1:
+                if (
+                    self._port is None
+                    and not self._ended
+                    and not is_free(port, self._host)
+                    and attempt < ATTEMPTS - 1
+                ):
                     continue
                 raise
             self._port = port
@@ -116,19 +121,30 @@ class LocalServer:
                 raise LifecycleError(f"{self.name} was ended and cannot be started again")
             if self._process is not None:
                 self._process.end()
-            command = [argument.replace("{host}", self._host).replace("{port}", str(port)) for argument in self._command]
+            command = [
+                argument.replace("{host}", self._host).replace("{port}", str(port))
+                for argument in self._command
+            ]
             self._process = process = ChildProcess(
-                self.name, command, state_dir=self._state_dir, environment=self._environment, cwd=self._cwd
+                self.name,
+                command,
+                state_dir=self._state_dir,
+                environment=self._environment,
+                cwd=self._cwd,
             )
             process.start()
         url = f"http://{self._host}:{port}{self._health_path}"
-        process.wait_until(lambda: answers(url) and _listens(process.pid, port), self._start_deadline_s)
+        process.wait_until(
+            lambda: answers(url) and _listens(process.pid, port), self._start_deadline_s
+        )
 
 
 def answers(url: str, timeout_s: float = 2.0) -> bool:
     """Return whether a GET of the URL is answered with a status below 400."""
     try:
-        with urllib.request.build_opener(urllib.request.ProxyHandler({})).open(url, timeout=timeout_s) as response:
+        with urllib.request.build_opener(urllib.request.ProxyHandler({})).open(
+            url, timeout=timeout_s
+        ) as response:
             return bool(response.status < 400)
     except (OSError, http.client.HTTPException):  # URLError is an OSError
         return False
@@ -163,6 +179,9 @@ def _listens(pid: int, port: int) -> bool:
     with contextlib.suppress(psutil.NoSuchProcess):
         for process in psutil.Process(pid).children(recursive=True):
             with contextlib.suppress(psutil.Error):
-                if any(each.status == psutil.CONN_LISTEN and each.laddr.port == port for each in process.net_connections("tcp")):
+                if any(
+                    each.status == psutil.CONN_LISTEN and each.laddr.port == port
+                    for each in process.net_connections("tcp")
+                ):
                     return True
     return False

@@ -51,7 +51,11 @@ class WrongLogins:
         if now > until + LONGEST_PAUSE_S:
             count = 0
         count += 1
-        pause = min(LONGEST_PAUSE_S, 2.0 ** min(20, count - FREE_GUESSES)) if count > FREE_GUESSES else 0.0
+        pause = (
+            min(LONGEST_PAUSE_S, 2.0 ** min(20, count - FREE_GUESSES))
+            if count > FREE_GUESSES
+            else 0.0
+        )
         self._clients[client] = (count, now + pause)
         if len(self._clients) > MOST_CLIENTS:
             del self._clients[next(iter(self._clients))]
@@ -69,7 +73,9 @@ class LoginGate:
     server's own user can read the login, so its correct login is always accepted.
     """
 
-    def __init__(self, app: ASGIApp, login: str, realm: str, *, app_checks_login: bool = False) -> None:
+    def __init__(
+        self, app: ASGIApp, login: str, realm: str, *, app_checks_login: bool = False
+    ) -> None:
         """
         Args:
             app: The protected application.
@@ -89,7 +95,9 @@ class LoginGate:
             refused = self._refusal(scope)
             await (refused or self._app)(scope, receive, send)
         elif scope["type"] == "websocket" and not self._app_checks_login:
-            await send({"type": "websocket.close"}) if self._refusal(scope) else await self._app(scope, receive, send)
+            await send({"type": "websocket.close"}) if self._refusal(scope) else await self._app(
+                scope, receive, send
+            )
         elif scope["type"] == "websocket":
             await self._app(scope, self._checked(scope, receive), send)
         else:
@@ -98,13 +106,19 @@ class LoginGate:
     def _refusal(self, scope: Scope) -> PlainTextResponse | None:
         if scope["path"] in HEALTH:
             from_page = Headers(scope=scope).get("origin") is not None
-            return PlainTextResponse("web pages may not request the health check", 403) if from_page else None
+            return (
+                PlainTextResponse("web pages may not request the health check", 403)
+                if from_page
+                else None
+            )
         credentials = Headers(scope=scope).get("authorization")
         if credentials is None:
             return None if self._app_checks_login else self._unauthorized()
         if (pause := self._pause_s(scope, _decoded(credentials))) > 0:
             seconds = str(math.ceil(pause))
-            return PlainTextResponse(f"too many wrong logins. Try again in {seconds} s.", 429, {"Retry-After": seconds})
+            return PlainTextResponse(
+                f"too many wrong logins. Try again in {seconds} s.", 429, {"Retry-After": seconds}
+            )
         if self._app_checks_login or hmac.compare_digest(_decoded(credentials), self._login):
             return None
         return self._unauthorized()
@@ -122,7 +136,10 @@ class LoginGate:
         if is_correct and not self._wrong_logins:
             return 0.0
         client = client_of(scope)
-        if not (is_correct and client == _user(os.getuid())) and (pause := self._wrong_logins.pause_s(client)) > 0:
+        if (
+            not (is_correct and client == _user(os.getuid()))
+            and (pause := self._wrong_logins.pause_s(client)) > 0
+        ):
             return pause
         if is_correct:
             self._wrong_logins.forget(client)
@@ -135,7 +152,9 @@ class LoginGate:
 
         async def checked() -> Message:
             message = await receive()
-            if message["type"] == "websocket.receive" and b'"auth"' in (text := (message.get("text") or "").encode()):
+            if message["type"] == "websocket.receive" and b'"auth"' in (
+                text := (message.get("text") or "").encode()
+            ):
                 try:
                     words = json.loads(text)
                     credentials = str(words["token"]).encode() if words["type"] == "auth" else None
@@ -150,12 +169,17 @@ class LoginGate:
 
 def no_frames(app: ASGIApp) -> ASGIApp:
     """Wrap an application so that browsers do not show its pages in frames of other pages."""
-    refused = [(b"x-frame-options", b"DENY"), (b"content-security-policy", b"frame-ancestors 'none'")]
+    refused = [
+        (b"x-frame-options", b"DENY"),
+        (b"content-security-policy", b"frame-ancestors 'none'"),
+    ]
 
     async def wrapped(scope: Scope, receive: Receive, send: Send) -> None:
         async def with_headers(message: Message) -> None:
             is_start = message["type"] == "http.response.start"
-            await send({**message, "headers": [*message["headers"], *refused]} if is_start else message)
+            await send(
+                {**message, "headers": [*message["headers"], *refused]} if is_start else message
+            )
 
         await app(scope, receive, with_headers)
 
@@ -177,7 +201,11 @@ def client_of(scope: Scope) -> str:
     if address.is_loopback:
         uid = _uid_of_socket(address, port)
         return host if uid is None else _user(uid)
-    return str(ipaddress.ip_network((address, 64), strict=False)) if address.version == 6 else str(address)
+    return (
+        str(ipaddress.ip_network((address, 64), strict=False))
+        if address.version == 6
+        else str(address)
+    )
 
 
 def _user(uid: int) -> str:
@@ -187,7 +215,10 @@ def _user(uid: int) -> str:
 def _uid_of_socket(address: ipaddress.IPv4Address | ipaddress.IPv6Address, port: int) -> int | None:
     """Return the owner of the open TCP socket at a loopback address, or None if unlisted."""
     family = socket.AF_INET if address.version == 4 else socket.AF_INET6
-    words = [int.from_bytes(address.packed[at : at + 4], "little") for at in range(0, len(address.packed), 4)]
+    words = [
+        int.from_bytes(address.packed[at : at + 4], "little")
+        for at in range(0, len(address.packed), 4)
+    ]
     local = "".join(f"{word:08X}" for word in words) + f":{port:04X}"
     mapped = "0000000000000000FFFF0000" + local if family == socket.AF_INET else local
     for table in ("tcp", "tcp6"):

@@ -39,7 +39,9 @@ def own_origin_only(app: ASGIApp) -> ASGIApp:
         if origin is None or urlsplit(origin).netloc == headers.get("host"):
             await app(scope, receive, send)
         elif scope["type"] == "http":
-            await PlainTextResponse("requests from pages of other origins are rejected", 403)(scope, receive, send)
+            await PlainTextResponse("requests from pages of other origins are rejected", 403)(
+                scope, receive, send
+            )
         else:
             await send({"type": "websocket.close"})
 

@@ -61,7 +61,11 @@ class PrefectApi:
         """
         client = urllib.parse.quote(self._headers["Prefect-Csrf-Client"])
         try:
-            token = {"Prefect-Csrf-Token": self._send("GET", f"csrf-token?client={client}", None, {})["token"]}
+            token = {
+                "Prefect-Csrf-Token": self._send("GET", f"csrf-token?client={client}", None, {})[
+                    "token"
+                ]
+            }
         except urllib.error.HTTPError as refused:
             if refused.code != NO_SUCH_PROTECTION:
                 raise
@@ -69,6 +73,10 @@ class PrefectApi:
         return self._send(method, path, json.dumps(body).encode(), token)
 
     def _send(self, method: str, path: str, data: bytes | None, headers: dict[str, str]) -> Any:
-        request = urllib.request.Request(f"{self._url}/{path}", data, self._headers | headers, method=method)
-        with urllib.request.build_opener(urllib.request.ProxyHandler({})).open(request, timeout=self._patience_s) as response:
+        request = urllib.request.Request(
+            f"{self._url}/{path}", data, self._headers | headers, method=method
+        )
+        with urllib.request.build_opener(urllib.request.ProxyHandler({})).open(
+            request, timeout=self._patience_s
+        ) as response:
             return json.loads(response.read() or "null")

@@ -37,7 +37,9 @@ def one_run() -> ASGIApp:
 
 def _without_schema(app: FastAPI) -> FastAPI:
     """Remove the pages about the API from an application and from those mounted in it."""
-    app.router.routes = [route for route in app.routes if getattr(route, "path", None) not in SCHEMA_PATHS]
+    app.router.routes = [
+        route for route in app.routes if getattr(route, "path", None) not in SCHEMA_PATHS
+    ]
     for route in app.routes:
         if isinstance(route, Mount) and isinstance(route.app, FastAPI):
             _without_schema(route.app)
@@ -46,13 +48,22 @@ def _without_schema(app: FastAPI) -> FastAPI:
 
 def _behind_login(app: ASGIApp) -> ASGIApp:
     """Slow down wrong logins. Prefect checks the login itself, but only at its API."""
-    sqlalchemy.event.listen(sqlalchemy.Engine, "before_cursor_execute", write_lock_first, retval=True)
+    sqlalchemy.event.listen(
+        sqlalchemy.Engine, "before_cursor_execute", write_lock_first, retval=True
+    )
     automations.run_coro_as_sync = run_in_server_loop  # type: ignore[attr-defined, assignment]
-    return LoginGate(app, os.environ["PREFECT_SERVER_API_AUTH_STRING"], "make up", app_checks_login=True)
+    return LoginGate(
+        app, os.environ["PREFECT_SERVER_API_AUTH_STRING"], "make up", app_checks_login=True
+    )
 
 
 def write_lock_first(
-    connection: sqlalchemy.Connection, cursor: object, statement: str, parameters: Any, context: object, many: bool
+    connection: sqlalchemy.Connection,
+    cursor: object,
+    statement: str,
+    parameters: Any,
+    context: object,
+    many: bool,
 ) -> tuple[str, Any]:
     """Begin each SQLite transaction with the lock that its first write would need.
 

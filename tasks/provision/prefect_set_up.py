@@ -39,7 +39,9 @@ def set_up(api: PrefectApi, pool: str) -> None:
         _make_automations(api)
     except urllib.error.HTTPError as refused:
         reason = refused.read().decode(errors="replace")
-        raise ProvisionError(f"the Prefect server rejected {refused.url}: {refused} {reason}") from None
+        raise ProvisionError(
+            f"the Prefect server rejected {refused.url}: {refused} {reason}"
+        ) from None
 
 
 def _make_automations(api: PrefectApi) -> None:
@@ -55,7 +57,9 @@ def _make_automations(api: PrefectApi) -> None:
         if (found := existing.get(automation["name"])) is None:
             api.ask("automations/", automation)
         elif not _contains(found, automation):
-            api.ask(f"automations/{found['id']}", {**automation, "enabled": found["enabled"]}, "PUT")
+            api.ask(
+                f"automations/{found['id']}", {**automation, "enabled": found["enabled"]}, "PUT"
+            )
 
 
 def _contains(found: Any, expected: Any) -> bool:
@@ -64,13 +68,21 @@ def _contains(found: Any, expected: Any) -> bool:
     Lists are compared in any order, because the server may keep them as sets.
     """
     if isinstance(expected, dict):
-        return isinstance(found, dict) and all(name == "enabled" or _contains(found.get(name), value) for name, value in expected.items())
+        return isinstance(found, dict) and all(
+            name == "enabled" or _contains(found.get(name), value)
+            for name, value in expected.items()
+        )
     if isinstance(expected, list):
         return (
-            isinstance(found, list) and len(found) == len(expected) and all(any(_contains(each, one) for each in found) for one in expected)
+            isinstance(found, list)
+            and len(found) == len(expected)
+            and all(any(_contains(each, one) for each in found) for one in expected)
         )
     return bool(found == expected)
 
 
 if __name__ == "__main__":
-    set_up(PrefectApi(os.environ["PREFECT_API_URL"], os.environ.get("PREFECT_API_AUTH_STRING", "")), "agentgym")
+    set_up(
+        PrefectApi(os.environ["PREFECT_API_URL"], os.environ.get("PREFECT_API_AUTH_STRING", "")),
+        "agentgym",
+    )

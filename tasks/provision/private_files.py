@@ -45,7 +45,8 @@ def private_folder(path: Path) -> Path:
         found = path.lstat()
         if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid():
             raise PrivacyError(
-                f"{path} is not a folder of this user (owner {found.st_uid}, mode {stat.filemode(found.st_mode)}). "
+                f"{path} is not a folder of this user (owner {found.st_uid}, mode "
+                f"{stat.filemode(found.st_mode)}). "
                 "Remove it, or set TMPDIR to a folder of this user."
             ) from None
         if stat.S_IMODE(found.st_mode) & 0o077:
@@ -69,19 +70,29 @@ def private_runs(runs: Path) -> Path:
         if not runs.is_dir() or not os.access(runs, os.W_OK | os.X_OK):
             reason = problem.strerror if not runs.is_dir() else "no write permission"
             raise RunsFolderError(
-                f"{runs} cannot be used as the runs folder ({reason}). Set AGENTGYM_RUNS to a folder with write permission."
+                f"{runs} cannot be used as the runs folder ({reason}). Set AGENTGYM_RUNS to a "
+                "folder with write permission."
             ) from None
         found = runs.stat()
         mode = stat.S_IMODE(found.st_mode)
         if mode & 0o077:
             uid = os.getuid()
-            is_own = found.st_uid == uid and not mode & stat.S_ISVTX and all(each.lstat().st_uid == uid for each in runs.iterdir())
+            is_own = (
+                found.st_uid == uid
+                and not mode & stat.S_ISVTX
+                and all(each.lstat().st_uid == uid for each in runs.iterdir())
+            )
             if is_own:
                 runs.chmod(0o700)
-                log.warning("%s was open to other users (mode %04o). Its mode was changed to 0700.", runs, mode)
+                log.warning(
+                    "%s was open to other users (mode %04o). Its mode was changed to 0700.",
+                    runs,
+                    mode,
+                )
             else:
                 log.warning(
-                    "%s is open to other users (mode %04o), who may read its trajectories and databases. "
+                    "%s is open to other users (mode %04o), who may read its trajectories and "
+                    "databases. "
                     "Set AGENTGYM_RUNS to a private folder.",
                     runs,
                     mode,
@@ -115,7 +126,8 @@ def stored_secret(path: Path, make: Callable[[], str] = lambda: secrets.token_ur
         found, text = path.lstat(), read_own(path)
         if not text or stat.S_IMODE(found.st_mode) & 0o077:
             raise PrivacyError(
-                f"{path} is readable by others, empty, or owned by another user. Remove it, and a new secret is created."
+                f"{path} is readable by others, empty, or owned by another user. Remove it, and a "
+                "new secret is created."
             ) from None
         return text
     with open(opened, "w", encoding="utf-8") as file:

@@ -91,11 +91,18 @@ class ChildProcess:
             PrivacyError: The folder for state files belongs to another user.
         """
         if self._process is not None:
-            raise LifecycleError(f"{self.name} was already started. Create a new ChildProcess for each start.")
+            raise LifecycleError(
+                f"{self.name} was already started. Create a new ChildProcess for each start."
+            )
         private_folder(self._state_dir)
         self.log_path.parent.mkdir(parents=True, exist_ok=True)
         # The state file is written first, so that a sweep can never miss the process.
-        state = {"name": self.name, "mark": self._mark, "log": str(self.log_path), "owner": this_process()}
+        state = {
+            "name": self.name,
+            "mark": self._mark,
+            "log": str(self.log_path),
+            "owner": this_process(),
+        }
         replace_file(self._state_file, json.dumps(state))
         with self.log_path.open("ab") as log:
             # The child gets its own log. If it held this process's stdout, a reader of that would
@@ -144,12 +151,14 @@ class ChildProcess:
             if time.monotonic() > deadline:
                 self.end()
                 raise StartTimeoutError(
-                    f"{self.name} was not ready after {deadline_s:g} s. Last lines of {self.log_path}:\n{self.log_tail()}"
+                    f"{self.name} was not ready after {deadline_s:g} s. Last lines of "
+                    f"{self.log_path}:\n{self.log_tail()}"
                 )
             time.sleep(pause_s)
             pause_s = min(0.5, pause_s * 1.3)
         failed = StartFailedError(
-            f"{self.name} exited with status {self.exit_status} during its start. Last lines of {self.log_path}:\n{self.log_tail()}"
+            f"{self.name} exited with status {self.exit_status} during its start. Last lines of "
+            f"{self.log_path}:\n{self.log_tail()}"
         )
         failed.status = self.exit_status
         self.end()
@@ -260,7 +269,11 @@ def is_gone(owner: str) -> bool:
 @cache
 def _machine() -> tuple[str, str, str]:
     """Return host (with the machine id, if there is one), boot id and pid namespace."""
-    return f"{platform.node()}/{_text('/etc/machine-id')}", boot_id(), os.readlink("/proc/self/ns/pid")
+    return (
+        f"{platform.node()}/{_text('/etc/machine-id')}",
+        boot_id(),
+        os.readlink("/proc/self/ns/pid"),
+    )
 
 
 def boot_id() -> str:
@@ -283,7 +296,11 @@ def _kill_marked(mark: str, log: str) -> int:
     """
     killed: set[int] = set()
     for _ in range(20):
-        found = [process for process in psutil.process_iter() if process.pid != os.getpid() and _is_marked(process, mark, log)]
+        found = [
+            process
+            for process in psutil.process_iter()
+            if process.pid != os.getpid() and _is_marked(process, mark, log)
+        ]
         if not found:
             break
         for process in found:

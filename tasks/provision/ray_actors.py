@@ -73,14 +73,27 @@ def _prepare_node(cwd: Path) -> None:
 class ServerActor(LocalServer):
     """A server on the actor's node, which listens on the node's own address."""
 
-    def __init__(self, cwd: Path, name: str, command: Sequence[str], environment: Mapping[str, str], start_deadline_s: float) -> None:
+    def __init__(
+        self,
+        cwd: Path,
+        name: str,
+        command: Sequence[str],
+        environment: Mapping[str, str],
+        start_deadline_s: float,
+    ) -> None:
         """
         Args:
             cwd: The flow's working directory.
             name, command, environment, start_deadline_s: See `LocalServer`.
         """
         _prepare_node(cwd)
-        super().__init__(name, command, host=_node_address(), environment=importing(environment), start_deadline_s=start_deadline_s)
+        super().__init__(
+            name,
+            command,
+            host=_node_address(),
+            environment=importing(environment),
+            start_deadline_s=start_deadline_s,
+        )
 
     def started_url(self) -> str:
         """Start the server, and return its URL once it is healthy."""
@@ -112,7 +125,9 @@ class TrainerActor:
 
     def start(self, command: Sequence[str], environment: Mapping[str, str], log_path: Path) -> None:
         """Start the processes."""
-        self._process = ChildProcess("trainer", command, environment=importing(environment), log_path=log_path)
+        self._process = ChildProcess(
+            "trainer", command, environment=importing(environment), log_path=log_path
+        )
         self._process.start()
 
     def connect(self, seconds: float) -> None:

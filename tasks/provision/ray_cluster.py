@@ -31,7 +31,10 @@ os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
 import ray
 from ray.exceptions import GetTimeoutError, RayError, RayTaskError
 from ray.util.placement_group import placement_group, remove_placement_group
-from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy, PlacementGroupSchedulingStrategy
+from ray.util.scheduling_strategies import (
+    NodeAffinitySchedulingStrategy,
+    PlacementGroupSchedulingStrategy,
+)
 
 Bundle = dict[str, float]
 Strategy = Literal["PACK", "SPREAD", "STRICT_SPREAD"]
@@ -40,7 +43,18 @@ CALLS_AT_ONCE = 8
 """Concurrent calls of one actor, e.g. for its state while another call waits."""
 CONNECT_S, CHECK_S = 5.0, 60.0
 INHERITED = (VARIABLE, DRAWN, URLS, "DO_NOT_TRACK")
-INHERITED_PREFIXES = ("HF_", "TRANSFORMERS_", "TOKENIZERS_", "VLLM_", "NCCL_", "GLOO_", "TORCH", "OMP_", "OPENBLAS_", "MKL_")
+INHERITED_PREFIXES = (
+    "HF_",
+    "TRANSFORMERS_",
+    "TOKENIZERS_",
+    "VLLM_",
+    "NCCL_",
+    "GLOO_",
+    "TORCH",
+    "OMP_",
+    "OPENBLAS_",
+    "MKL_",
+)
 """Variables that processes on the nodes inherit from this process. Others come from their node."""
 
 _lock = threading.Lock()
@@ -82,13 +96,17 @@ class RayCluster:
         gpus = int(self.has_gpus) if needs.gpus is None else needs.gpus
         resources = {"GPU": gpus, "CPU": needs.cpus, "memory": needs.memory_gb * 2**30}
         # Ray requires at least one resource.
-        return {name: amount * processes for name, amount in resources.items() if amount} or {"CPU": 0.001}
+        return {name: amount * processes for name, amount in resources.items() if amount} or {
+            "CPU": 0.001
+        }
 
 
 class Placement:
     """A placement group. If a node is lost, Ray moves its bundles to other nodes."""
 
-    def __init__(self, what: str, bundles: Sequence[Bundle], strategy: Strategy, seconds: float) -> None:
+    def __init__(
+        self, what: str, bundles: Sequence[Bundle], strategy: Strategy, seconds: float
+    ) -> None:
         """
         Args:
             what: What the reservation is for, shown to people.
@@ -106,7 +124,8 @@ class Placement:
             raise ProvisionError(
                 f"the Ray cluster had no free resources for {what} within {seconds:g} s. "
                 f"Requested: {_bundles_text(bundles)} ({strategy}). "
-                f"Nodes: {_bundles_text([node['Resources'] for node in ray.nodes() if node['Alive']])}. "
+                "Nodes: "
+                f"{_bundles_text([node['Resources'] for node in ray.nodes() if node['Alive']])}. "
                 "Reduce the resources in the launch file (configs/launch/__init__.py) or add nodes."
             )
 
@@ -121,7 +140,9 @@ class Placement:
             num_gpus=resources.get("GPU", 0),
             memory=resources.get("memory"),
             max_concurrency=CALLS_AT_ONCE,
-            scheduling_strategy=PlacementGroupSchedulingStrategy(self._group, placement_group_bundle_index=bundle),
+            scheduling_strategy=PlacementGroupSchedulingStrategy(
+                self._group, placement_group_bundle_index=bundle
+            ),
         )
         return actor.remote(Path.cwd(), *arguments)
 
@@ -138,10 +159,14 @@ def connected(infrastructure: InfraSettings) -> RayCluster:
     """
     global _connected
     if infrastructure.ray_address is None:
-        raise ProvisionError("AGENTGYM_RAY_ADDRESS is empty. Set it to the address of a Ray cluster.")
+        raise ProvisionError(
+            "AGENTGYM_RAY_ADDRESS is empty. Set it to the address of a Ray cluster."
+        )
     with _lock:
         if _connected is None or not ray.is_initialized():
-            _connected = RayCluster(infrastructure.ray_address, infrastructure.runs, infrastructure.shared_storage)
+            _connected = RayCluster(
+                infrastructure.ray_address, infrastructure.runs, infrastructure.shared_storage
+            )
             atexit.register(_connected.close)
         return _connected
 
@@ -169,7 +194,11 @@ def answer(call: Any, what: str, seconds: float | None = None) -> Any:
 
 def inherited_variables() -> dict[str, str]:
     """Return the variables of this process that processes on the nodes inherit."""
-    return {name: value for name, value in os.environ.items() if name in INHERITED or name.startswith(INHERITED_PREFIXES)}
+    return {
+        name: value
+        for name, value in os.environ.items()
+        if name in INHERITED or name.startswith(INHERITED_PREFIXES)
+    }
 
 
 def _connect(address: str) -> None:
@@ -180,7 +209,9 @@ def _connect(address: str) -> None:
         try:
             socket.create_connection((host, int(port)), CONNECT_S).close()
         except OSError as fault:
-            raise ProvisionError(f"AGENTGYM_RAY_ADDRESS is {address}, but no Ray cluster answers there: {fault}") from None
+            raise ProvisionError(
+                f"AGENTGYM_RAY_ADDRESS is {address}, but no Ray cluster answers there: {fault}"
+            ) from None
     former = signal.getsignal(signal.SIGTERM)
     try:
         ray.init(
@@ -192,7 +223,8 @@ def _connect(address: str) -> None:
         )
     except (ConnectionError, ValueError, RuntimeError, RayError) as fault:
         raise ProvisionError(
-            f"AGENTGYM_RAY_ADDRESS is {address}, but this machine could not join that cluster: {fault}. Make it a node with "
+            f"AGENTGYM_RAY_ADDRESS is {address}, but this machine could not join that cluster: "
+            f"{fault}. Make it a node with "
             f"`ray start --address={address} --num-cpus=0 --num-gpus=0 --disable-usage-stats`."
         ) from fault
     if threading.current_thread() is threading.main_thread():
@@ -212,7 +244,11 @@ def _check_nodes(folder: Path, storage: SharedStorage | None = None) -> None:
     nodes = {node["NodeID"]: node["NodeManagerAddress"] for node in ray.nodes() if node["Alive"]}
     checks = {
         node: ray.remote(check_node)
-        .options(num_cpus=0, max_retries=0, scheduling_strategy=NodeAffinitySchedulingStrategy(node, soft=False))
+        .options(
+            num_cpus=0,
+            max_retries=0,
+            scheduling_strategy=NodeAffinitySchedulingStrategy(node, soft=False),
+        )
         .remote(folder, token, sys.executable, storage.url if storage else None)
         for node in nodes
     }
@@ -223,7 +259,11 @@ def _check_nodes(folder: Path, storage: SharedStorage | None = None) -> None:
             problem = answer(call, name, CHECK_S)
             if not problem and not (folder / node).is_file():
                 problem = f"writes to a different {folder.parent} than this machine"
-            if not problem and storage is not None and storage.read(f"{folder.name}/{node}") != token.encode():
+            if (
+                not problem
+                and storage is not None
+                and storage.read(f"{folder.name}/{node}") != token.encode()
+            ):
                 problem = f"writes to a different {storage.url} than this machine"
         except Exception as fault:  # noqa: BLE001 - any failure of the node becomes its message
             problem = f"cannot run the project, which must be under {ROOT} on every node ({type(fault).__name__}: {fault})"
@@ -234,14 +274,25 @@ def _check_nodes(folder: Path, storage: SharedStorage | None = None) -> None:
     if problems:
         also = f" Every node must also be able to use {SETTING} ({storage.url})." if storage else ""
         raise ProvisionError(
-            f"{'; '.join(problems)}. Make AGENTGYM_RUNS ({folder.parent}), the project and the models available "
+            f"{'; '.join(problems)}. Make AGENTGYM_RUNS ({folder.parent}), the project and the "
+            "models available "
             f"under the same paths on every node of the Ray cluster.{also}"
         )
 
 
 def _bundles_text(bundles: Sequence[Mapping[str, float]]) -> str:
     def one(bundle: Mapping[str, float]) -> str:
-        amounts = {"GPU": bundle.get("GPU"), "CPU": bundle.get("CPU"), "GiB": bundle.get("memory", 0) / 2**30 or None}
-        return "{" + ", ".join(f"{name}: {amount:.4g}" for name, amount in amounts.items() if amount is not None) + "}"
+        amounts = {
+            "GPU": bundle.get("GPU"),
+            "CPU": bundle.get("CPU"),
+            "GiB": bundle.get("memory", 0) / 2**30 or None,
+        }
+        return (
+            "{"
+            + ", ".join(
+                f"{name}: {amount:.4g}" for name, amount in amounts.items() if amount is not None
+            )
+            + "}"
+        )
 
     return ", ".join(map(one, bundles))

@@ -15,7 +15,13 @@ from configs.launch import Needs
 from environments.address import write_address
 from tasks.provision.errors import LifecycleError
 from tasks.provision.ray_actors import ServerActor
-from tasks.provision.ray_cluster import Placement, RayCluster, answer, connected, inherited_variables
+from tasks.provision.ray_cluster import (
+    Placement,
+    RayCluster,
+    answer,
+    connected,
+    inherited_variables,
+)
 from tasks.provision.replica_set import ReplicaSet
 
 ASK_S = 30.0
@@ -31,7 +37,9 @@ class RayServer:
             stays the same when the server is restarted on another node.
     """
 
-    def __init__(self, name: str, places: _Places, bundle: int, start_deadline_s: float, *arguments: Any) -> None:
+    def __init__(
+        self, name: str, places: _Places, bundle: int, start_deadline_s: float, *arguments: Any
+    ) -> None:
         """
         Args:
             name: See the attributes.
@@ -41,7 +49,12 @@ class RayServer:
             arguments: Command and environment of the server.
         """
         self.name, self.url = name, ""
-        self._places, self._bundle, self._deadline_s, self._arguments = places, bundle, start_deadline_s, arguments
+        self._places, self._bundle, self._deadline_s, self._arguments = (
+            places,
+            bundle,
+            start_deadline_s,
+            arguments,
+        )
         self._actor: Any = None
         self._last_log = ""
         self._lock = threading.Lock()
@@ -57,8 +70,14 @@ class RayServer:
             if self._ended:
                 raise LifecycleError(f"{self.name} was ended and cannot be started again")
             self._drop()
-            self._actor = actor = self._places.get().actor(ServerActor, self._bundle, self.name, *self._arguments, self._deadline_s)
-        url = answer(actor.started_url.remote(), f"{self.name} on the Ray cluster", self._places.seconds + self._deadline_s)
+            self._actor = actor = self._places.get().actor(
+                ServerActor, self._bundle, self.name, *self._arguments, self._deadline_s
+            )
+        url = answer(
+            actor.started_url.remote(),
+            f"{self.name} on the Ray cluster",
+            self._places.seconds + self._deadline_s,
+        )
         self.url = write_address(self._places.folder / self.name.replace(":", "."), url)
 
     def alive(self) -> bool:
@@ -67,7 +86,9 @@ class RayServer:
         An unreachable node counts as alive until Ray declares it lost.
         """
         try:
-            return self._actor is not None and bool(ray.get(self._actor.alive.remote(), timeout=ASK_S))
+            return self._actor is not None and bool(
+                ray.get(self._actor.alive.remote(), timeout=ASK_S)
+            )
         except (TimeoutError, ActorUnavailableError):
             return True
         except RayError:  # the actor or its node died, or Ray killed it for its memory
@@ -105,16 +126,24 @@ class _Places:
     start. The last one that ends releases them.
     """
 
-    def __init__(self, cluster: RayCluster, purpose: str, needs: Needs, replicas: int, seconds: float) -> None:
+    def __init__(
+        self, cluster: RayCluster, purpose: str, needs: Needs, replicas: int, seconds: float
+    ) -> None:
         self.folder, self.seconds = cluster.folder, seconds
-        self._purpose, self._bundles, self._left = purpose, [cluster.resources(needs)] * replicas, replicas
+        self._purpose, self._bundles, self._left = (
+            purpose,
+            [cluster.resources(needs)] * replicas,
+            replicas,
+        )
         self._placement: Placement | None = None
         self._lock = threading.Lock()
 
     def get(self) -> Placement:
         """Return the placement group."""
         with self._lock:
-            self._placement = self._placement or Placement(self._purpose, self._bundles, "SPREAD", self.seconds)
+            self._placement = self._placement or Placement(
+                self._purpose, self._bundles, "SPREAD", self.seconds
+            )
             return self._placement
 
     def leave(self) -> None:
@@ -142,9 +171,16 @@ def ray_replicas(
         ProvisionError: There is no such cluster, or its nodes do not share the runs folder.
     """
     places = _Places(
-        connected(infrastructure), f"{len(commands)} servers of {name}", needs, len(commands), infrastructure.trainer_start_seconds
+        connected(infrastructure),
+        f"{len(commands)} servers of {name}",
+        needs,
+        len(commands),
+        infrastructure.trainer_start_seconds,
     )
     variables = inherited_variables() | dict(environment or {})
     return ReplicaSet(
-        [RayServer(f"{name}-{n}", places, n, start_deadline_s, list(command), variables) for n, command in enumerate(commands)]
+        [
+            RayServer(f"{name}-{n}", places, n, start_deadline_s, list(command), variables)
+            for n, command in enumerate(commands)
+        ]
     )

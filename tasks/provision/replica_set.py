@@ -47,7 +47,9 @@ class ReplicaSet:
         restarts: Number of restarts so far.
     """
 
-    def __init__(self, servers: Sequence[Server], *, restart_budget: int = 10, state_dir: Path | None = None) -> None:
+    def __init__(
+        self, servers: Sequence[Server], *, restart_budget: int = 10, state_dir: Path | None = None
+    ) -> None:
         """
         Args:
             servers: The replicas, at least one, not started yet.
@@ -83,12 +85,19 @@ class ReplicaSet:
             raise
         self.urls = tuple(server.url for server in self._servers)
         for server in self._servers:
-            watcher = threading.Thread(target=self._watch, args=(server,), name=f"watch {server.name}", daemon=True)
+            watcher = threading.Thread(
+                target=self._watch, args=(server,), name=f"watch {server.name}", daemon=True
+            )
             watcher.start()
             self._watchers.append(watcher)
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, fault: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        fault: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         self.close()
 
     def close(self) -> None:
@@ -124,10 +133,19 @@ class ReplicaSet:
         with self._lock:
             if self.restarts < self._restart_budget:
                 self.restarts += 1
-                log.warning("%s died. Restart %d of at most %d.", server.name, self.restarts, self._restart_budget)
+                log.warning(
+                    "%s died. Restart %d of at most %d.",
+                    server.name,
+                    self.restarts,
+                    self._restart_budget,
+                )
                 return True
-            problem = f"{server.name} died after the last of {self._restart_budget} permitted restarts"
-            self._failure = RestartBudgetError(f"{problem}. Last lines of its log:\n{server.log_tail()}")
+            problem = (
+                f"{server.name} died after the last of {self._restart_budget} permitted restarts"
+            )
+            self._failure = RestartBudgetError(
+                f"{problem}. Last lines of its log:\n{server.log_tail()}"
+            )
         log.error("%s", problem)
         return False
 
@@ -151,7 +169,13 @@ def local_replicas(
         start_deadline_s: Seconds in which a replica must become healthy.
     """
     servers = [
-        LocalServer(f"{name}-{number}", command, state_dir=state_dir, environment=importing(environment), start_deadline_s=start_deadline_s)
+        LocalServer(
+            f"{name}-{number}",
+            command,
+            state_dir=state_dir,
+            environment=importing(environment),
+            start_deadline_s=start_deadline_s,
+        )
         for number, command in enumerate(commands)
     ]
     return ReplicaSet(servers, restart_budget=restart_budget, state_dir=state_dir)

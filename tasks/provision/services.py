@@ -62,7 +62,11 @@ def read(runs: Path) -> Record | None:
     """Return the supervisor's record, or None if the file is damaged or the process is gone."""
     record = read_json(record_path(runs))
     try:
-        found = Record(record["pid"], record["started"], Addresses(**record["addresses"]) if record["addresses"] else None)
+        found = Record(
+            record["pid"],
+            record["started"],
+            Addresses(**record["addresses"]) if record["addresses"] else None,
+        )
     except (KeyError, TypeError):
         return None
     return found if started_at(found.pid) == found.started else None
@@ -128,9 +132,13 @@ def up(runs: Path) -> Addresses:
             with log.open() as lines:
                 while (found := _answering(runs)) is None:
                     print(lines.read(), end="", flush=True)
-                    ended = read(runs) is None if supervisor is None else supervisor.poll() is not None
+                    ended = (
+                        read(runs) is None if supervisor is None else supervisor.poll() is not None
+                    )
                     if ended or time.monotonic() > deadline:
-                        raise ProvisionError(f"the services did not start. Last lines of {log}:\n{lines.read()}")
+                        raise ProvisionError(
+                            f"the services did not start. Last lines of {log}:\n{lines.read()}"
+                        )
                     time.sleep(POLL_S)
                 print(lines.read(), end="", flush=True)
         except BaseException:
@@ -145,7 +153,11 @@ def _answering(runs: Path) -> Addresses | None:
     found = addresses(runs)
     if found is None:
         return None
-    health = (f"{found.prefect_api_url}/health", f"{found.mlflow_tracking_uri}/health", f"{found.viewer_url}/health")
+    health = (
+        f"{found.prefect_api_url}/health",
+        f"{found.mlflow_tracking_uri}/health",
+        f"{found.viewer_url}/health",
+    )
     return found if all(answers(url) for url in health) else None
 
 
@@ -168,7 +180,11 @@ def main() -> int:
         "Their data is in the folder AGENTGYM_RUNS (default: runs).",
         epilog="example: python -m tasks.provision.services up",
     )
-    parser.add_argument("action", choices=["up", "down", "status"], help="start the services, stop them, or show their addresses")
+    parser.add_argument(
+        "action",
+        choices=["up", "down", "status"],
+        help="start the services, stop them, or show their addresses",
+    )
     action = parser.parse_args().action
     try:
         runs = infra_settings().runs.resolve()
@@ -182,7 +198,10 @@ def main() -> int:
     if found is None:
         print("The services are not running. Start them with `make up`.")
         return 1
-    print(f"Prefect  {found.prefect_ui_url}\nMLflow   {found.mlflow_tracking_uri}\nViewer   {found.viewer_url}")
+    print(
+        f"Prefect  {found.prefect_ui_url}\nMLflow   {found.mlflow_tracking_uri}\nViewer   "
+        f"{found.viewer_url}"
+    )
     print(f"Login    {login(runs)}\nStop the services with `make down`.")
     return 0
 

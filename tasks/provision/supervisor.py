@@ -39,7 +39,14 @@ RUNS_AT_ONCE = 4
 
 Runs that train wait for each other's accelerators. Other runs continue meanwhile.
 """
-PREFECT_SERVER = ["uvicorn", "--factory", "tasks.provision.prefect_app:services", "--log-level", "warning", "--no-proxy-headers"]
+PREFECT_SERVER = [
+    "uvicorn",
+    "--factory",
+    "tasks.provision.prefect_app:services",
+    "--log-level",
+    "warning",
+    "--no-proxy-headers",
+]
 PORT_ATTEMPTS = 3
 ADDRESS_IN_USE = f"[Errno {errno.EADDRINUSE}]"
 START_DEADLINE_S = 600.0
@@ -77,14 +84,17 @@ def supervise(runs: Path) -> None:
                 print(taken, flush=True)
                 services = _Services(runs)
         else:
-            raise ProvisionError(f"other processes took the servers' ports in {PORT_ATTEMPTS} attempts to start")
+            raise ProvisionError(
+                f"other processes took the servers' ports in {PORT_ATTEMPTS} attempts to start"
+            )
         while True:
             write(runs, replace(starting, addresses=services.addresses))
             while services.alive():
                 time.sleep(WATCH_S)
                 if not record_path(runs).exists():
                     raise RunsFolderError(
-                        f"{runs} was moved or deleted while its services were running, so they were stopped. "
+                        f"{runs} was moved or deleted while its services were running, so they "
+                        "were stopped. "
                         "Start them again with `make up`."
                     )
                 services.settle()
@@ -104,9 +114,13 @@ class _Services:
 
     def __init__(self, runs: Path) -> None:
         self._runs, self._logs = runs, runs / "services"
-        prefect, mlflow, viewer = (_free_port(first) for first in (PREFECT_PORT, MLFLOW_PORT, VIEWER_PORT))
+        prefect, mlflow, viewer = (
+            _free_port(first) for first in (PREFECT_PORT, MLFLOW_PORT, VIEWER_PORT)
+        )
         prefect_url, mlflow_url = f"http://{HOST}:{prefect}", f"http://{HOST}:{mlflow}"
-        self.addresses = Addresses(prefect_url, f"{prefect_url}/api", mlflow_url, f"http://{HOST}:{viewer}")
+        self.addresses = Addresses(
+            prefect_url, f"{prefect_url}/api", mlflow_url, f"http://{HOST}:{viewer}"
+        )
         self._api = PrefectApi(self.addresses.prefect_api_url, login(runs))
         self._environment = {
             **guarded(prefect_url, login(runs)),
@@ -131,7 +145,11 @@ class _Services:
             "AGENTGYM_MLFLOW_TRACKING_URI": mlflow_url,
         }
         # Artifacts are files in a plain folder, where a run without the server also puts them.
-        store = [f"--backend-store-uri=sqlite:///{runs}/mlflow.db", "--no-serve-artifacts", f"--default-artifact-root={runs}/artifacts"]
+        store = [
+            f"--backend-store-uri=sqlite:///{runs}/mlflow.db",
+            "--no-serve-artifacts",
+            f"--default-artifact-root={runs}/artifacts",
+        ]
         # MLflow's own protection refuses other host names (DNS rebinding) and changes from pages of
         # other machines. The app adds the login.
         own = f"--allowed-hosts {HOST}:{mlflow},localhost:{mlflow} --cors-allowed-origins {mlflow_url},http://localhost:{mlflow}"
@@ -167,8 +185,12 @@ class _Services:
                 for server in self._servers:
                     # Our servers have ended. If the other process has ended too, only the log shows
                     # the conflict, perhaps far above a traceback.
-                    if not is_free(int(server.url.rpartition(":")[2])) or ADDRESS_IN_USE in server.log_tail(1000):
-                        raise PortTakenError(f"another process uses {server.url}. Trying other ports.") from problem
+                    if not is_free(
+                        int(server.url.rpartition(":")[2])
+                    ) or ADDRESS_IN_USE in server.log_tail(1000):
+                        raise PortTakenError(
+                            f"another process uses {server.url}. Trying other ports."
+                        ) from problem
                 raise
             except BaseException:
                 self.end()
@@ -177,25 +199,45 @@ class _Services:
         self._start_worker()
         begun = time.monotonic()
         deploy = self._child("deploy", "prefect", "--no-prompt", "deploy", "--all")
-        self._links = self._child("links", "tasks.tracking.page_links", self.addresses.prefect_ui_url, self.addresses.viewer_url)
+        self._links = self._child(
+            "links",
+            "tasks.tracking.page_links",
+            self.addresses.prefect_ui_url,
+            self.addresses.viewer_url,
+        )
         for each in (deploy, self._links):
             each.start()
         if deploy.wait(START_DEADLINE_S):
-            raise ProvisionError(f"the deployments of prefect.yaml could not be registered. Last lines of the log:\n{deploy.log_tail()}")
+            raise ProvisionError(
+                "the deployments of prefect.yaml could not be registered. Last lines of the "
+                f"log:\n{deploy.log_tail()}"
+            )
         print(f"Deployments registered in {time.monotonic() - begun:.0f} s", flush=True)
 
     def alive(self) -> bool:
-        return all(server.alive() for server in self._servers) and self._worker is not None and self._worker.alive()
+        return (
+            all(server.alive() for server in self._servers)
+            and self._worker is not None
+            and self._worker.alive()
+        )
 
     def restart_dead(self) -> None:
         """Restart dead services on the same port."""
         for server in self._servers:
             if not server.alive():
-                print(f"{server.name} died and is restarted. Last lines of its log:\n{server.log_tail()}", flush=True)
+                print(
+                    f"{server.name} died and is restarted. Last lines of its "
+                    f"log:\n{server.log_tail()}",
+                    flush=True,
+                )
                 _timed_start(server)
         if self._worker is None or not self._worker.alive():
             if self._worker is not None:
-                print(f"The worker died and is restarted. Last lines of its log:\n{self._worker.log_tail()}", flush=True)
+                print(
+                    "The worker died and is restarted. Last lines of its "
+                    f"log:\n{self._worker.log_tail()}",
+                    flush=True,
+                )
                 self._worker.end()
             self._start_worker()
 
@@ -206,7 +248,10 @@ class _Services:
                 return
             failed = self._settling.exit_status != 0
             self._settling.end()
-            self._settling, self._settle_at = None, time.monotonic() + SETTLE_AGAIN_S if failed else None
+            self._settling, self._settle_at = (
+                None,
+                time.monotonic() + SETTLE_AGAIN_S if failed else None,
+            )
         if self._settle_at is not None and time.monotonic() < self._settle_at:
             return
         if self._settle_at is not None or notes_of_ended(self._runs, OWN_SERVER):
@@ -232,7 +277,9 @@ class _Services:
     def _end_flow_runs(self, subreaper: int) -> None:
         """End the worker's children. The worker is a child of its subreaper."""
         with suppress(psutil.NoSuchProcess):
-            runs = [run for worker in psutil.Process(subreaper).children() for run in worker.children()]
+            runs = [
+                run for worker in psutil.Process(subreaper).children() for run in worker.children()
+            ]
             for run in runs:
                 with suppress(psutil.NoSuchProcess):
                     run.terminate()
@@ -241,7 +288,16 @@ class _Services:
     def _start_worker(self) -> None:
         self._report_crashed()
         begun, since = time.monotonic(), datetime.now(UTC)
-        options = ["--pool", POOL, "--type", "process", "--name", WORKER, "--limit", str(RUNS_AT_ONCE)]
+        options = [
+            "--pool",
+            POOL,
+            "--type",
+            "process",
+            "--name",
+            WORKER,
+            "--limit",
+            str(RUNS_AT_ONCE),
+        ]
         self._worker = self._child("worker", "tasks.provision.worker", "start", *options)
         self._worker.start()
         self._worker.wait_until(lambda: self._worker_is_ready(since), START_DEADLINE_S)
@@ -253,7 +309,11 @@ class _Services:
             workers = self._api.ask(f"work_pools/{POOL}/workers/filter", {})
         except OSError:
             return False
-        return any(worker["name"] == WORKER and datetime.fromisoformat(worker["last_heartbeat_time"]) > since for worker in workers)
+        return any(
+            worker["name"] == WORKER
+            and datetime.fromisoformat(worker["last_heartbeat_time"]) > since
+            for worker in workers
+        )
 
     def _report_crashed(self) -> None:
         """Mark unfinished flow runs of the worker and their subflows as Crashed.
@@ -261,7 +321,9 @@ class _Services:
         The server does not notice on its own that the worker has ended.
         """
         unfinished = {"state": {"type": {"any_": ["PENDING", "RUNNING", "CANCELLING"]}}}
-        found = self._api.ask("flow_runs/filter", {"work_pools": {"name": {"any_": [POOL]}}, "flow_runs": unfinished})
+        found = self._api.ask(
+            "flow_runs/filter", {"work_pools": {"name": {"any_": [POOL]}}, "flow_runs": unfinished}
+        )
         while found:
             for run in found:
                 state = {"type": "CRASHED", "message": "The worker that ran this flow ended."}
@@ -283,7 +345,9 @@ class _Services:
 
     def _child(self, name: str, module: str, *arguments: str) -> ChildProcess:
         command = [sys.executable, "-m", module, *arguments]
-        return ChildProcess(name, command, state_dir=self._logs, environment=self._environment, cwd=ROOT)
+        return ChildProcess(
+            name, command, state_dir=self._logs, environment=self._environment, cwd=ROOT
+        )
 
 
 def _timed_start(server: LocalServer) -> None:

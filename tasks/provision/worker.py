@@ -42,12 +42,16 @@ class CancellingRunner(Runner):
         try:
             await super()._cancel_run(flow_run, state_msg)
         finally:
-            self._cancelling_flow_run_ids.discard(identifier)  # Prefect keeps the id and would ignore later cancellations
+            self._cancelling_flow_run_ids.discard(
+                identifier
+            )  # Prefect keeps the id and would ignore later cancellations
 
     async def _kill_process(self, pid: int, grace_seconds: float = GRACE_S) -> None:
         await super()._kill_process(pid, min(grace_seconds, GRACE_S))
 
-    async def _mark_flow_run_as_cancelled(self, flow_run: FlowRun, state_updates: dict[str, Any] | None = None) -> bool:
+    async def _mark_flow_run_as_cancelled(
+        self, flow_run: FlowRun, state_updates: dict[str, Any] | None = None
+    ) -> bool:
         """Mark the flow run as cancelled unless it has been retried meanwhile."""
         now = await self._state(flow_run)
         if now is not None and not (now.is_cancelling() or now.is_crashed()):
@@ -56,7 +60,11 @@ class CancellingRunner(Runner):
 
     async def _propose_crashed_state(self, flow_run: FlowRun, message: str) -> State[Any] | None:
         """Mark the run as crashed unless a cancellation's signal ended its process."""
-        return None if await self.is_cancelled(flow_run) else await super()._propose_crashed_state(flow_run, message)
+        return (
+            None
+            if await self.is_cancelled(flow_run)
+            else await super()._propose_crashed_state(flow_run, message)
+        )
 
     async def is_cancelled(self, flow_run: FlowRun) -> bool:
         """Return whether a flow run without a process was cancelled; mark it as Cancelled if so."""
@@ -95,7 +103,10 @@ class CancellingWorker(ProcessWorker):
         return await super().get_and_submit_flow_runs()
 
     async def run(
-        self, flow_run: FlowRun, configuration: ProcessJobConfiguration, task_status: anyio.abc.TaskStatus[int] | None = None
+        self,
+        flow_run: FlowRun,
+        configuration: ProcessJobConfiguration,
+        task_status: anyio.abc.TaskStatus[int] | None = None,
     ) -> ProcessWorkerResult:
         """Run a flow run's process to its end."""
         try:
@@ -103,7 +114,9 @@ class CancellingWorker(ProcessWorker):
         finally:
             self._ended.add(flow_run.id)
 
-    async def _propose_crashed_state(self, flow_run: FlowRun, message: str, client: PrefectClient | None = None) -> None:
+    async def _propose_crashed_state(
+        self, flow_run: FlowRun, message: str, client: PrefectClient | None = None
+    ) -> None:
         """Mark the run as crashed unless it was cancelled before its process was started."""
         if not await self._runner.is_cancelled(flow_run):
             await super()._propose_crashed_state(flow_run, message, client)
@@ -111,14 +124,18 @@ class CancellingWorker(ProcessWorker):
     async def _cancelling(self) -> list[FlowRun]:
         state = FlowRunFilterState(type=FlowRunFilterStateType(any_=[StateType.CANCELLING]))
         pool = WorkPoolFilter(name=WorkPoolFilterName(any_=[self._work_pool_name]))
-        return await self.client.read_flow_runs(flow_run_filter=FlowRunFilter(state=state), work_pool_filter=pool)
+        return await self.client.read_flow_runs(
+            flow_run_filter=FlowRunFilter(state=state), work_pool_filter=pool
+        )
 
     async def _has_not_begun(self, flow_run: FlowRun) -> bool:
         """Return whether the flow run was cancelled while it was scheduled.
 
         Prefect mistakes the process of an earlier attempt for one that must be ended.
         """
-        states = sorted(await self.client.read_flow_run_states(flow_run.id), key=lambda state: state.timestamp)
+        states = sorted(
+            await self.client.read_flow_run_states(flow_run.id), key=lambda state: state.timestamp
+        )
         return len(states) > 1 and states[-2].is_scheduled()
 
 

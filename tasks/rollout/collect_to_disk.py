@@ -40,7 +40,9 @@ def collect_to_disk(
         check: Called about twice a second. It raises if the environment servers are lost for good.
     """
     missing = [request for request in requests if not writer.has(request.group, request.member)]
-    batch = Batch("collection", missing, RolloutSettings(collection.horizon, collection.temperature))
+    batch = Batch(
+        "collection", missing, RolloutSettings(collection.horizon, collection.temperature)
+    )
     try:
         with Collector(
             collection.environment.name,

@@ -25,7 +25,12 @@ from environments.handshake import EpisodeClient, open_client
 from tasks.agents.agent import Agent
 from tasks.inference.event_loop import event_loop, in_event_loop
 from tasks.rollout.concurrency import ConcurrencyLimit
-from tasks.rollout.episode import RolloutRequest, RolloutSettings, play_with_retries, unplayed_trajectory
+from tasks.rollout.episode import (
+    RolloutRequest,
+    RolloutSettings,
+    play_with_retries,
+    unplayed_trajectory,
+)
 from tasks.rollout.generation_pause import GenerationPause
 from tasks.rollout.trajectory import Outcome, Trajectory
 
@@ -84,8 +89,17 @@ class Collector:
             success_score: Lowest score of an episode ended by the world that counts as a success.
         """
         self._dialect, self._identity, self._success_score = dialect, identity, success_score
-        self._environment, self._urls, self._agent, self._rollout = environment, tuple(urls), agent, rollout
-        self.concurrency = ConcurrencyLimit(rollout.max_concurrent_episodes, rollout.trajectory_tokens, lambda: agent.kv_cache_tokens)
+        self._environment, self._urls, self._agent, self._rollout = (
+            environment,
+            tuple(urls),
+            agent,
+            rollout,
+        )
+        self.concurrency = ConcurrencyLimit(
+            rollout.max_concurrent_episodes,
+            rollout.trajectory_tokens,
+            lambda: agent.kv_cache_tokens,
+        )
         self._pause = GenerationPause()
         self._running_batches: dict[str, _RunningBatch] = {}
         self._dispatcher: asyncio.Task[None] | None = None
@@ -111,7 +125,9 @@ class Collector:
             connections=rollout.max_concurrent_episodes,
         )
 
-    def collect(self, batches: Sequence[Batch], progress: Progress | None = None) -> list[Trajectory]:
+    def collect(
+        self, batches: Sequence[Batch], progress: Progress | None = None
+    ) -> list[Trajectory]:
         """Play the first batch to its end and return its trajectories in the order of its requests.
 
         A failed episode is played again with a fresh session and the same seed, up to
@@ -126,7 +142,9 @@ class Collector:
         """
         return in_event_loop(self._collect(batches, progress))
 
-    def stream(self, batch: Batch, check: Callable[[], None] = lambda: None) -> Iterator[Trajectory]:
+    def stream(
+        self, batch: Batch, check: Callable[[], None] = lambda: None
+    ) -> Iterator[Trajectory]:
         """Play any number of episodes and yield each trajectory when it is finished.
 
         Trajectories are not kept, and there is no deadline for the whole batch.
@@ -168,7 +186,9 @@ class Collector:
             if self._agent.out_of_process:
                 event_loop().call_soon_threadsafe(self._pause.resume)
 
-    async def _collect(self, batches: Sequence[Batch], progress: Progress | None) -> list[Trajectory]:
+    async def _collect(
+        self, batches: Sequence[Batch], progress: Progress | None
+    ) -> list[Trajectory]:
         for batch in batches:
             if batch.name not in self._running_batches:
                 self._running_batches[batch.name] = _RunningBatch(batch)
@@ -187,17 +207,24 @@ class Collector:
 
         def unfinished(request: RolloutRequest) -> Trajectory:
             found = running.begun.get((request.group, request.member))
-            found = found or unplayed_trajectory(request, batch.settings, self._environment, self._agent, "")
+            found = found or unplayed_trajectory(
+                request, batch.settings, self._environment, self._agent, ""
+            )
             found.outcome, found.reason = Outcome.FAILED, reason
             return found
 
-        return [done.get((request.group, request.member)) or unfinished(request) for request in batch.requests]
+        return [
+            done.get((request.group, request.member)) or unfinished(request)
+            for request in batch.requests
+        ]
 
     async def _stream(self, batch: Batch, finished: Finished) -> None:
         running = self._running_batches[batch.name] = _RunningBatch(batch)
         await self._play(running, finished, None)
 
-    async def _play(self, running: _RunningBatch, finished: Finished, seconds: float | None) -> None:
+    async def _play(
+        self, running: _RunningBatch, finished: Finished, seconds: float | None
+    ) -> None:
         """Play a batch ahead of all others and cancel what is unfinished at the deadline."""
         name = running.batch.name
         self._running_batches = {name: running, **self._running_batches}

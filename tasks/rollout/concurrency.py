@@ -27,7 +27,9 @@ class ConcurrencyLimit:
     It can be used in one event loop after another.
     """
 
-    def __init__(self, maximum: int, trajectory_tokens: int, kv_cache_tokens: Callable[[], int | None]) -> None:
+    def __init__(
+        self, maximum: int, trajectory_tokens: int, kv_cache_tokens: Callable[[], int | None]
+    ) -> None:
         """Configure the limit.
 
         Args:
@@ -53,7 +55,9 @@ class ConcurrencyLimit:
     def observe(self, trajectory: Trajectory) -> None:
         """Update the running mean with the length of a finished trajectory."""
         if trajectory.prompt and trajectory.outcome is not Outcome.FAILED:
-            self._tokens = DECAY * self._tokens + max(len(row.prompt) + len(row.completion) for row in trajectory.rows)
+            self._tokens = DECAY * self._tokens + max(
+                len(row.prompt) + len(row.completion) for row in trajectory.rows
+            )
             self._weight = DECAY * self._weight + 1
             self._wake()
 

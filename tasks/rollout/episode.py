@@ -12,7 +12,14 @@ from typing import Any
 from configs.experiment import SLOWEST_TOKEN_SECONDS, Rollout
 from environments.errors import EnvironmentCallError, WrongWorldError
 from environments.handshake import EpisodeClient
-from tasks.agents.agent import Agent, Budgets, Conversation, Message, NoActionError, TokenBudgetError
+from tasks.agents.agent import (
+    Agent,
+    Budgets,
+    Conversation,
+    Message,
+    NoActionError,
+    TokenBudgetError,
+)
 from tasks.inference.engine import EngineError
 from tasks.rollout.generation_pause import GenerationPause
 from tasks.rollout.trajectory import Outcome, Trajectory, Turn
@@ -75,7 +82,9 @@ async def play_with_retries(
     Each retry uses a fresh session and the same seed. The arguments are those of `play`.
     """
     for attempt in range(1, rollout.retries + 2):
-        trajectory = await play(request, settings, rollout, environment, client, agent, pause, success_score, begun)
+        trajectory = await play(
+            request, settings, rollout, environment, client, agent, pause, success_score, begun
+        )
         trajectory.attempts = attempt
         if trajectory.outcome is not Outcome.FAILED:
             break
@@ -119,7 +128,9 @@ async def play(
     trajectory.began, began = time.time(), time.perf_counter()
     try:
         async with asyncio.timeout(rollout.episode_seconds) as deadline:
-            await _play(trajectory, settings, rollout, client, agent, pause, deadline, success_score)
+            await _play(
+                trajectory, settings, rollout, client, agent, pause, deadline, success_score
+            )
     except WrongWorldError:
         raise
     except (EnvironmentCallError, EngineError) as fault:
@@ -131,7 +142,9 @@ async def play(
     return trajectory
 
 
-def unplayed_trajectory(request: RolloutRequest, settings: RolloutSettings, environment: str, agent: Agent, reason: str) -> Trajectory:
+def unplayed_trajectory(
+    request: RolloutRequest, settings: RolloutSettings, environment: str, agent: Agent, reason: str
+) -> Trajectory:
     """Return the trajectory of an unplayed episode: no turns, outcome `failed`."""
     return Trajectory(
         environment=environment,
@@ -176,7 +189,11 @@ async def _play(
             turn.began, turn.generate_seconds = began, seconds
             trajectory.turns.append(turn)
             if done:
-                trajectory.outcome = Outcome.SUCCESS if is_success(trajectory.reward, success_score) else Outcome.FINISHED
+                trajectory.outcome = (
+                    Outcome.SUCCESS
+                    if is_success(trajectory.reward, success_score)
+                    else Outcome.FINISHED
+                )
                 return
             if number + 1 < settings.horizon:
                 turn.observation_tokens = await conversation.observe(turn.observation)
@@ -203,7 +220,9 @@ async def _wait_for_pause(pause: GenerationPause, deadline: asyncio.Timeout) -> 
     deadline.reschedule(None if left is None else loop.time() + left)
 
 
-async def _generate(number: int, rollout: Rollout, agent: Agent, conversation: Conversation) -> tuple[Message, float]:
+async def _generate(
+    number: int, rollout: Rollout, agent: Agent, conversation: Conversation
+) -> tuple[Message, float]:
     """Return the agent's next message and its generation time in seconds.
 
     The deadline limits the time without progress, not the time of the whole message. A limit on the
@@ -225,7 +244,9 @@ async def _generate(number: int, rollout: Rollout, agent: Agent, conversation: C
         if progress == before:
             deadline.reschedule(loop.time())
         else:
-            next_check = loop.call_later(unknown_progress_seconds if progress is None else seconds, check_progress)
+            next_check = loop.call_later(
+                unknown_progress_seconds if progress is None else seconds, check_progress
+            )
 
     try:
         async with asyncio.timeout(None) as deadline:

@@ -24,7 +24,12 @@ from pathlib import Path
 from typing import Any
 
 from tasks.rollout.trajectory import Outcome, Trajectory
-from tasks.rollout.trajectory_parquet import TrajectoryFileError, read_table, read_trajectories, write_trajectories
+from tasks.rollout.trajectory_parquet import (
+    TrajectoryFileError,
+    read_table,
+    read_trajectories,
+    write_trajectories,
+)
 
 log = logging.getLogger(__name__)
 
@@ -164,7 +169,9 @@ class ResumableTrajectoryWriter:
             moved = self.folder / "damaged" / part.name
             moved.parent.mkdir(exist_ok=True)
             part.replace(moved)
-            log.warning("%s. The file was moved to %s, and its episodes will be played again.", error, moved)
+            log.warning(
+                "%s. The file was moved to %s, and its episodes will be played again.", error, moved
+            )
 
     def _load_pending(self) -> None:
         """Load the pending episodes of an earlier process."""
@@ -185,7 +192,9 @@ class ResumableTrajectoryWriter:
         self._number += 1
         self._complete = []
         former = self._pending()
-        if rest := [t for members in self._open.values() for t in members if t.outcome is not Outcome.FAILED]:
+        if rest := [
+            t for members in self._open.values() for t in members if t.outcome is not Outcome.FAILED
+        ]:
             self._write_pending(rest)
         self._unsaved = []
         for file in former:
@@ -209,7 +218,8 @@ def _locked(folder: Path) -> int:
         owner = os.read(descriptor, 20).decode(errors="replace") or "?"
         os.close(descriptor)
         raise CollectionBusyError(
-            f"process {owner} is already collecting into {folder}. Wait for it or choose another folder with --out."
+            f"process {owner} is already collecting into {folder}. Wait for it or choose another "
+            "folder with --out."
         ) from None
     os.ftruncate(descriptor, 0)
     os.write(descriptor, str(os.getpid()).encode())
@@ -234,12 +244,18 @@ def check_settings(file: Path, settings: Mapping[str, Any]) -> None:
             raise ValueError("not a JSON object")
     except ValueError as error:
         raise DifferentCollectionError(
-            f"the settings of the collection in {file} cannot be read ({error}). Restore the file or choose another folder with --out."
+            f"the settings of the collection in {file} cannot be read ({error}). Restore the file "
+            "or choose another folder with --out."
         ) from None
     if found != current:
-        names = tuple(sorted(name for name in {*found, *current} if found.get(name) != current.get(name)))
-        differences = "; ".join(f"{name}: {found.get(name)!r} there, {current.get(name)!r} now" for name in names)
+        names = tuple(
+            sorted(name for name in {*found, *current} if found.get(name) != current.get(name))
+        )
+        differences = "; ".join(
+            f"{name}: {found.get(name)!r} there, {current.get(name)!r} now" for name in names
+        )
         raise DifferentCollectionError(
-            f"{file.parent} holds a collection with other settings ({differences}). Choose another folder or use the stored settings.",
+            f"{file.parent} holds a collection with other settings ({differences}). Choose another "
+            "folder or use the stored settings.",
             names,
         )

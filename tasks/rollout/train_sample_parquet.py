@@ -47,10 +47,25 @@ def write_train_samples(path: Path, samples: Sequence[TrainSampleTokens]) -> Non
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    kinds = [pa.int64(), pa.int64(), pa.list_(pa.float32()), pa.list_(pa.bool_()), pa.list_(pa.float32()), pa.list_(pa.float32())]
-    schema = pa.schema([pa.field(field.name, kind, nullable=False) for field, kind in zip(fields(TrainSampleTokens), kinds, strict=True)])
+    kinds = [
+        pa.int64(),
+        pa.int64(),
+        pa.list_(pa.float32()),
+        pa.list_(pa.bool_()),
+        pa.list_(pa.float32()),
+        pa.list_(pa.float32()),
+    ]
+    schema = pa.schema(
+        [
+            pa.field(field.name, kind, nullable=False)
+            for field, kind in zip(fields(TrainSampleTokens), kinds, strict=True)
+        ]
+    )
     columns = list(zip(*map(astuple, samples), strict=True)) or [()] * len(kinds)
-    table = pa.Table.from_arrays([pa.array(column, field.type) for column, field in zip(columns, schema, strict=True)], schema=schema)
+    table = pa.Table.from_arrays(
+        [pa.array(column, field.type) for column, field in zip(columns, schema, strict=True)],
+        schema=schema,
+    )
     path.parent.mkdir(parents=True, exist_ok=True)
     unfinished = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:

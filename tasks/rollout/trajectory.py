@@ -131,8 +131,13 @@ class Trajectory:
         starts = [0, *(i for i, turn in enumerate(self.turns) if i and turn.context)]
         if len(starts) == 1:
             return [self]
-        parts = [self.turns[begin:end] for begin, end in zip(starts, [*starts[1:], None], strict=True)]
-        return [replace(self, turns=part, prompt=part[0].context if i else self.prompt) for i, part in enumerate(parts)]
+        parts = [
+            self.turns[begin:end] for begin, end in zip(starts, [*starts[1:], None], strict=True)
+        ]
+        return [
+            replace(self, turns=part, prompt=part[0].context if i else self.prompt)
+            for i, part in enumerate(parts)
+        ]
 
     @property
     def completion(self) -> list[int]:
@@ -142,19 +147,30 @@ class Trajectory:
     @property
     def policy_mask(self) -> list[int]:
         """1 for the policy's tokens of `completion`, 0 for the environment's. Shape (T,)."""
-        return [bit for turn in self.turns for bit in (*[1] * len(turn.tokens), *[0] * len(turn.observation_tokens))]
+        return [
+            bit
+            for turn in self.turns
+            for bit in (*[1] * len(turn.tokens), *[0] * len(turn.observation_tokens))
+        ]
 
     @property
     def log_probabilities(self) -> list[float]:
         """Log-probabilities of `completion` as sampled, 0.0 for environment tokens. Shape (T,)."""
-        return [x for turn in self.turns for x in (*turn.log_probabilities, *[0.0] * len(turn.observation_tokens))]
+        return [
+            x
+            for turn in self.turns
+            for x in (*turn.log_probabilities, *[0.0] * len(turn.observation_tokens))
+        ]
 
     def sampled_under(self, version: int) -> list[bool]:
         """Whether each token of `completion` was sampled under this version. Shape (T,)."""
         return [
             bit
             for turn in self.turns
-            for bit in (*[turn.policy_version == version] * len(turn.tokens), *[False] * len(turn.observation_tokens))
+            for bit in (
+                *[turn.policy_version == version] * len(turn.tokens),
+                *[False] * len(turn.observation_tokens),
+            )
         ]
 
     @property
@@ -181,4 +197,6 @@ def staleness(trajectories: Sequence[Trajectory], step: int) -> list[int]:
 
     The order is that of the trajectories and their turns. Shape (policy tokens,).
     """
-    return [step - turn.policy_version for t in trajectories for turn in t.turns for _ in turn.tokens]
+    return [
+        step - turn.policy_version for t in trajectories for turn in t.turns for _ in turn.tokens
+    ]

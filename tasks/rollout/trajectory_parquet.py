@@ -103,7 +103,8 @@ def write_trajectories(path: Path, trajectories: Sequence[Trajectory]) -> None:
             columns[field.name] = pa.array(_column(trajectories, field.name), field.type)
         except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError, UnicodeEncodeError) as error:
             raise TrajectoryFileError(
-                f"cannot write {path}: a value of column {field.name} does not fit type {field.type}: {error}"
+                f"cannot write {path}: a value of column {field.name} does not fit type "
+                f"{field.type}: {error}"
             ) from error
     table = pa.Table.from_arrays(list(columns.values()), schema=schema())
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -146,7 +147,9 @@ def read_table(path: Path) -> pa.Table:
             raise
         raise TrajectoryFileError(f"{path} is not a readable parquet file: {error}") from error
     if not table.schema.equals(schema()):
-        raise TrajectoryFileError(f"{path} is not a trajectory file of this version: {_difference(table.schema)}")
+        raise TrajectoryFileError(
+            f"{path} is not a trajectory file of this version: {_difference(table.schema)}"
+        )
     return table
 
 
@@ -155,7 +158,10 @@ def _column(trajectories: Sequence[Trajectory], name: str) -> list[Any]:
         return [len(each.turns) for each in trajectories]
     if name == "turns":
         names = [field.name for field in fields(Turn)]
-        return [[{name: getattr(turn, name) for name in names} for turn in each.turns] for each in trajectories]
+        return [
+            [{name: getattr(turn, name) for name in names} for turn in each.turns]
+            for each in trajectories
+        ]
     return [getattr(each, name) for each in trajectories]
 
 
@@ -164,5 +170,9 @@ def _difference(found: pa.Schema) -> str:
     actual = {field.name: field.type for field in found}
     parts = [f"column {name} is missing" for name in expected if name not in actual]
     parts += [f"column {name} is unknown" for name in actual if name not in expected]
-    parts += [f"column {name} is {actual[name]}, not {kind}" for name, kind in expected.items() if actual.get(name, kind) != kind]
+    parts += [
+        f"column {name} is {actual[name]}, not {kind}"
+        for name, kind in expected.items()
+        if actual.get(name, kind) != kind
+    ]
     return "; ".join(parts) or "the order or nullability of the columns differs"

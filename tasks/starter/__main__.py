@@ -26,17 +26,46 @@ def main() -> None:
         description="Build a starter policy: a small model cloned from the oracle's episodes. Prints its report as one line of JSON.",
         epilog="example: python -m tasks.starter --environment textcraft --folder runs/starter --config '{\"layers\": 3}'",
     )
-    parser.add_argument("--environment", default="textcraft", help="world whose oracle provides the demonstrations (default: %(default)s)")
+    parser.add_argument(
+        "--environment",
+        default="textcraft",
+        help="world whose oracle provides the demonstrations (default: %(default)s)",
+    )
     parser.add_argument("--folder", type=Path, required=True, help="folder of all starter policies")
-    parser.add_argument("--action-format", choices=("react", "bare"), default="bare", help="format of its messages (default: %(default)s)")
-    parser.add_argument("--seed", type=int, default=0, help="seed of the weights and demonstrations (default: %(default)s)")
-    parser.add_argument("--config", default="{}", help="the recipe's section policy.starter as JSON. Missing fields have their defaults.")
+    parser.add_argument(
+        "--action-format",
+        choices=("react", "bare"),
+        default="bare",
+        help="format of its messages (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--seed",
+        type=int,
+        default=0,
+        help="seed of the weights and demonstrations (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--config",
+        default="{}",
+        help="the recipe's section policy.starter as JSON. Missing fields have their defaults.",
+    )
     parser.add_argument("--assist", type=Path, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
-    policy = Policy(starter=StarterPolicy.model_validate_json(arguments.config), action_format=arguments.action_format)
+    policy = Policy(
+        starter=StarterPolicy.model_validate_json(arguments.config),
+        action_format=arguments.action_format,
+    )
     if arguments.assist:
         die_with_parent()
-        clone_from_oracle(policy, arguments.environment, arguments.seed, arguments.folder, arguments.assist, 1, None)
+        clone_from_oracle(
+            policy,
+            arguments.environment,
+            arguments.seed,
+            arguments.folder,
+            arguments.assist,
+            1,
+            None,
+        )
         return
     os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
     with ExitStack() as stack:
@@ -45,7 +74,13 @@ def main() -> None:
         def show(phase: str, done: int, total: int, loss: float | None) -> None:
             if phase not in bars:
                 bars[phase] = stack.enter_context(
-                    tqdm(desc="starter policy", unit=f" {phase}", unit_scale=phase == "tokens", file=sys.stderr, dynamic_ncols=True)
+                    tqdm(
+                        desc="starter policy",
+                        unit=f" {phase}",
+                        unit_scale=phase == "tokens",
+                        file=sys.stderr,
+                        dynamic_ncols=True,
+                    )
                 )
             bar = bars[phase]
             bar.total = total
@@ -53,7 +88,9 @@ def main() -> None:
                 bar.set_postfix_str(f"loss {loss:.2f}", refresh=False)
             bar.update(done - bar.n)
 
-        result = build_starter_policy(policy, arguments.environment, arguments.seed, arguments.folder, show)
+        result = build_starter_policy(
+            policy, arguments.environment, arguments.seed, arguments.folder, show
+        )
     print(json.dumps(asdict(result), default=str))
 
 

@@ -93,7 +93,8 @@ def induction(model: Qwen2ForCausalLM) -> None:
     output zero.
 
     Evidence: on TextCraft's chains, the exact-match rate on unseen episodes after 960,000 tokens is
-    8 % with `induction` at a learning rate of 0.002. With `previous_token` it is 3 %, at a rate of 0.001 or
+    8 % with `induction` at a learning rate of 0.002. With `previous_token` it is 3 %, at a rate of
+    0.001 or
     0.003 (docs/evidence.md).
     """
     width, heads = model.config.hidden_size, model.config.num_attention_heads
@@ -134,7 +135,9 @@ def induction(model: Qwen2ForCausalLM) -> None:
             attention.o_proj.weight[:, rows] += COPY_GAIN * write
 
 
-def _look_for(seen: torch.Tensor, kept: torch.Tensor, attention: Qwen2Attention, rows: slice) -> None:
+def _look_for(
+    seen: torch.Tensor, kept: torch.Tensor, attention: Qwen2Attention, rows: slice
+) -> None:
     """Make a head attend to positions where `kept` reads what `seen` reads at the current token.
 
     The comparison must not depend on the position. It uses only the head dimensions that rotary
@@ -158,13 +161,17 @@ def _frequencies(size: int) -> torch.Tensor:
     return ROPE_BASE ** (-torch.arange(0, size, 2, dtype=torch.float32) / size)
 
 
-def _look_at(distance: int, attention: Qwen2Attention, rows: slice, frequencies: torch.Tensor) -> None:
+def _look_at(
+    distance: int, attention: Qwen2Attention, rows: slice, frequencies: torch.Tensor
+) -> None:
     """Set biases so that a head attends `distance` tokens back.
 
     Rotary position embedding turns the constant query and key biases into an offset.
     """
     half = len(frequencies)
-    strength = math.sqrt(LOGIT_GAP * math.sqrt(2 * half) / float((1 - torch.cos(frequencies)).sum()))
+    strength = math.sqrt(
+        LOGIT_GAP * math.sqrt(2 * half) / float((1 - torch.cos(frequencies)).sum())
+    )
     turn = -distance * frequencies
     attention.q_proj.bias[rows] = strength * torch.cat([torch.cos(turn), torch.sin(turn)])
     attention.k_proj.bias[rows] = strength * torch.cat([torch.ones(half), torch.zeros(half)])

@@ -22,14 +22,18 @@ T = TypeVar("T")
 def write_manifest(folder: Path, name: str, report: Mapping[str, object]) -> None:
     """Write a manifest with the digests of all files of a folder, as its last file."""
     files = {file.name: digest(file) for file in sorted(folder.iterdir())}
-    (folder / name).write_text(json.dumps({"report": report, "files": files}, indent=1), encoding="utf-8")
+    (folder / name).write_text(
+        json.dumps({"report": report, "files": files}, indent=1), encoding="utf-8"
+    )
 
 
 def read_manifest(folder: Path, name: str) -> dict[str, Any] | None:
     """Return the report of a manifest, or None if a file of the folder is missing or damaged."""
     found = read_json(folder / name)
     try:
-        damaged = any(digest(folder / file) != expected for file, expected in found["files"].items())
+        damaged = any(
+            digest(folder / file) != expected for file, expected in found["files"].items()
+        )
         report: dict[str, Any] = found["report"]
     except (KeyError, FileNotFoundError):
         return None

@@ -89,7 +89,11 @@ def to_example(demonstration: Demonstration, chat_format: ChatFormat) -> Example
     learned = [False] * len(tokens)
     for position, exchange in enumerate(demonstration.exchanges, start=1):
         message = chat_format.message(chat_format.demonstration(exchange.action, exchange.thought))
-        following = chat_format.reply(exchange.observation, message) if position < len(demonstration.exchanges) else []
+        following = (
+            chat_format.reply(exchange.observation, message)
+            if position < len(demonstration.exchanges)
+            else []
+        )
         tokens = [*tokens, *message, *following]
         learned += [exchange.by_oracle] * len(message) + [False] * len(following)
     return Example(tokens, learned)
@@ -135,7 +139,8 @@ def clone(
         seed: Seed of the batch order.
         progress: Callback after each update. It receives the tokens seen so far and the mean loss
             in nats.
-        stop_at_exact_match: Exact-match rate at which to stop early, or None for a full pass. The rate
+        stop_at_exact_match: Exact-match rate at which to stop early, or None for a full pass. The
+            rate
             is measured on the last RECENT_EXAMPLES unseen examples. An example counts if every
             oracle token is predicted. From then on the learning rate decays, and it reaches 0 after
             COOL_DOWN times the tokens seen so far.
@@ -159,7 +164,9 @@ def clone(
         update = set_gradient(model, batch)
         torch.nn.utils.clip_grad_norm_(model.parameters(), MAX_GRADIENT_NORM)
         for optimiser, rate in optimisers.items():
-            optimiser.param_groups[0]["lr"] = rate * min(now / (WARMUP * total), 1.0, (falls_from + fall - now) / fall)
+            optimiser.param_groups[0]["lr"] = rate * min(
+                now / (WARMUP * total), 1.0, (falls_from + fall - now) / fall
+            )
             optimiser.step()
         shown += batch
         seen += sum(len(example.tokens) for example in batch)
@@ -168,7 +175,11 @@ def clone(
         # An episode that a detour ended at once has no oracle tokens.
         taught = sum(any(example.learned) for example in batch)
         recent.extend([True] * update.exact + [False] * (taught - update.exact))
-        if stop_at_exact_match is not None and seen < falls_from and sum(recent) >= stop_at_exact_match * RECENT_EXAMPLES:
+        if (
+            stop_at_exact_match is not None
+            and seen < falls_from
+            and sum(recent) >= stop_at_exact_match * RECENT_EXAMPLES
+        ):
             falls_from, fall = seen, COOL_DOWN * seen
     model.eval()
     return Cloning(losses, len(shown), seen, sum(sum(example.learned) for example in shown))
@@ -180,7 +191,11 @@ def set_gradient(model: Qwen2ForCausalLM, batch: Sequence[Example]) -> Update:
     The batch is split into `PARTS` micro-batches. Processes joined by torch.distributed share them.
     The sum is bit-identical for any number of processes.
     """
-    rank, size = (distributed.get_rank(), distributed.get_world_size()) if distributed.is_initialized() else (0, 1)
+    rank, size = (
+        (distributed.get_rank(), distributed.get_world_size())
+        if distributed.is_initialized()
+        else (0, 1)
+    )
     parameters = list(model.parameters())
     sums = torch.zeros(sum(p.numel() for p in parameters) + 2)
     for part in range(rank, PARTS, size):
@@ -193,7 +208,9 @@ def set_gradient(model: Qwen2ForCausalLM, batch: Sequence[Example]) -> Update:
         distributed.all_reduce(sums)
     exact = int(sums[-1])
     sums /= sum(sum(weights_of(example)[1:]) for example in batch)
-    for parameter, gradient in zip(parameters, torch.split(sums[:-2], [p.numel() for p in parameters]), strict=True):
+    for parameter, gradient in zip(
+        parameters, torch.split(sums[:-2], [p.numel() for p in parameters]), strict=True
+    ):
         parameter.grad = gradient.view_as(parameter)
     return Update(sums[-2].item(), exact)
 
@@ -223,7 +240,9 @@ def cloning_loss(model: Qwen2ForCausalLM, batch: Sequence[Example]) -> tuple[tor
     losses = functional.cross_entropy(logits, targets, reduction="none")
     exact = torch.ones_like(weighed)
     exact[weighed] = logits.argmax(-1) == targets
-    return (losses * weights[weighed]).sum(), int((learned.any(1) & (exact | ~learned[:, 1:]).all(1)).sum())
+    return (losses * weights[weighed]).sum(), int(
+        (learned.any(1) & (exact | ~learned[:, 1:]).all(1)).sum()
+    )
 
 
 def weights_of(example: Example) -> list[float]:

@@ -25,7 +25,15 @@ class DemonstrationCache:
     Processes joined by torch.distributed share the work in turn.
     """
 
-    def __init__(self, world: World, tasks: Sequence[int], seed: int, detour_rate: float, folder: Path, version: int) -> None:
+    def __init__(
+        self,
+        world: World,
+        tasks: Sequence[int],
+        seed: int,
+        detour_rate: float,
+        folder: Path,
+        version: int,
+    ) -> None:
         """
         Args:
             world: The environment whose oracle demonstrates.
@@ -36,14 +44,19 @@ class DemonstrationCache:
             version: Increases whenever the same arguments would produce other demonstrations.
         """
         facts = json.dumps([world.name, world.version, list(tasks), seed, detour_rate, version])
-        self._file = folder / f"demonstrations-{world.name.replace(':', '.')}-{sha256(facts.encode()).hexdigest()[:16]}.jsonl"
+        self._file = (
+            folder
+            / f"demonstrations-{world.name.replace(':', '.')}-{sha256(facts.encode()).hexdigest()[:16]}.jsonl"
+        )
         self._demonstrator = Demonstrator(world, tasks, seed, detour_rate)
         self._played: list[Demonstration] | None = None
         self._written = time.monotonic()
         self._on_disk = 0
         self._writes = False
 
-    def first(self, count: int, report: Callable[[int, int], None] | None = None) -> list[Demonstration]:
+    def first(
+        self, count: int, report: Callable[[int, int], None] | None = None
+    ) -> list[Demonstration]:
         """Return the first `count` demonstrations. All processes must pass the same `count`.
 
         Args:
@@ -62,7 +75,11 @@ class DemonstrationCache:
             self._played = box[0]
         while (count_done := len(self._played)) < count:
             numbers = range(count_done, min(count_done + CHUNK, count))
-            local = {number: self._demonstrator.play(number) for number in numbers if number % size == rank}
+            local = {
+                number: self._demonstrator.play(number)
+                for number in numbers
+                if number % size == rank
+            }
             shares = [local]
             if joined:
                 shares = [{} for _ in range(size)]

@@ -51,7 +51,11 @@ class Demonstration:
 
 
 def demonstrate(
-    environment: Environment, task: int, random: Random, detour: Callable[[str], str] | None = None, detour_rate: float = 0.0
+    environment: Environment,
+    task: int,
+    random: Random,
+    detour: Callable[[str], str] | None = None,
+    detour_rate: float = 0.0,
 ) -> Demonstration:
     """Play `task` with the oracle's actions, some of them replaced by detours.
 
@@ -130,7 +134,11 @@ class Demonstrator:
 
         def detour(right: str) -> str:
             choice = random.randrange(3)
-            return near_miss(right, words, random) if choice == 0 else random.choice(self._solution(task) if choice == 1 else actions)
+            return (
+                near_miss(right, words, random)
+                if choice == 0
+                else random.choice(self._solution(task) if choice == 1 else actions)
+            )
 
         return demonstrate(self._environment, task, random, detour, self._detour_rate)
 
@@ -143,7 +151,9 @@ class Demonstrator:
     @cached_property
     def _pool(self) -> tuple[list[str], list[str]]:
         """Return the sorted actions of the pool's solutions, and their words."""
-        actions = sorted({action for task in self._order(0)[:POOL] for action in self._solution(task)})
+        actions = sorted(
+            {action for task in self._order(0)[:POOL] for action in self._solution(task)}
+        )
         return actions, sorted({word for action in actions for word in action.split()})
 
     def _order(self, passes: int) -> list[int]:
@@ -166,5 +176,7 @@ def near_miss(action: str, words: Sequence[str], random: Random) -> str:
     """Return the action with one random word replaced. Numbers are replaced by numbers."""
     parts = action.split()
     place = random.randrange(len(parts))
-    parts[place] = random.choice([word for word in words if word.isdigit() == parts[place].isdigit()] or parts)
+    parts[place] = random.choice(
+        [word for word in words if word.isdigit() == parts[place].isdigit()] or parts
+    )
     return " ".join(parts)

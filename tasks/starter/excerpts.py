@@ -38,7 +38,9 @@ def excerpt(demonstration: Demonstration, share: float, random: Random) -> Demon
         kept = (
             line
             for number, line in enumerate(lines)
-            if number >= last or not longest_words.isdisjoint(_words(line)) or random.random() < share
+            if number >= last
+            or not longest_words.isdisjoint(_words(line))
+            or random.random() < share
         )
         return "\n".join(kept)
 

@@ -24,7 +24,12 @@ FOLDER = "models"
 CODE_VERSION = 1
 """Increase it when the same file gives other weights or another tokenizer."""
 
-SPECIAL_TOKENS = {"bos_token": "bos", "eos_token": "eos", "pad_token": "padding", "unk_token": "unknown"}
+SPECIAL_TOKENS = {
+    "bos_token": "bos",
+    "eos_token": "eos",
+    "pad_token": "padding",
+    "unk_token": "unknown",
+}
 """Special token of a tokenizer -> its name in a GGUF's metadata."""
 
 
@@ -41,7 +46,11 @@ def hugging_face_model(model: str) -> str:
         A folder for a GGUF. Everything else is returned unchanged.
     """
     file = gguf_file(model)
-    return model if file is None else _written(file.absolute(), infra_settings().runs.absolute() / FOLDER)
+    return (
+        model
+        if file is None
+        else _written(file.absolute(), infra_settings().runs.absolute() / FOLDER)
+    )
 
 
 @cache
@@ -64,10 +73,19 @@ def _run(file: Path, folder: Path) -> None:
     search = os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH")]))
     program = f"from pathlib import Path; from {__name__} import write_model; write_model(Path({str(file)!r}), Path({str(folder)!r}))"
     variables = {"PYTHONPATH": search, "HF_HUB_OFFLINE": "1", "HF_HUB_DISABLE_PROGRESS_BARS": "1"}
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False, env=os.environ | variables)
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        capture_output=True,
+        text=True,
+        check=False,
+        env=os.environ | variables,
+    )
     if done.returncode != 0:
         reason = (done.stderr.strip() or f"exit status {done.returncode}").splitlines()[-1]
-        raise ModelError(f"{file} cannot be read as a language model: {reason}. Use a GGUF of an architecture that transformers supports")
+        raise ModelError(
+            f"{file} cannot be read as a language model: {reason}. Use a GGUF of an architecture "
+            "that transformers supports"
+        )
     write_manifest(folder, MANIFEST, {"source": str(file)})
 
 
@@ -82,7 +100,9 @@ def write_model(file: Path, folder: Path) -> None:
 
     logging.getLogger("transformers").setLevel(logging.ERROR)
     metadata = GGUFReader(file).fields
-    model = AutoModelForCausalLM.from_pretrained(file.parent, gguf_file=file.name, dtype=torch.float32)
+    model = AutoModelForCausalLM.from_pretrained(
+        file.parent, gguf_file=file.name, dtype=torch.float32
+    )
     tokenizer = AutoTokenizer.from_pretrained(file.parent, gguf_file=file.name)
     _set_special_tokens(tokenizer, metadata)
     tokenizer.model_max_length = model.config.max_position_embeddings
@@ -101,6 +121,10 @@ def _set_special_tokens(tokenizer: PreTrainedTokenizerBase, metadata: dict[str, 
     """Set the special tokens by their ids in the metadata. Padding defaults to the end of turn."""
     for name, short in SPECIAL_TOKENS.items():
         field = metadata.get(f"tokenizer.ggml.{short}_token_id")
-        setattr(tokenizer, name, None if field is None else tokenizer.convert_ids_to_tokens(int(field.contents())))
+        setattr(
+            tokenizer,
+            name,
+            None if field is None else tokenizer.convert_ids_to_tokens(int(field.contents())),
+        )
     if tokenizer.pad_token is None:
         tokenizer.pad_token = tokenizer.eos_token

@@ -44,7 +44,9 @@ class Muon(torch.optim.Optimizer):
             for matrix in group["params"]:
                 by_shape.setdefault(tuple(sorted(matrix.shape)), []).append(matrix)
             for shape, matrices in by_shape.items():
-                updates = torch.stack([self._nesterov(matrix, group["momentum"]) for matrix in matrices])
+                updates = torch.stack(
+                    [self._nesterov(matrix, group["momentum"]) for matrix in matrices]
+                )
                 size = group["lr"] * LIKE_ADAM * shape[1] ** 0.5
                 for matrix, update in zip(matrices, orthogonalised(updates), strict=True):
                     matrix.add_(_wide(matrix, update), alpha=-size)

@@ -63,7 +63,13 @@ class ClonedPolicy:
 
 
 def clone_from_oracle(
-    policy: Policy, environment: str, seed: int, folder: Path, store: Path | None, rank: int, report: Report | None
+    policy: Policy,
+    environment: str,
+    seed: int,
+    folder: Path,
+    store: Path | None,
+    rank: int,
+    report: Report | None,
 ) -> ClonedPolicy:
     """Collect demonstrations, build the tokenizer, and train the model.
 
@@ -93,17 +99,26 @@ def clone_from_oracle(
     torch.set_num_threads(THREADS)
     if store is not None:
         os.environ["GLOO_SOCKET_IFNAME"] = "lo"
-        distributed.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=2, timeout=COLLECTIVE_TIMEOUT)
+        distributed.init_process_group(
+            "gloo",
+            init_method=f"file://{store}",
+            rank=rank,
+            world_size=2,
+            timeout=COLLECTIVE_TIMEOUT,
+        )
     try:
         world = load_world(environment)
-        oracle = DemonstrationCache(world, _tasks(world, config.tasks), seed, DETOUR_RATE, folder, CODE_VERSION)
+        oracle = DemonstrationCache(
+            world, _tasks(world, config.tasks), seed, DETOUR_RATE, folder, CODE_VERSION
+        )
         try:
             tokenizer, demonstrations, examples = _collect_demonstrations(policy, oracle, report)
         finally:
             oracle.close()
         chat_format = ChatFormat(tokenizer, policy.action_format, None)
         datasets = [
-            _excerpts(demonstrations, share, f"excerpts {seed} {number}", chat_format) for number, share in enumerate(config.excerpts)
+            _excerpts(demonstrations, share, f"excerpts {seed} {number}", chat_format)
+            for number, share in enumerate(config.excerpts)
         ]
         datasets.append(list(_repeat_to_budget(config.tokens, examples)))
         tokens = [sum(len(example.tokens) for example in dataset) for dataset in datasets]
@@ -131,7 +146,9 @@ def clone_from_oracle(
     )
 
 
-def _excerpts(demonstrations: list[Demonstration], share: float, seed: str, chat_format: ChatFormat) -> list[Example]:
+def _excerpts(
+    demonstrations: list[Demonstration], share: float, seed: str, chat_format: ChatFormat
+) -> list[Example]:
     """Return one pass over the demonstrations as tokenised excerpts."""
     from tasks.starter.cloning import to_example
 
@@ -164,15 +181,23 @@ def _collect_demonstrations(
     from tasks.starter.starting_model import build_tokenizer
 
     def first(count: int) -> list[Demonstration]:
-        return oracle.first(count, lambda done, total: report("demonstrations", done, total, None) if report else None)
+        return oracle.first(
+            count,
+            lambda done, total: report("demonstrations", done, total, None) if report else None,
+        )
 
     config, action_format = policy.starter, policy.action_format
     maximum, count = config.demonstrations, 0
     while (
-        count < min(maximum, TOKENIZER_DEMONSTRATIONS) and _characters(first(count), action_format) < CHARACTERS_PER_TOKEN * config.tokens
+        count < min(maximum, TOKENIZER_DEMONSTRATIONS)
+        and _characters(first(count), action_format) < CHARACTERS_PER_TOKEN * config.tokens
     ):
         count = min(count + CHUNK, maximum)
-    tokenizer = build_tokenizer(text for each in first(count)[:TOKENIZER_DEMONSTRATIONS] for text in _texts(each, action_format))
+    tokenizer = build_tokenizer(
+        text
+        for each in first(count)[:TOKENIZER_DEMONSTRATIONS]
+        for text in _texts(each, action_format)
+    )
     chat_format = ChatFormat(tokenizer, action_format, None)
     examples = [to_example(each, chat_format) for each in first(count)]
     while sum(len(example.tokens) for example in examples) < config.tokens and count < maximum:

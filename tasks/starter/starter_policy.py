@@ -56,14 +56,18 @@ class StarterReport:
     found: bool
 
 
-def find_starter_policy(policy: Policy, environment: str, seed: int, folder: Path) -> StarterReport | None:
+def find_starter_policy(
+    policy: Policy, environment: str, seed: int, folder: Path
+) -> StarterReport | None:
     """Return the cached starter policy if it is complete and undamaged. Does not load torch."""
     path = folder / starter_name(policy, environment, seed)
     report = read_manifest(path, MANIFEST)
     return None if report is None else StarterReport(path=path, **report, found=True)
 
 
-def build_starter_policy(policy: Policy, environment: str, seed: int, folder: Path, report: Report | None = None) -> StarterReport:
+def build_starter_policy(
+    policy: Policy, environment: str, seed: int, folder: Path, report: Report | None = None
+) -> StarterReport:
     """Return the starter policy from the cache, or build it.
 
     The same arguments produce the same bytes on the same machine. A build can be killed at any
@@ -89,11 +93,15 @@ def build_starter_policy(policy: Policy, environment: str, seed: int, folder: Pa
         built = True
 
     name = starter_name(policy, environment, seed)
-    found = build_once(folder / name, lambda: find_starter_policy(policy, environment, seed, folder), build)
+    found = build_once(
+        folder / name, lambda: find_starter_policy(policy, environment, seed, folder), build
+    )
     return replace(found, found=not built)
 
 
-def _build(policy: Policy, environment: str, seed: int, path: Path, cache: Path, report: Report | None) -> None:
+def _build(
+    policy: Policy, environment: str, seed: int, path: Path, cache: Path, report: Report | None
+) -> None:
     """Build the starter policy in `path`. `cache` is the parent folder of all starter policies."""
     began = time.monotonic()
     with _with_second_process(policy, environment, seed, path) as store:
@@ -116,7 +124,9 @@ def _build(policy: Policy, environment: str, seed: int, path: Path, cache: Path,
 
 
 @contextmanager
-def _with_second_process(policy: Policy, environment: str, seed: int, folder: Path) -> Iterator[Path | None]:
+def _with_second_process(
+    policy: Policy, environment: str, seed: int, folder: Path
+) -> Iterator[Path | None]:
     """Start a second process that shares the work, if a CPU core is free for it.
 
     The process trains to the same weights and writes no files.
@@ -144,14 +154,38 @@ def starter_command(policy: Policy, environment: str, seed: int, folder: Path) -
 
     The arguments are those of `build_starter_policy`.
     """
-    options = ["--action-format", policy.action_format, "--config", policy.starter.model_dump_json()]
-    return [sys.executable, "-m", "tasks.starter", "--environment", environment, "--seed", str(seed), "--folder", str(folder), *options]
+    options = [
+        "--action-format",
+        policy.action_format,
+        "--config",
+        policy.starter.model_dump_json(),
+    ]
+    return [
+        sys.executable,
+        "-m",
+        "tasks.starter",
+        "--environment",
+        environment,
+        "--seed",
+        str(seed),
+        "--folder",
+        str(folder),
+        *options,
+    ]
 
 
 def starter_name(policy: Policy, environment: str, seed: int) -> str:
     """Return a folder name derived from everything that determines the weights."""
     version = load_world(environment).version
     facts = json.dumps(
-        [policy.starter.model_dump(mode="json"), policy.action_format, environment, version, seed, CODE_VERSION], sort_keys=True
+        [
+            policy.starter.model_dump(mode="json"),
+            policy.action_format,
+            environment,
+            version,
+            seed,
+            CODE_VERSION,
+        ],
+        sort_keys=True,
     )
     return f"{environment}-{sha256(facts.encode()).hexdigest()[:16]}"

@@ -14,7 +14,11 @@ from tasks.starter.attention_init import ROPE_BASE, induction, previous_token
 USER, ASSISTANT, END = "<|user|>", "<|assistant|>", "<|end|>"
 CHAT_TEMPLATE = (
     "{% for message in messages %}"
-    "{% if message.role == 'assistant' %}{{ '" + ASSISTANT + "' + message.content + '" + END + "' }}"
+    "{% if message.role == 'assistant' %}{{ '"
+    + ASSISTANT
+    + "' + message.content + '"
+    + END
+    + "' }}"
     "{% else %}{{ '" + USER + "' + message.content }}{% endif %}"
     "{% endfor %}"
     "{% if add_generation_prompt %}{{ '" + ASSISTANT + "' }}{% endif %}"
@@ -43,9 +47,13 @@ def build_tokenizer(texts: Iterable[str]) -> Qwen2Tokenizer:
         model_max_length=CONTEXT_LENGTH,
     )
     splitter = bytes_only.backend_tokenizer.pre_tokenizer
-    words = sorted({text[start:end] for text in texts for _, (start, end) in splitter.pre_tokenize_str(text)})
+    words = sorted(
+        {text[start:end] for text in texts for _, (start, end) in splitter.pre_tokenize_str(text)}
+    )
     # Each word occurs once, and merging continues to the end: every word becomes one token.
-    tokenizer: Qwen2Tokenizer = bytes_only.train_new_from_iterator(words, vocab_size=1_000_000, show_progress=False)
+    tokenizer: Qwen2Tokenizer = bytes_only.train_new_from_iterator(
+        words, vocab_size=1_000_000, show_progress=False
+    )
     # Qwen2 splits a number from the preceding space. These tokens avoid the extra token.
     tokenizer.add_tokens([AddedToken(f" {digit}", normalized=False) for digit in range(10)])
     tokenizer.chat_template = CHAT_TEMPLATE

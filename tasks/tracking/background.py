@@ -21,7 +21,9 @@ class Background:
             success.
     """
 
-    def __init__(self, name: str, work: Callable[[], None], log: logging.Logger, outage: str, recovery: str) -> None:
+    def __init__(
+        self, name: str, work: Callable[[], None], log: logging.Logger, outage: str, recovery: str
+    ) -> None:
         """
         Args:
             name: Name of the thread.
@@ -30,7 +32,13 @@ class Background:
             outage: The first of them, with a place {} for the reason.
             recovery: The second, with a place {} for the length of the outage.
         """
-        self._name, self._work, self._log, self._outage, self._recovery = name, work, log, outage, recovery
+        self._name, self._work, self._log, self._outage, self._recovery = (
+            name,
+            work,
+            log,
+            outage,
+            recovery,
+        )
         self._changed = threading.Condition()
         self._requested = self._done = 0
         self._thread: threading.Thread | None = None
@@ -82,7 +90,9 @@ class Background:
         with self._changed:
             since, self.unavailable_since = self.unavailable_since, None
         if since is not None:
-            self._log.warning("%s", self._recovery.replace("{}", f"{time.monotonic() - since:.0f} s"))
+            self._log.warning(
+                "%s", self._recovery.replace("{}", f"{time.monotonic() - since:.0f} s")
+            )
 
     def _repeat(self) -> None:
         pause = FIRST_PAUSE_S
@@ -112,4 +122,9 @@ class Background:
             if is_first:
                 self.unavailable_since = time.monotonic()
         if is_first:
-            self._log.warning("%s", self._outage.replace("{}", " ".join(str(problem).split())[:200] or type(problem).__name__))
+            self._log.warning(
+                "%s",
+                self._outage.replace(
+                    "{}", " ".join(str(problem).split())[:200] or type(problem).__name__
+                ),
+            )

@@ -41,7 +41,12 @@ class CheckpointEntry:
 
 
 def register_checkpoint(
-    store: Store, run_id: str, entry: CheckpointEntry, keys: Sequence[str], time: int, parent: str | None = None
+    store: Store,
+    run_id: str,
+    entry: CheckpointEntry,
+    keys: Sequence[str],
+    time: int,
+    parent: str | None = None,
 ) -> str:
     """Register a checkpoint of a run as the next version of its model, and return the version.
 
@@ -64,13 +69,20 @@ def register_checkpoint(
     mlflow.set_tracking_uri(store.uri)
     client = store.client
     metrics, _ = usable_metrics(entry.metrics)
-    tags = {"step": str(entry.step), "horizon": str(entry.horizon), "folder": str(entry.folder.absolute()), _DIGEST: entry.digest}
+    tags = {
+        "step": str(entry.step),
+        "horizon": str(entry.horizon),
+        "folder": str(entry.folder.absolute()),
+        _DIGEST: entry.digest,
+    }
     if (success := metrics.get(_SUCCESS)) is not None:
         tags["success"] = f"{success:.4f}"
     found = [
         model
         for key in keys
-        for model in client.search_logged_models([store.experiment_id], filter_string=f"tags.`{_IDENTITY}` = '{key}/{entry.step}'")
+        for model in client.search_logged_models(
+            [store.experiment_id], filter_string=f"tags.`{_IDENTITY}` = '{key}/{entry.step}'"
+        )
     ]
     if found:
         model = found[0]
@@ -86,10 +98,19 @@ def register_checkpoint(
         )
     stored = {metric.key for metric in model.metrics or []}
     for name, value in metrics.items():
-        client.log_metric(run_id, name, value, timestamp=time, step=entry.step, model_id=None if name in stored else model.model_id)
+        client.log_metric(
+            run_id,
+            name,
+            value,
+            timestamp=time,
+            step=entry.step,
+            model_id=None if name in stored else model.model_id,
+        )
     for run in filter(None, (run_id, parent)):
         outputs = client.get_run(run).outputs
-        if outputs is None or model.model_id not in {output.model_id for output in outputs.model_outputs}:
+        if outputs is None or model.model_id not in {
+            output.model_id for output in outputs.model_outputs
+        }:
             client.log_outputs(run, [LoggedModelOutput(model.model_id, entry.step)])
     return _version(store, entry.model, model.model_id, run_id, tags)
 
@@ -112,7 +133,11 @@ def _version(store: Store, model: str, model_id: str, run_id: str, tags: Mapping
         tags = {**versions[0].tags, **tags}
     else:
         created = client.create_model_version(
-            model, f"models:/{model_id}", run_id=run_id, tags={**tags, _MODEL: model_id}, model_id=model_id
+            model,
+            f"models:/{model_id}",
+            run_id=run_id,
+            tags={**tags, _MODEL: model_id},
+            model_id=model_id,
         )
         version = str(created.version)
     success = f" Held-out success: {float(tags['success']):.1%}." if "success" in tags else ""
@@ -121,7 +146,14 @@ def _version(store: Store, model: str, model_id: str, run_id: str, tags: Mapping
     return version
 
 
-def point_aliases(store: Store, run_id: str, entry: CheckpointEntry, keys: Sequence[str], time: int, aliases: Sequence[str]) -> None:
+def point_aliases(
+    store: Store,
+    run_id: str,
+    entry: CheckpointEntry,
+    keys: Sequence[str],
+    time: int,
+    aliases: Sequence[str],
+) -> None:
     """Point aliases of the registered model to the version of this checkpoint.
 
     The checkpoint is registered if necessary.
@@ -146,7 +178,10 @@ def aliased_checkpoint(tracking_uri: str, model: str, alias: str) -> Path | None
     try:
         version = client.get_model_version_by_alias(model, alias)
     except MlflowException as error:
-        if error.error_code in ("RESOURCE_DOES_NOT_EXIST", "INVALID_PARAMETER_VALUE"):  # no such model; no such alias
+        if error.error_code in (
+            "RESOURCE_DOES_NOT_EXIST",
+            "INVALID_PARAMETER_VALUE",
+        ):  # no such model; no such alias
             return None
         raise
     folder = version.tags.get("folder")

@@ -32,7 +32,14 @@ class TaskListEntry:
     digest: str
 
     @classmethod
-    def of(cls, world: str, version: str, name: str, context: Literal["training", "evaluation"], tasks: Sequence[int]) -> TaskListEntry:
+    def of(
+        cls,
+        world: str,
+        version: str,
+        name: str,
+        context: Literal["training", "evaluation"],
+        tasks: Sequence[int],
+    ) -> TaskListEntry:
         """Create the entry of a list with the task indices `tasks`."""
         digest = hashlib.sha256(json.dumps([world, version, list(tasks)]).encode()).hexdigest()[:12]
         return cls(world, version, name, context, len(tasks), digest)
@@ -47,6 +54,8 @@ def log_task_lists(store: Store, run_id: str, entries: Sequence[TaskListEntry]) 
     for entry in entries:
         source = json.dumps({"world": entry.world, "version": entry.version, "list": entry.name})
         profile = json.dumps({"num_tasks": entry.n_tasks})
-        dataset = Dataset(f"{entry.world} {entry.name}", entry.digest, "task list", source, profile=profile)
+        dataset = Dataset(
+            f"{entry.world} {entry.name}", entry.digest, "task list", source, profile=profile
+        )
         inputs.append(DatasetInput(dataset, [InputTag(MLFLOW_DATASET_CONTEXT, entry.context)]))
     store.client.log_inputs(run_id, datasets=inputs)

@@ -36,6 +36,9 @@ def usable_metrics(metrics: Mapping[str, float | None]) -> tuple[dict[str, float
             left_out += 1
             continue
         if (key := metric_name(name)) in clean:
-            raise ValueError(f"the metric {name!r} and another one would both be named {key!r} in MLflow. Rename one.")
+            raise ValueError(
+                f"the metric {name!r} and another one would both be named {key!r} in MLflow. "
+                "Rename one."
+            )
         clean[key] = float(value)
     return clean, left_out

@@ -19,7 +19,8 @@ _SETTINGS = {
 }
 _LOGGERS = {
     "mlflow.store.db.utils": logging.WARNING,  # "Creating initial MLflow database tables..."
-    "mlflow.store.model_registry.abstract_store": logging.WARNING,  # "Waiting up to 300 seconds for model version..."
+    # "Waiting up to 300 seconds for model version..."
+    "mlflow.store.model_registry.abstract_store": logging.WARNING,
     "alembic": logging.WARNING,  # one line per migration
     "mlflow.utils.git_utils": logging.ERROR,  # warns if git is not installed
     "mlflow.system_metrics": logging.ERROR,  # warns at every sample of a device without utilisation
@@ -27,7 +28,13 @@ _LOGGERS = {
     "urllib3.connectionpool": logging.ERROR,
 }
 
-_TRANSIENT = {"TEMPORARILY_UNAVAILABLE", "INTERNAL_ERROR", "REQUEST_LIMIT_EXCEEDED", "RESOURCE_EXHAUSTED", "ABORTED"}
+_TRANSIENT = {
+    "TEMPORARILY_UNAVAILABLE",
+    "INTERNAL_ERROR",
+    "REQUEST_LIMIT_EXCEEDED",
+    "RESOURCE_EXHAUSTED",
+    "ABORTED",
+}
 
 
 class TrackingError(Exception):
@@ -60,7 +67,10 @@ def as_tracking_error(what: str) -> Iterator[None]:
 
 @cache
 def load_mlflow() -> Any:
-    """Return the `mlflow` module. The first call takes 1-6 s. Variables of the user take precedence."""
+    """Return the `mlflow` module. The first call takes 1-6 s.
+
+    Variables of the user take precedence.
+    """
     for name, value in _SETTINGS.items():
         os.environ.setdefault(name, value)
     for name, level in _LOGGERS.items():

@@ -55,9 +55,15 @@ def saved_view() -> str:
         "hideEmptyCharts": True,
         "groupBy": None,
         "groupsExpanded": {},
-        "globalLineChartConfig": {"xAxisKey": "step", "lineSmoothness": 0, "selectedXAxisMetricKey": ""},
+        "globalLineChartConfig": {
+            "xAxisKey": "step",
+            "lineSmoothness": 0,
+            "selectedXAxisMetricKey": "",
+        },
     }
-    packed = base64.b64encode(zlib.compress(json.dumps(state, separators=(",", ":")).encode())).decode()
+    packed = base64.b64encode(
+        zlib.compress(json.dumps(state, separators=(",", ":")).encode())
+    ).decode()
     return json.dumps({"name": _NAME, "createdAt": 0, "updatedAt": 0, "state": f"deflate;{packed}"})
 
 

@@ -63,7 +63,14 @@ def _start(store: Store, outbox: Outbox, sent: Sent, record: Record) -> None:
         identity = {EXPERIMENT_KEY: outbox.key}
     else:
         identity = {PHASE_KEY: f"{outbox.key}/{name}"}
-    opened = open_run(store, identity, record["name"], record["tags"], sent.runs[parent] if parent else None, record["time"])
+    opened = open_run(
+        store,
+        identity,
+        record["name"],
+        record["tags"],
+        sent.runs[parent] if parent else None,
+        record["time"],
+    )
     log_parameters(store, opened, record["params"])
     sent.runs[name] = opened.run_id
 
@@ -72,7 +79,10 @@ def _write_metrics(store: Store, sent: Sent, record: Record) -> None:
     from mlflow.entities import Metric
 
     # MLflow deduplicates metrics with the same time, step and value.
-    metrics = [Metric(name, value, record["time"], record["step"]) for name, value in record["values"].items()]
+    metrics = [
+        Metric(name, value, record["time"], record["step"])
+        for name, value in record["values"].items()
+    ]
     for run in record["runs"]:
         store.client.log_batch(sent.runs[run], metrics=metrics)
 

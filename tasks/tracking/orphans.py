@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -22,7 +23,9 @@ _log = logging.getLogger(__name__)
 
 def unsent_outboxes(runs: Path) -> list[Path]:
     """Return the outboxes below a runs folder with records that MLflow may lack."""
-    return [path.parent for path in sorted(runs.glob(f"*/records/{OUTBOX}")) if is_unsent(path.parent)]
+    return [
+        path.parent for path in sorted(runs.glob(f"*/records/{OUTBOX}")) if is_unsent(path.parent)
+    ]
 
 
 def send_left_over(tracking_uri: str, folders: Sequence[Path], store: str) -> int:
@@ -51,7 +54,7 @@ def send_left_over(tracking_uri: str, folders: Sequence[Path], store: str) -> in
         if outbox.store != store or (state.get("status") == "RUNNING" and not is_gone(owner)):
             continue
         try:
-            Sender(outbox, lambda experiment=outbox.experiment: open_store(tracking_uri, experiment)).send_all()  # type: ignore[misc]
+            Sender(outbox, partial(open_store, tracking_uri, outbox.experiment)).send_all()
         except Exception as problem:  # noqa: BLE001 - another run's records must not stop this command
             try:
                 connect(tracking_uri)

@@ -74,7 +74,15 @@ class Outbox:
         self._lock = threading.Lock()
         folder.mkdir(parents=True, exist_ok=True)
         if not self._path.exists():
-            self._replace({"key": secrets.token_hex(8), "replaces": [], "experiment": experiment, "store": store}, [])
+            self._replace(
+                {
+                    "key": secrets.token_hex(8),
+                    "replaces": [],
+                    "experiment": experiment,
+                    "store": store,
+                },
+                [],
+            )
         self._read()
         if store and store != self.store:
             self._replace({**self._header, "store": store}, self._records)
@@ -89,7 +97,14 @@ class Outbox:
 
     def parent_of(self, run: str) -> str | None:
         """Return our name of the parent run of a phase. None for a top-level run."""
-        return next((record["parent"] for record in self._records if record.get("run") == run and record.get("parent")), None)
+        return next(
+            (
+                record["parent"]
+                for record in self._records
+                if record.get("run") == run and record.get("parent")
+            ),
+            None,
+        )
 
     def add(self, record: Record, *, update: bool = False) -> bool:
         """Append a record and flush it to disk, unless it is already recorded.
@@ -106,7 +121,9 @@ class Outbox:
         with self._lock:
             record = json.loads(json.dumps(record))
             former = self._last.get(record["id"])
-            if former is not None and not (update and {**former, "time": 0} != {**record, "time": 0}):
+            if former is not None and not (
+                update and {**former, "time": 0} != {**record, "time": 0}
+            ):
                 return False
             record["time"] = record.get("time") or int(time.time() * 1000)
             append_row(self._path, record, durable=True)
@@ -114,7 +131,10 @@ class Outbox:
             return True
 
     def drop(self, unwanted: Callable[[Record], bool]) -> bool:
-        """Drop records, and send the others again under a new key. Return whether there were any."""
+        """Drop records, and send the others again under a new key.
+
+        Return whether there were any.
+        """
         with self._lock:
             kept = [record for record in self._records if not unwanted(record)]
             is_changed = len(kept) < len(self._records)
@@ -165,11 +185,18 @@ class Outbox:
             yield
 
     def _restart(self, records: list[Record]) -> None:
-        self._replace({**self._header, "key": secrets.token_hex(8), "replaces": [*self.replaces, self.key]}, records)
+        self._replace(
+            {**self._header, "key": secrets.token_hex(8), "replaces": [*self.replaces, self.key]},
+            records,
+        )
         self._read()
 
     def _replace(self, header: Mapping[str, Any], records: list[Record]) -> None:
-        replace_file(self._path, "".join(json.dumps(line) + "\n" for line in (header, *records)), durable=True)
+        replace_file(
+            self._path,
+            "".join(json.dumps(line) + "\n" for line in (header, *records)),
+            durable=True,
+        )
 
     def _read(self) -> None:
         rows = read_rows(self._path)
@@ -180,7 +207,10 @@ class Outbox:
             self.experiment: str = self._header["experiment"]
             self.store: str = self._header["store"]
         except (IndexError, KeyError):
-            raise OutboxError(f"{self._path} is damaged. Restore it, or delete {self.folder} to start a new MLflow run.") from None
+            raise OutboxError(
+                f"{self._path} is damaged. Restore it, or delete {self.folder} to start a new "
+                "MLflow run."
+            ) from None
         self._records: list[Record] = []
         self._last: dict[str, Record] = {}
         for record in rows:

@@ -43,7 +43,9 @@ def claimed(folder: Path, what: str, instead: str) -> Iterator[None]:
             lock = held.enter_context(locked(file, wait=False))
         except BlockingIOError:
             process = file.read_text(encoding="utf-8").strip() or "?"
-            raise RunBusyError(f"process {process} is already executing {what} ({folder}); {instead}") from None
+            raise RunBusyError(
+                f"process {process} is already executing {what} ({folder}); {instead}"
+            ) from None
         lock.truncate(0)
         lock.write(str(os.getpid()))
         lock.flush()
@@ -56,4 +58,8 @@ def notes_of_ended(runs: Path, server: str) -> list[Path]:
     The state that Prefect shows is ignored.
     """
     notes = {path: read_json(path) for path in sorted((runs / FLOW_RUNS).glob("*.json"))}
-    return [path for path, note in notes.items() if note.get("server") == server and is_gone(str(note.get("owner")))]
+    return [
+        path
+        for path, note in notes.items()
+        if note.get("server") == server and is_gone(str(note.get("owner")))
+    ]

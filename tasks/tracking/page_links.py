@@ -27,8 +27,12 @@ def links_line(folder: str, prefect: str | None, viewer: str | None) -> str:
         viewer: Address of its page in the viewer. None if the viewer is not running.
     """
     links = [
-        f"[Flow run in Prefect]({prefect})" if prefect else "Flow run in Prefect: `make up` shows it",
-        f"[trajectories in the viewer]({viewer})" if viewer else f"trajectories: `agentgym view`, `/runs/{folder}`",
+        f"[Flow run in Prefect]({prefect})"
+        if prefect
+        else "Flow run in Prefect: `make up` shows it",
+        f"[trajectories in the viewer]({viewer})"
+        if viewer
+        else f"trajectories: `agentgym view`, `/runs/{folder}`",
     ]
     return " · ".join(links)
 
@@ -46,7 +50,10 @@ def link_runs(tracking_uri: str, runs: Path, prefect_ui: str, viewer: str) -> in
         try:
             tags = client.get_run(run_id).data.tags
         except Exception as problem:  # noqa: BLE001 - the run was deleted or is in another store
-            print(f"{folder.name}: cannot update the links in its MLflow description: {problem}", file=sys.stderr)
+            print(
+                f"{folder.name}: cannot update the links in its MLflow description: {problem}",
+                file=sys.stderr,
+            )
             continue
         first, _, rest = tags.get(NOTE, "").partition("\n")
         flow_run = read_json(folder / "prefect.json").get("flow_run")
@@ -62,4 +69,7 @@ def link_runs(tracking_uri: str, runs: Path, prefect_ui: str, viewer: str) -> in
 
 if __name__ == "__main__":
     SETTINGS = infra_settings()
-    print(link_runs(str(SETTINGS.mlflow_tracking_uri), SETTINGS.runs.absolute(), *sys.argv[1:]), "descriptions with updated links")
+    print(
+        link_runs(str(SETTINGS.mlflow_tracking_uri), SETTINGS.runs.absolute(), *sys.argv[1:]),
+        "descriptions with updated links",
+    )

@@ -48,21 +48,42 @@ def follow_moved_folder(database: Path) -> None:
             starts = [(f"{before}/", f"{now}/"), (f"{before.as_uri()}/", f"{now.as_uri()}/")]
             inside = [(f"{mark}{before}/", f"{mark}{now}/") for mark in (" ", "`")]
             with connection:
-                changed = sum(_rewrite(connection, column, *pair, "= 1") for column in _ADDRESSES for pair in starts)
-                changed += sum(_rewrite(connection, column, *pair, "> 0") for column in _TEXTS for pair in inside)
-            _log.warning("The runs were moved from %s to %s. Updated %d paths in %s.", before, now, changed, database)
+                changed = sum(
+                    _rewrite(connection, column, *pair, "= 1")
+                    for column in _ADDRESSES
+                    for pair in starts
+                )
+                changed += sum(
+                    _rewrite(connection, column, *pair, "> 0")
+                    for column in _TEXTS
+                    for pair in inside
+                )
+            _log.warning(
+                "The runs were moved from %s to %s. Updated %d paths in %s.",
+                before,
+                now,
+                changed,
+                database,
+            )
 
 
 def _former_folders(connection: sqlite3.Connection, now: Path) -> set[Path]:
     """Return former parent folders of `artifacts` that experiments still name."""
     try:
-        rows = connection.execute("SELECT experiment_id, name, artifact_location FROM experiments WHERE artifact_location > ''").fetchall()
+        rows = connection.execute(
+            "SELECT experiment_id, name, artifact_location FROM experiments WHERE "
+            "artifact_location > ''"
+        ).fetchall()
     except sqlite3.OperationalError:
         return set()  # no tables yet
     places = set()
     for number, name, location in rows:
         path = Path(unquote(urlsplit(location).path) if location.startswith("file:") else location)
-        if not path.is_absolute() or path.name not in (str(number), name) or path.parent.name != "artifacts":
+        if (
+            not path.is_absolute()
+            or path.name not in (str(number), name)
+            or path.parent.name != "artifacts"
+        ):
             continue  # not written by this package or `make up`
         before = path.parent.parent
         if before != now and not (before.exists() and before.samefile(now)):
@@ -70,15 +91,23 @@ def _former_folders(connection: sqlite3.Connection, now: Path) -> set[Path]:
     return places
 
 
-def _rewrite(connection: sqlite3.Connection, column: tuple[str, str, str], old: str, new: str, where: str) -> int:
+def _rewrite(
+    connection: sqlite3.Connection, column: tuple[str, str, str], old: str, new: str, where: str
+) -> int:
     """Replace the old path in a column's texts that have it at the given place.
 
     Returns:
         Number of changed texts.
     """
     table, name, condition = column
-    value = f":new || substr({name}, length(:old) + 1)" if where == "= 1" else f"replace({name}, :old, :new)"
-    statement = f"UPDATE {table} SET {name} = {value} WHERE {condition} AND instr({name}, :old) {where}"
+    value = (
+        f":new || substr({name}, length(:old) + 1)"
+        if where == "= 1"
+        else f"replace({name}, :old, :new)"
+    )
+    statement = (
+        f"UPDATE {table} SET {name} = {value} WHERE {condition} AND instr({name}, :old) {where}"
+    )
     try:
         return connection.execute(statement, {"old": old, "new": new}).rowcount
     except sqlite3.OperationalError as error:

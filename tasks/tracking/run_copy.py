@@ -25,7 +25,15 @@ from pathlib import Path
 from tasks.files import read_json, replace_file
 from tasks.tracking.outbox import OUTBOX, SENT, Outbox
 from tasks.tracking.shared_storage import SharedStorage
-from tasks.training.checkpoint import MANIFEST, CheckpointError, folder_name, listed, steps_in, steps_of, verify
+from tasks.training.checkpoint import (
+    MANIFEST,
+    CheckpointError,
+    folder_name,
+    listed,
+    steps_in,
+    steps_of,
+    verify,
+)
 
 _log = logging.getLogger(__name__)
 
@@ -50,7 +58,12 @@ STAYS_HERE_SUFFIXES = (".lock", ".log", ".verdict")
 Stat = tuple[int, int]
 
 
-def upload(storage: SharedStorage, folder: Path, superseded: Callable[[list[int]], list[int]], check: Callable[[], None]) -> None:
+def upload(
+    storage: SharedStorage,
+    folder: Path,
+    superseded: Callable[[list[int]], list[int]],
+    check: Callable[[], None],
+) -> None:
     """Upload missing files of a run's folder and delete superseded checkpoints in the storage.
 
     Args:
@@ -68,19 +81,35 @@ def upload(storage: SharedStorage, folder: Path, superseded: Callable[[list[int]
     files = {name: stat for name, stat in _files(folder).items() if _rank(name) != MARK}
     if records:
         files[RECORDS_NAME] = records[0]
-    known = {*local, *(step for step in _complete_steps(remote_files) if step <= max(local))} if local else set()
+    known = (
+        {*local, *(step for step in _complete_steps(remote_files) if step <= max(local))}
+        if local
+        else set()
+    )
     kept = known.difference(superseded(sorted(known)))
     if local:
         # Later steps were rolled back.
-        _remove_checkpoints(storage, folder, [step for step in _steps(remote_files) if step > max(local)])
+        _remove_checkpoints(
+            storage, folder, [step for step in _steps(remote_files) if step > max(local)]
+        )
     stored = _read_stored(folder, storage.url)
 
     def put(files: dict[str, Stat]) -> None:
-        changed = [name for name, stat in files.items() if stored.get(name) != stat or remote_files.get(name) != stat[0]]
+        changed = [
+            name
+            for name, stat in files.items()
+            if stored.get(name) != stat or remote_files.get(name) != stat[0]
+        ]
         for rank in range(MARK + 1):
             if batch := [name for name in changed if _rank(name) == rank]:
                 check()
-                storage.put({f"{folder.name}/{name}": folder / name for name in batch if name != RECORDS_NAME})
+                storage.put(
+                    {
+                        f"{folder.name}/{name}": folder / name
+                        for name in batch
+                        if name != RECORDS_NAME
+                    }
+                )
                 if records and RECORDS_NAME in batch:
                     storage.write(f"{folder.name}/{RECORDS_NAME}", records[1])
                 stored.update({name: files[name] for name in batch})
@@ -91,7 +120,11 @@ def upload(storage: SharedStorage, folder: Path, superseded: Callable[[list[int]
         check()
         _upload_checkpoint(storage, folder, step, remote_files)
     if local:
-        _remove_checkpoints(storage, folder, [step for step in _steps(remote_files) if step not in kept and step <= max(local)])
+        _remove_checkpoints(
+            storage,
+            folder,
+            [step for step in _steps(remote_files) if step not in kept and step <= max(local)],
+        )
     put(marks)
 
 
@@ -125,19 +158,35 @@ def restore(storage: SharedStorage, folder: Path, fingerprint: str) -> int | Non
     remote_files = storage.files(folder.name)
     remote_files.pop(OWNER, None)
     _sweep(folder)
-    local = max((step for step in steps_in(folder / CHECKPOINTS) if _has_sizes(folder / CHECKPOINTS / folder_name(step))), default=0)
+    local = max(
+        (
+            step
+            for step in steps_in(folder / CHECKPOINTS)
+            if _has_sizes(folder / CHECKPOINTS / folder_name(step))
+        ),
+        default=0,
+    )
     later = sorted((step for step in _complete_steps(remote_files) if step > local), reverse=True)
     is_new = not (folder / RECORDS_NAME).exists()
     if not later and not (is_new and remote_files):
         return None
-    step, fetched = next(((step, path) for step in later if (path := _fetch_checkpoint(storage, folder, step, fingerprint))), (0, None))
+    step, fetched = next(
+        (
+            (step, path)
+            for step in later
+            if (path := _fetch_checkpoint(storage, folder, step, fingerprint))
+        ),
+        (0, None),
+    )
     if fetched is None and not is_new:
         return None
     names = [name for name in remote_files if not name.startswith(f"{CHECKPOINTS}/")]
     for rank in range(MARK + 1):
         _fetch(storage, folder, [name for name in names if _rank(name) == rank])
     fetched_now = _files(folder)
-    _write_stored(folder, storage.url, {name: fetched_now[name] for name in names if name in fetched_now})
+    _write_stored(
+        folder, storage.url, {name: fetched_now[name] for name in names if name in fetched_now}
+    )
     if (folder / RECORDS_NAME).exists():
         Outbox(folder / RECORDS).restart()  # MLflow may be ahead of the storage
     if fetched is not None:
@@ -147,7 +196,9 @@ def restore(storage: SharedStorage, folder: Path, fingerprint: str) -> int | Non
     return step
 
 
-def _upload_checkpoint(storage: SharedStorage, folder: Path, step: int, remote_files: dict[str, int]) -> None:
+def _upload_checkpoint(
+    storage: SharedStorage, folder: Path, step: int, remote_files: dict[str, int]
+) -> None:
     local, place = folder / CHECKPOINTS / folder_name(step), f"{CHECKPOINTS}/{folder_name(step)}"
     remote = f"{folder.name}/{place}"
     try:
@@ -183,7 +234,9 @@ def _upload_checkpoint(storage: SharedStorage, folder: Path, step: int, remote_f
         storage.remove(f"{remote}/{BEGUN}")
 
 
-def _fetch_checkpoint(storage: SharedStorage, folder: Path, step: int, fingerprint: str) -> Path | None:
+def _fetch_checkpoint(
+    storage: SharedStorage, folder: Path, step: int, fingerprint: str
+) -> Path | None:
     """Download a checkpoint to a temporary folder and verify it. Return None if it is damaged."""
     remote = f"{folder.name}/{CHECKPOINTS}/{folder_name(step)}"
     fetched = folder / CHECKPOINTS / f".fetched-{folder_name(step)}"
@@ -230,7 +283,11 @@ def _hard_linked(checkpoint: Path) -> Iterator[Path | None]:
 
 def _sweep(folder: Path) -> None:
     """Remove temporary folders of a killed upload or fetch."""
-    for left in (folder / ".fetched", *folder.glob(f"{CHECKPOINTS}/.fetched-*"), *folder.glob(f"{CHECKPOINTS}/.uploaded-*")):
+    for left in (
+        folder / ".fetched",
+        *folder.glob(f"{CHECKPOINTS}/.fetched-*"),
+        *folder.glob(f"{CHECKPOINTS}/.uploaded-*"),
+    ):
         shutil.rmtree(left, ignore_errors=True)
 
 
@@ -238,13 +295,20 @@ def _files(folder: Path) -> dict[str, Stat]:
     """List the files to upload except checkpoints: name to (size in bytes, mtime in ns)."""
     found = {}
     for place, folders, names in os.walk(folder):
-        folders[:] = [name for name in folders if not name.startswith(".") and name not in FOLDERS_STAYING_HERE]
+        folders[:] = [
+            name
+            for name in folders
+            if not name.startswith(".") and name not in FOLDERS_STAYING_HERE
+        ]
         for name in names:
             path = Path(place, name)
             if name.startswith(".") or name in STAYS_HERE or path.suffix in STAYS_HERE_SUFFIXES:
                 continue
             with suppress(FileNotFoundError):  # deleted meanwhile
-                found[path.relative_to(folder).as_posix()] = (path.stat().st_size, path.stat().st_mtime_ns)
+                found[path.relative_to(folder).as_posix()] = (
+                    path.stat().st_size,
+                    path.stat().st_mtime_ns,
+                )
     return found
 
 
@@ -264,16 +328,29 @@ def _rank(name: str) -> int:
 
 
 def _steps(remote_files: dict[str, int]) -> list[int]:
-    return sorted(set(steps_of(name.split("/")[1] for name in remote_files if name.startswith(f"{CHECKPOINTS}/"))))
+    return sorted(
+        set(
+            steps_of(
+                name.split("/")[1] for name in remote_files if name.startswith(f"{CHECKPOINTS}/")
+            )
+        )
+    )
 
 
 def _complete_steps(remote_files: dict[str, int]) -> list[int]:
     """Return the steps of all checkpoints that have a manifest."""
-    return [step for step in _steps(remote_files) if f"{CHECKPOINTS}/{folder_name(step)}/{MANIFEST}" in remote_files]
+    return [
+        step
+        for step in _steps(remote_files)
+        if f"{CHECKPOINTS}/{folder_name(step)}/{MANIFEST}" in remote_files
+    ]
 
 
 def _has_sizes(checkpoint: Path) -> bool:
-    """Return whether a checkpoint's files have the sizes in its manifest. The trainer checks more."""
+    """Return whether a checkpoint's files have the sizes in its manifest.
+
+    The trainer checks more.
+    """
     try:
         files = read_json(checkpoint / MANIFEST)["files"]
         return all((checkpoint / name).stat().st_size == size for name, (size, _) in files.items())
@@ -283,7 +360,11 @@ def _has_sizes(checkpoint: Path) -> bool:
 
 def _read_stored(folder: Path, url: str) -> dict[str, Stat]:
     noted = read_json(folder / STORED)
-    return {name: (size, changed) for name, (size, changed) in noted.get("files", {}).items()} if noted.get("url") == url else {}
+    return (
+        {name: (size, changed) for name, (size, changed) in noted.get("files", {}).items()}
+        if noted.get("url") == url
+        else {}
+    )
 
 
 def _write_stored(folder: Path, url: str, stored: dict[str, Stat]) -> None:

@@ -52,7 +52,10 @@ class RunFolder:
         """
         private_runs(self.path.parent)
         with claimed(self.path, "this run", "wait for it or change a seed"):
-            replace_file(self.path / "recipe.yaml", yaml.safe_dump(self._experiment.model_dump(mode="json"), sort_keys=False))
+            replace_file(
+                self.path / "recipe.yaml",
+                yaml.safe_dump(self._experiment.model_dump(mode="json"), sort_keys=False),
+            )
             yield
 
     def note_title(self, title: str) -> None:
@@ -79,7 +82,10 @@ class RunFolder:
 
     def note_collapse(self, error: TrainingCollapsedError) -> None:
         """Record that training collapsed and will not continue. Call it before acting on it."""
-        replace_file(self.path / "collapse.json", json.dumps({"note": str(error), "last_good": error.last_good}))
+        replace_file(
+            self.path / "collapse.json",
+            json.dumps({"note": str(error), "last_good": error.last_good}),
+        )
 
     def collapse(self) -> TrainingCollapsedError | None:
         """Return the recorded collapse, or None.
@@ -95,7 +101,8 @@ class RunFolder:
             return None
         except (ValueError, KeyError, TypeError):
             raise RunFileError(
-                f"{path} is damaged. Delete it, and the next run of the command checks the metrics for a collapse again."
+                f"{path} is damaged. Delete it, and the next run of the command checks the metrics "
+                "for a collapse again."
             ) from None
 
     def checkpoint(self, step: int) -> Path:

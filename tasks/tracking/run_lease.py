@@ -63,8 +63,10 @@ class RunLease:
         owner = self._read()
         if owner is not None and owner.get("token") != self._token:
             raise RunTakenOverError(
-                f"{_owner_text(owner)} has taken over this run ({self._storage.url}/{self._name}), because this process "
-                f"could not reach the storage for {LEASE_S:.0f} s. Results since then are not uploaded."
+                f"{_owner_text(owner)} has taken over this run ({self._storage.url}/{self._name}), "
+                "because this process "
+                f"could not reach the storage for {LEASE_S:.0f} s. Results since then are not "
+                "uploaded."
             )
         self._write()
 
@@ -77,7 +79,8 @@ class RunLease:
     def _wait_for_expiry(self, owner: dict[str, Any]) -> None:
         place = f"{self._storage.url}/{self._name}"
         _log.warning(
-            "%s holds the lease of this run (%s). The run continues here if there is no heartbeat within %.0f s.",
+            "%s holds the lease of this run (%s). The run continues here if there is no heartbeat "
+            "within %.0f s.",
             _owner_text(owner),
             place,
             LEASE_S,
@@ -89,7 +92,10 @@ class RunLease:
             if now is None:
                 return
             if now != owner:
-                raise RunBusyError(f"{_owner_text(now)} is already executing this run ({place}). Wait for it or change a seed.")
+                raise RunBusyError(
+                    f"{_owner_text(now)} is already executing this run ({place}). Wait for it or "
+                    "change a seed."
+                )
 
     def _read(self) -> dict[str, Any] | None:
         content = self._storage.read(self._name)

@@ -39,7 +39,13 @@ class RunMirror:
         storage: Destination.
     """
 
-    def __init__(self, storage: SharedStorage, folder: Path, fingerprint: str, superseded: Callable[[list[int]], list[int]]) -> None:
+    def __init__(
+        self,
+        storage: SharedStorage,
+        folder: Path,
+        fingerprint: str,
+        superseded: Callable[[list[int]], list[int]],
+    ) -> None:
         """
         Args:
             storage: Destination, checked.
@@ -48,7 +54,12 @@ class RunMirror:
             superseded: Takes the steps that have a checkpoint in the storage and returns those to
                 delete.
         """
-        self.storage, self._folder, self._fingerprint, self._superseded = storage, folder, fingerprint, superseded
+        self.storage, self._folder, self._fingerprint, self._superseded = (
+            storage,
+            folder,
+            fingerprint,
+            superseded,
+        )
         self._lease = RunLease(storage, f"{folder.name}/{OWNER}")
         away = f"Cannot write to {SETTING} ({storage.url}): {{}}. The run continues and keeps its results in {folder}."
         back = f"Wrote to {SETTING} again after {{}} and uploaded the missing results."
@@ -74,15 +85,23 @@ class RunMirror:
         self.wake()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, fault: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        fault: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         self.wake()
-        is_complete = self._background.wait(math.inf if kind is None else PATIENCE_AFTER_A_FAULT_S, PATIENCE_S)
+        is_complete = self._background.wait(
+            math.inf if kind is None else PATIENCE_AFTER_A_FAULT_S, PATIENCE_S
+        )
         self._background.close()
         if self._taken_over is not None:
             return
         if not is_complete:
             _log.warning(
-                "%s (%s) does not have all results yet. Run the same command again to upload the rest of %s.",
+                "%s (%s) does not have all results yet. Run the same command again to upload the "
+                "rest of %s.",
                 SETTING,
                 self.storage.url,
                 self._folder,

@@ -58,17 +58,26 @@ def open_experiment(client: MlflowClient, name: str, artifacts: str | None) -> s
     if found.lifecycle_stage != "active":
         raise TrackingError(
             f"the MLflow experiment {name!r} was deleted. Restore it with "
-            f"`mlflow experiments restore --experiment-id {found.experiment_id}` or choose another name."
+            f"`mlflow experiments restore --experiment-id {found.experiment_id}` or choose another "
+            "name."
         )
     if artifacts is not None and found.artifact_location.startswith("mlflow-artifacts:"):
         raise TrackingError(
-            f"the artifacts of the MLflow experiment {name!r} are only available through the server that created it. "
+            f"the artifacts of the MLflow experiment {name!r} are only available through the "
+            "server that created it. "
             "Start that server and use its address as the tracking URI, or choose another name."
         )
     return str(found.experiment_id)
 
 
-def open_run(store: Store, identity: Mapping[str, str], name: str, tags: Mapping[str, str], parent: str | None, started: int) -> OpenedRun:
+def open_run(
+    store: Store,
+    identity: Mapping[str, str],
+    name: str,
+    tags: Mapping[str, str],
+    parent: str | None,
+    started: int,
+) -> OpenedRun:
     """Find the run with this identity and set it to running, or create it.
 
     Args:
@@ -87,7 +96,9 @@ def open_run(store: Store, identity: Mapping[str, str], name: str, tags: Mapping
         identity = {**identity, PARENT_RUN_TAG: parent}
     found = _search(store, identity)
     if not found:
-        run = client.create_run(store.experiment_id, started, resolve_tags({**tags, **identity}), name)
+        run = client.create_run(
+            store.experiment_id, started, resolve_tags({**tags, **identity}), name
+        )
         return OpenedRun(run.info.run_id, {})
     run_id = found[0].info.run_id
     client.update_run(run_id, status="RUNNING")
@@ -109,7 +120,11 @@ def delete_runs(store: Store, tag: str, values: Sequence[str]) -> None:
 
 def _search(store: Store, tags: Mapping[str, str]) -> list[Run]:
     condition = " and ".join(f"tags.`{tag}` = '{value}'" for tag, value in tags.items())
-    return list(store.client.search_runs([store.experiment_id], condition, order_by=["attributes.start_time ASC"]))
+    return list(
+        store.client.search_runs(
+            [store.experiment_id], condition, order_by=["attributes.start_time ASC"]
+        )
+    )
 
 
 def log_parameters(store: Store, run: OpenedRun, parameters: Mapping[str, str]) -> None:
@@ -124,10 +139,13 @@ def log_parameters(store: Store, run: OpenedRun, parameters: Mapping[str, str]) 
     for name, value in parameters.items():
         if run.parameters.get(name, value) != value:
             raise TrackingError(
-                f"MLflow's run {run.run_id} has {name} = {run.parameters[name]}, but this run has {name} = {value}. "
+                f"MLflow's run {run.run_id} has {name} = {run.parameters[name]}, but this run has "
+                f"{name} = {value}. "
                 "Use another key for another experiment, or delete the run in MLflow."
             )
-    if missing := [Param(name, value) for name, value in parameters.items() if name not in run.parameters]:
+    if missing := [
+        Param(name, value) for name, value in parameters.items() if name not in run.parameters
+    ]:
         store.client.log_batch(run.run_id, params=missing)
 
 
@@ -141,7 +159,11 @@ def flatten(parameters: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[s
         if isinstance(value, Mapping):
             yield from flatten(value, f"{prefix}{name}.")
         else:
-            text = value if isinstance(value, str) else json.dumps(value, default=str, ensure_ascii=False)
+            text = (
+                value
+                if isinstance(value, str)
+                else json.dumps(value, default=str, ensure_ascii=False)
+            )
             yield _cut(f"{prefix}{name}", _LONGEST_NAME), _cut(text, _LONGEST_VALUE)
 
 

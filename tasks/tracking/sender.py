@@ -70,7 +70,11 @@ class Sender:
                 if store is None:
                     store = self._open_store()
                     if _is_lost(store, sent):
-                        _log.warning("The run %s was deleted in MLflow. All records are sent again to a new run.", sent.runs["run"])
+                        _log.warning(
+                            "The run %s was deleted in MLflow. All records are sent again to a new "
+                            "run.",
+                            sent.runs["run"],
+                        )
                         self._outbox.write_sent(Sent(self._outbox.key))
                         break
                 self._store(store, sent, record)
@@ -127,4 +131,6 @@ def _check_mlflow(store: Store) -> None:
     try:
         store.client.get_experiment(store.experiment_id)
     except MlflowException as error:
-        raise ConnectionError(f"the server at {store.uri} is not an MLflow server: {error}") from error
+        raise ConnectionError(
+            f"the server at {store.uri} is not an MLflow server: {error}"
+        ) from error

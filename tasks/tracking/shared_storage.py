@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -49,13 +50,24 @@ class SharedStorage:
         protocol = fsspec.utils.get_protocol(url)
         try:
             # No listings cache: other machines change the files.
-            self._fs, root = fsspec.url_to_fs(url, use_listings_cache=False, skip_instance_cache=True)
+            self._fs, root = fsspec.url_to_fs(
+                url, use_listings_cache=False, skip_instance_cache=True
+            )
         except ImportError as missing:
             package = PACKAGES.get(protocol)
-            fix = f"Run on every node: pip install '{package}=={fsspec.__version__}'" if package else str(missing)
-            raise SharedStorageError(f"{SETTING} is {url}, but the package for {protocol}:// is not installed. {fix}", "import") from None
+            fix = (
+                f"Run on every node: pip install '{package}=={fsspec.__version__}'"
+                if package
+                else str(missing)
+            )
+            raise SharedStorageError(
+                f"{SETTING} is {url}, but the package for {protocol}:// is not installed. {fix}",
+                "import",
+            ) from None
         except Exception as problem:
-            raise SharedStorageError(f"{SETTING} is {url}, but fsspec cannot open it: {problem}") from problem
+            raise SharedStorageError(
+                f"{SETTING} is {url}, but fsspec cannot open it: {problem}"
+            ) from problem
         self._root = str(root).rstrip("/")
         self._renames = protocol in ("file", "local")
         self._several = {"batch_size": FILES_AT_ONCE} if self._fs.async_impl else {}
@@ -87,7 +99,8 @@ class SharedStorage:
                 else "Create the bucket and allow the credentials to read, write, list and delete (docs/shared-storage.md)"
             )
             raise SharedStorageError(
-                f"{SETTING} is {self.url}, but this machine cannot {operation} it ({reason}). {fix}, or unset {SETTING}.",
+                f"{SETTING} is {self.url}, but this machine cannot {operation} it ({reason}). "
+                f"{fix}, or unset {SETTING}.",
                 operation,
             ) from problem
 
@@ -98,7 +111,11 @@ class SharedStorage:
         except FileNotFoundError:
             return {}
         start = len(self._path(folder)) + 1
-        return {path[start:]: int(about["size"]) for path, about in found.items() if not path.endswith(UNFINISHED)}
+        return {
+            path[start:]: int(about["size"])
+            for path, about in found.items()
+            if not path.endswith(UNFINISHED)
+        }
 
     def read(self, name: str) -> bytes | None:
         """Return the content of a file, or None if it does not exist."""
@@ -117,16 +134,24 @@ class SharedStorage:
     def put(self, files: Mapping[str, Path]) -> None:
         """Upload files (name to local path), each atomically."""
         if not self._renames and files:
-            self._fs.put([str(path) for path in files.values()], [self._path(name) for name in files], **self._several)
+            self._fs.put(
+                [str(path) for path in files.values()],
+                [self._path(name) for name in files],
+                **self._several,
+            )
             return
         for name, path in files.items():
-            self._renamed(name, lambda unfinished, path=path: self._fs.put_file(str(path), unfinished))  # type: ignore[misc]
+            self._renamed(name, partial(self._fs.put_file, str(path)))
 
     def get(self, files: Mapping[str, Path]) -> None:
         """Download files (name to local path). After a kill, local files may be incomplete."""
         for path in files.values():
             path.parent.mkdir(parents=True, exist_ok=True)
-        self._fs.get([self._path(name) for name in files], [str(path) for path in files.values()], **self._several)
+        self._fs.get(
+            [self._path(name) for name in files],
+            [str(path) for path in files.values()],
+            **self._several,
+        )
 
     def remove(self, folder: str) -> None:
         """Delete a file, or all files below a folder, if it exists."""

@@ -37,4 +37,6 @@ def read_steps(path: Path) -> Steps:
 
 def write_steps(path: Path, steps: Mapping[int, Mapping[str, float]]) -> None:
     """Replace the file atomically."""
-    replace_file(path, "".join(json.dumps({"step": step, **steps[step]}) + "\n" for step in sorted(steps)))
+    replace_file(
+        path, "".join(json.dumps({"step": step, **steps[step]}) + "\n" for step in sorted(steps))
+    )

@@ -44,7 +44,8 @@ def absolute_uri(tracking_uri: str) -> str:
     """
     if not tracking_uri.startswith((_SQLITE, "http://", "https://")):
         raise TrackingError(
-            f"mlflow_tracking_uri is {tracking_uri!r}. Set it to sqlite:///path/to/file.db or to the http(s) address of an MLflow server."
+            f"mlflow_tracking_uri is {tracking_uri!r}. Set it to sqlite:///path/to/file.db or to "
+            "the http(s) address of an MLflow server."
         )
     database = _database(tracking_uri)
     return tracking_uri if database is None else f"{_SQLITE}{database}"
@@ -72,7 +73,9 @@ def open_store(tracking_uri: str, experiment_name: str) -> Store:
             such as a server that does not answer, are raised unchanged.
     """
     database = _database(tracking_uri)
-    artifacts = None if database is None else (database.parent / "artifacts" / experiment_name).as_uri()
+    artifacts = (
+        None if database is None else (database.parent / "artifacts" / experiment_name).as_uri()
+    )
     with _opening(tracking_uri) as client:
         experiment_id = open_experiment(client, experiment_name, artifacts)
         present_experiment(client, experiment_id)
@@ -80,7 +83,11 @@ def open_store(tracking_uri: str, experiment_name: str) -> Store:
 
 
 def _database(tracking_uri: str) -> Path | None:
-    return Path(tracking_uri.removeprefix(_SQLITE)).absolute() if tracking_uri.startswith(_SQLITE) else None
+    return (
+        Path(tracking_uri.removeprefix(_SQLITE)).absolute()
+        if tracking_uri.startswith(_SQLITE)
+        else None
+    )
 
 
 @contextmanager
@@ -101,7 +108,9 @@ def _opening(tracking_uri: str) -> Iterator[MlflowClient]:
                 follow_moved_folder(database)
                 yield mlflow.MlflowClient(tracking_uri)
         except (OSError, sqlite3.Error) as error:
-            raise TrackingError(f"the MLflow database {database} cannot be opened: {error}") from error
+            raise TrackingError(
+                f"the MLflow database {database} cannot be opened: {error}"
+            ) from error
 
 
 def _write_ahead(database: Path) -> None:

@@ -30,7 +30,12 @@ class SystemMetrics:
         self._thread.start()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, fault: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        fault: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         self._over.set()
         self._thread.join()
 
@@ -38,7 +43,11 @@ class SystemMetrics:
         """Take a sample and return the means since the last call."""
         with self._lock:
             self._sample()
-            means = {f"system/{name}": mean for monitor in self._monitors for name, mean in monitor.aggregate_metrics().items()}
+            means = {
+                f"system/{name}": mean
+                for monitor in self._monitors
+                for name, mean in monitor.aggregate_metrics().items()
+            }
             for monitor in self._monitors:
                 monitor.clear_metrics()
         return means

@@ -45,6 +45,8 @@ def read_spans(path: Path) -> list[Span]:
     found: dict[tuple[int, str], Span] = {}
     for row in read_rows(path):
         with suppress(KeyError, TypeError, ValueError):
-            span = Span(int(row["step"]), str(row["part"]), float(row["began"]), float(row["ended"]))
+            span = Span(
+                int(row["step"]), str(row["part"]), float(row["began"]), float(row["ended"])
+            )
             found[span.step, span.part] = span
     return sorted(found.values(), key=lambda span: span.began)

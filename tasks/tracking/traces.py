@@ -49,7 +49,13 @@ def sample_of(trajectories: Sequence[Trajectory], count: int) -> list[Trajectory
 
     def rank(item: tuple[int, Trajectory]) -> tuple[bool, int, int, int, int]:
         place, each = item
-        return outcomes[each.outcome] > 0, tasks[each.task], outcomes[each.outcome], frequency[each.outcome], place
+        return (
+            outcomes[each.outcome] > 0,
+            tasks[each.task],
+            outcomes[each.outcome],
+            frequency[each.outcome],
+            place,
+        )
 
     while left and len(sample) < count:
         taken = min(left, key=rank)
@@ -60,7 +66,13 @@ def sample_of(trajectories: Sequence[Trajectory], count: int) -> list[Trajectory
     return sample
 
 
-def log_traces(store: Store, run_id: str, trajectories: Sequence[Trajectory], tags: Mapping[str, str], time: int) -> None:
+def log_traces(
+    store: Store,
+    run_id: str,
+    trajectories: Sequence[Trajectory],
+    tags: Mapping[str, str],
+    time: int,
+) -> None:
     """Store trajectories as traces and link them to a run.
 
     The trace id is derived from the run and the episode. Trajectories that are already stored are
@@ -79,11 +91,16 @@ def log_traces(store: Store, run_id: str, trajectories: Sequence[Trajectory], ta
 
     tracing, ended = TracingClient(store.uri), time * 1_000_000
     for begin in range(0, len(trajectories), _AT_ONCE):
-        part = {_trace_number(run_id, each): each for each in trajectories[begin : begin + _AT_ONCE]}
+        part = {
+            _trace_number(run_id, each): each for each in trajectories[begin : begin + _AT_ONCE]
+        }
         ids = [_trace_id(number) for number in part]
         stored = {trace.info.trace_id for trace in tracing.batch_get_traces(ids)}
         new = [(number, each) for number, each in part.items() if _trace_id(number) not in stored]
-        tracing.log_spans(store.experiment_id, [span for number, each in new for span in _spans(number, each, tags, ended)])
+        tracing.log_spans(
+            store.experiment_id,
+            [span for number, each in new for span in _spans(number, each, tags, ended)],
+        )
         episodes = {_trace_id(number): each for number, each in new}
         for trace in tracing.batch_get_traces(sorted(episodes)) if episodes else []:
             info, each = trace.info, episodes[trace.info.trace_id]
@@ -91,7 +108,9 @@ def log_traces(store: Store, run_id: str, trajectories: Sequence[Trajectory], ta
                 # MLflow counts every root span without an error as a success. The state of the
                 # trace itself takes precedence.
                 info.state = TraceState.STATE_UNSPECIFIED
-            info.trace_metadata[TraceMetadataKey.TRACE_SESSION] = f"{run_id} {each.environment} {each.task}"
+            info.trace_metadata[TraceMetadataKey.TRACE_SESSION] = (
+                f"{run_id} {each.environment} {each.task}"
+            )
             info.assessments = _assessments(info.trace_id, each)
             tracing.start_trace(info)
         store.client.link_traces_to_run(ids, run_id)
@@ -107,9 +126,15 @@ def _assessments(trace_id: str, trajectory: Trajectory) -> list[Assessment]:
     source = AssessmentSource("CODE", t.environment)
     refused = sum(bool(turn.refused) for turn in t.turns) / max(1, len(t.turns))
     found: list[Assessment] = []
-    for name, value in (("success", t.outcome is Outcome.SUCCESS), ("score", t.reward), ("refused_turns", refused)):
+    for name, value in (
+        ("success", t.outcome is Outcome.SUCCESS),
+        ("score", t.reward),
+        ("refused_turns", refused),
+    ):
         feedback = Feedback(name, value, source=source, trace_id=trace_id)
-        feedback.assessment_id = f"a-{hashlib.sha256(f'{trace_id} {name}'.encode()).hexdigest()[:32]}"
+        feedback.assessment_id = (
+            f"a-{hashlib.sha256(f'{trace_id} {name}'.encode()).hexdigest()[:32]}"
+        )
         found.append(feedback)
     return found
 
@@ -117,7 +142,16 @@ def _assessments(trace_id: str, trajectory: Trajectory) -> list[Assessment]:
 def _trace_number(run_id: str, trajectory: Trajectory) -> int:
     """Return a 128-bit id that is always the same for the same episode of a run."""
     t = trajectory
-    identity = (run_id, t.environment, t.task, t.group, t.member, t.seed, t.horizon, t.policy_version)
+    identity = (
+        run_id,
+        t.environment,
+        t.task,
+        t.group,
+        t.member,
+        t.seed,
+        t.horizon,
+        t.policy_version,
+    )
     return int.from_bytes(hashlib.sha256(repr(identity).encode()).digest()[:16], "big")
 
 
@@ -125,7 +159,9 @@ def _trace_id(number: int) -> str:
     return f"tr-{number:032x}"
 
 
-def _spans(number: int, trajectory: Trajectory, tags: Mapping[str, str], ended: int) -> Iterator[Span]:
+def _spans(
+    number: int, trajectory: Trajectory, tags: Mapping[str, str], ended: int
+) -> Iterator[Span]:
     """Yield the spans of one episode, placed so that it ends at `ended` (ns).
 
     Uses the durations of the turns, not their start times.
@@ -156,11 +192,22 @@ def _spans(number: int, trajectory: Trajectory, tags: Mapping[str, str], ended: 
         {"outcome": str(t.outcome), "reason": t.reason, "reward": t.reward, "turns": len(t.turns)},
         {
             **{SpanAttributeKey.TRACE_TAG_PREFIX + tag: value for tag, value in named.items()},
-            **{name: getattr(t, name) for name in ("group", "member", "seed", "engine", "attempts")},
+            **{
+                name: getattr(t, name) for name in ("group", "member", "seed", "engine", "attempts")
+            },
         },
         status=_status(t),
     )
-    yield _span(number, 1, "reset", SpanType.TOOL, (begin, begin), {"task": t.task}, {"observation": t.first_observation}, {})
+    yield _span(
+        number,
+        1,
+        "reset",
+        SpanType.TOOL,
+        (begin, begin),
+        {"task": t.task},
+        {"observation": t.first_observation},
+        {},
+    )
     observation, read, clock = t.first_observation, len(t.prompt), begin
     for i, turn in enumerate(t.turns):
         answered = clock + _nanoseconds(turn.generate_seconds)
@@ -168,11 +215,16 @@ def _spans(number: int, trajectory: Trajectory, tags: Mapping[str, str], ended: 
         yield _span(
             number,
             2 + 2 * i,
-            f"turn {i + 1}: {'no action can be read' if turn.malformed else _first_words(turn.action)}",
+            f"turn {i + 1}: "
+            f"{'no action can be read' if turn.malformed else _first_words(turn.action)}",
             SpanType.CHAT_MODEL,
             (clock, answered),
             {"messages": [{"role": "user", "content": observation}]},
-            {"choices": [{"message": {"role": "assistant", "content": turn.message or turn.action}}]},
+            {
+                "choices": [
+                    {"message": {"role": "assistant", "content": turn.message or turn.action}}
+                ]
+            },
             {
                 SpanAttributeKey.CHAT_USAGE: _usage(read, len(turn.tokens)),
                 "log_probability": sum(turn.log_probabilities),
@@ -181,8 +233,21 @@ def _spans(number: int, trajectory: Trajectory, tags: Mapping[str, str], ended: 
             },
         )
         answer = f"answer {i + 1}: {_first_words(turn.observation)}"
-        yield _span(number, 3 + 2 * i, answer, SpanType.TOOL, (answered, stepped), {"action": turn.action}, _answer(turn), {})
-        observation, read, clock = turn.observation, read + len(turn.tokens) + len(turn.observation_tokens), stepped
+        yield _span(
+            number,
+            3 + 2 * i,
+            answer,
+            SpanType.TOOL,
+            (answered, stepped),
+            {"action": turn.action},
+            _answer(turn),
+            {},
+        )
+        observation, read, clock = (
+            turn.observation,
+            read + len(turn.tokens) + len(turn.observation_tokens),
+            stepped,
+        )
 
 
 def _ending(trajectory: Trajectory) -> str:
@@ -225,7 +290,9 @@ def _span(
     from opentelemetry.trace import SpanContext, Status, StatusCode, TraceFlags
 
     def context(place: int) -> SpanContext:
-        return SpanContext(trace, 1 + place, is_remote=False, trace_flags=TraceFlags(TraceFlags.SAMPLED))
+        return SpanContext(
+            trace, 1 + place, is_remote=False, trace_flags=TraceFlags(TraceFlags.SAMPLED)
+        )
 
     written = {
         SpanAttributeKey.REQUEST_ID: _trace_id(trace),
@@ -240,7 +307,10 @@ def _span(
             context(place),
             parent=context(0) if place else None,
             resource=Resource.get_empty(),
-            attributes={key: _NUL_IN_JSON.sub(rf"\1{_NO_NUL}", json.dumps(value, ensure_ascii=False)) for key, value in written.items()},
+            attributes={
+                key: _NUL_IN_JSON.sub(rf"\1{_NO_NUL}", json.dumps(value, ensure_ascii=False))
+                for key, value in written.items()
+            },
             start_time=times[0],
             end_time=times[1],
             status=Status(StatusCode[status[0]], status[1].replace("\0", _NO_NUL) or None),

@@ -44,7 +44,9 @@ class Tracker:
         tracking_uri: Absolute address of the store.
     """
 
-    def __init__(self, tracking_uri: str, experiment_name: str, run_folder: Path, store: str | None = None) -> None:
+    def __init__(
+        self, tracking_uri: str, experiment_name: str, run_folder: Path, store: str | None = None
+    ) -> None:
         """Open the run's records. MLflow is not loaded yet.
 
         Args:
@@ -61,20 +63,29 @@ class Tracker:
         """
         self.tracking_uri = absolute_uri(tracking_uri)
         self._outbox = Outbox(run_folder / "records", experiment_name, store or self.tracking_uri)
-        self._sender = Sender(self._outbox, lambda: open_store(self.tracking_uri, self._outbox.experiment))
+        self._sender = Sender(
+            self._outbox, lambda: open_store(self.tracking_uri, self._outbox.experiment)
+        )
         self._parents: dict[str, str] = {}
 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         if kind is None:
             self.flush()
             return
         with suppress(TrackingError):  # the error in flight is more informative
             self.flush(seconds=2)
 
-    def start_run(self, name: str, params: Mapping[str, Any], tags: Mapping[str, str] | None = None) -> str:
+    def start_run(
+        self, name: str, params: Mapping[str, Any], tags: Mapping[str, str] | None = None
+    ) -> str:
         """Start or resume the run, and return its name for the other methods.
 
         A finished run is not changed.
@@ -92,7 +103,12 @@ class Tracker:
         return RUN
 
     def start_phase(
-        self, phase: str, name: str, params: Mapping[str, Any] | None = None, tags: Mapping[str, str] | None = None, step: int = 0
+        self,
+        phase: str,
+        name: str,
+        params: Mapping[str, Any] | None = None,
+        tags: Mapping[str, str] | None = None,
+        step: int = 0,
     ) -> str:
         """Start or resume a phase of the run (see `start_run`).
 
@@ -108,7 +124,14 @@ class Tracker:
         self._parents[phase] = RUN
         return phase
 
-    def log_metrics(self, run: str, metrics: Mapping[str, float | None], step: int, of: str = "step", time: int | None = None) -> None:
+    def log_metrics(
+        self,
+        run: str,
+        metrics: Mapping[str, float | None],
+        step: int,
+        of: str = "step",
+        time: int | None = None,
+    ) -> None:
         """Store metrics of the run, or of a phase and the run, once for each `of` and step.
 
         Undefined values are left out and counted in `tracking/undefined_metrics`. If the values
@@ -132,28 +155,54 @@ class Tracker:
         if former is not None and former["values"] != clean:
             runs = former["runs"]
             self._drop(lambda record: bool(record["id"] == name))
-        self._outbox.add({"id": name, "kind": "metrics", "runs": runs, "step": step, "values": clean, "time": time})
+        self._outbox.add(
+            {
+                "id": name,
+                "kind": "metrics",
+                "runs": runs,
+                "step": step,
+                "values": clean,
+                "time": time,
+            }
+        )
         self._sender.wake()
 
     def has_metrics(self, step: int, of: str = "step") -> bool:
         """Return whether `log_metrics` recorded this step and `of` before."""
         return f"{of} {step}" in self._outbox
 
-    def log_trajectories(self, run: str, trajectories: Sequence[Trajectory], tags: Mapping[str, str] | None = None, step: int = 0) -> None:
+    def log_trajectories(
+        self,
+        run: str,
+        trajectories: Sequence[Trajectory],
+        tags: Mapping[str, str] | None = None,
+        step: int = 0,
+    ) -> None:
         """Store trajectories as traces of the run, once per step (see `tasks.tracking.traces`)."""
         what = f"traces of step {step}"
         if f"{what} of {run}" not in self._outbox:
             path = self._outbox.folder / f"{what} of {run}.parquet".replace(" ", "-")
             write_trajectories(path, trajectories)
-            self._add(what, "traces", run, step=step, file=self._relative(path), tags=dict(tags or {}))
+            self._add(
+                what, "traces", run, step=step, file=self._relative(path), tags=dict(tags or {})
+            )
 
     def register_checkpoint(self, run: str, entry: CheckpointEntry) -> None:
         """Register a checkpoint folder without copying it. See `tasks.tracking.checkpoints`."""
-        self._add(f"checkpoint {entry.step}", "checkpoint", run, step=entry.step, entry=self._plain(entry))
+        self._add(
+            f"checkpoint {entry.step}", "checkpoint", run, step=entry.step, entry=self._plain(entry)
+        )
 
     def point_aliases(self, run: str, entry: CheckpointEntry, aliases: Sequence[str]) -> None:
         """Point aliases of the registered model, e.g. "champion", to this checkpoint."""
-        self._add("aliases", "aliases", run, step=entry.step, entry=self._plain(entry), aliases=list(aliases))
+        self._add(
+            "aliases",
+            "aliases",
+            run,
+            step=entry.step,
+            entry=self._plain(entry),
+            aliases=list(aliases),
+        )
 
     def log_task_lists(self, run: str, entries: Sequence[TaskListEntry]) -> None:
         """Store the task lists that a run uses, as MLflow datasets."""
@@ -167,13 +216,21 @@ class Tracker:
         """
         if not path.is_file():
             raise FileNotFoundError(f"the picture {path} does not exist")
-        self._add(f"picture {path.name}", "picture", run, file=self._relative(path), changed=path.stat().st_mtime_ns)
+        self._add(
+            f"picture {path.name}",
+            "picture",
+            run,
+            file=self._relative(path),
+            changed=path.stat().st_mtime_ns,
+        )
 
     def log_table(self, run: str, markdown: str, name: str) -> None:
         """Store a Markdown table as `name`, e.g. "evaluation.md". It replaces an older version."""
         self._add(f"table {name}", "table", run, name=name, text=markdown)
 
-    def end_run(self, run: str, status: Literal["FINISHED", "FAILED", "KILLED"] = "FINISHED", step: int = 0) -> None:
+    def end_run(
+        self, run: str, status: Literal["FINISHED", "FAILED", "KILLED"] = "FINISHED", step: int = 0
+    ) -> None:
         """End a run or a phase, after `step` training steps, once all earlier records are stored."""
         if not self.is_finished(run):
             self._add("state", "state", run, status=status, step=step)
@@ -202,17 +259,40 @@ class Tracker:
     @property
     def experiment_id(self) -> str:
         """MLflow's id of the experiment. MLflow is queried only if the id is not stored yet."""
-        return self._sender.sent.experiment_id or open_store(self.tracking_uri, self._outbox.experiment).experiment_id
+        return (
+            self._sender.sent.experiment_id
+            or open_store(self.tracking_uri, self._outbox.experiment).experiment_id
+        )
 
-    def _start(self, run: str, parent: str | None, name: str, params: Mapping[str, Any], tags: Mapping[str, str] | None, step: int) -> None:
+    def _start(
+        self,
+        run: str,
+        parent: str | None,
+        name: str,
+        params: Mapping[str, Any],
+        tags: Mapping[str, str] | None,
+        step: int,
+    ) -> None:
         if self.is_finished(run):
             self._sender.wake()  # MLflow may have been unavailable when the run ended
             return
         owned = {**(tags or {}), OWNER_TAG: this_process()}
-        self._add("state", "state", run, parent=parent, status="RUNNING", name=name, params=dict(flatten(params)), tags=owned, step=step)
+        self._add(
+            "state",
+            "state",
+            run,
+            parent=parent,
+            status="RUNNING",
+            name=name,
+            params=dict(flatten(params)),
+            tags=owned,
+            step=step,
+        )
 
     def _add(self, what: str, kind: str, run: str, **content: Any) -> None:
-        self._outbox.add({"id": f"{what} of {run}", "kind": kind, "run": run, **content}, update=True)
+        self._outbox.add(
+            {"id": f"{what} of {run}", "kind": kind, "run": run, **content}, update=True
+        )
         self._sender.wake()
 
     def _drop(self, unwanted: Callable[[dict[str, Any]], bool]) -> None:

@@ -33,7 +33,13 @@ from tasks.training.compute_dtype import compute_dtype
 from tasks.training.lora import ADAPTER, adapters, load_adapter, set_adapters, without_lora
 from tasks.training.loss_record import LossRecord
 from tasks.training.micro_batches import Tensors, deal, pad_trajectories, whole_rows, within
-from tasks.training.model_loading import check_weights, load_model, load_policy, load_reference, whole_policy
+from tasks.training.model_loading import (
+    check_weights,
+    load_model,
+    load_policy,
+    load_reference,
+    whole_policy,
+)
 from tasks.training.optimiser_state import load_optimiser, save_optimiser
 from tasks.training.random_states import load_random_states, save_random_states
 from tasks.training.sharding import gather_tensor, scatter_weights
@@ -56,7 +62,9 @@ class BaseTrainer(Trainer):
             methods, which have no advantages.
     """
 
-    def begin(self, experiment: Experiment, policy: str, folder: Path, fingerprint: str, sharded: bool) -> None:
+    def begin(
+        self, experiment: Experiment, policy: str, folder: Path, fingerprint: str, sharded: bool
+    ) -> None:
         """Set the attributes that TRL's constructor needs.
 
         Args:
@@ -71,7 +79,10 @@ class BaseTrainer(Trainer):
                 sharded gradients do not support.
         """
         if sharded and experiment.policy.dtype == "float16":
-            raise ValueError("policy.dtype is float16, which sharding: fsdp2 does not support. Set it to bfloat16.")
+            raise ValueError(
+                "policy.dtype is float16, which sharding: fsdp2 does not support. Set it to "
+                "bfloat16."
+            )
         self.experiment, self.policy, self.sharded = experiment, policy, sharded
         self.batch_metrics: dict[str, float] = {}
         self.policy_learns = True
@@ -95,13 +106,21 @@ class BaseTrainer(Trainer):
 
     def load_policy(self) -> Any:
         """Load the policy that training starts from. Its trained parameters are float32."""
-        model = load_policy(self.experiment.policy, self.policy, self.sharded, self.compute_dtype, self.experiment.seeds.training)
+        model = load_policy(
+            self.experiment.policy,
+            self.policy,
+            self.sharded,
+            self.compute_dtype,
+            self.experiment.seeds.training,
+        )
         self.first_adapters = adapters(model)
         return model
 
     def load_reference(self, model: str | None = None) -> Any:
         """Load a frozen model, by default the policy that training starts from, in compute dtype."""
-        return load_reference(self.experiment.policy, model or self.policy, self.sharded, self.compute_dtype)
+        return load_reference(
+            self.experiment.policy, model or self.policy, self.sharded, self.compute_dtype
+        )
 
     def prepare(self, resume: Path | None = None) -> None:
         """Create optimiser and schedule, and restore a checkpoint if one is given.
@@ -125,7 +144,10 @@ class BaseTrainer(Trainer):
             self.wrapped_model, _ = self._prepare_for_training(updates, None, None)
         else:
             if weights is not None:
-                scatter_weights(self.model, load_model(str(weights), sharded=True, dtype=torch.float32).state_dict())
+                scatter_weights(
+                    self.model,
+                    load_model(str(weights), sharded=True, dtype=torch.float32).state_dict(),
+                )
             self.optimizer = self.accelerator.prepare_optimizer(self.create_optimizer())
             self.create_scheduler(updates)
             self.wrapped_model = self.model_wrapped = self.model
@@ -182,8 +204,12 @@ class BaseTrainer(Trainer):
         inputs = {name: tensor.to(self.accelerator.device) for name, tensor in micro_batch.items()}
         # Sharded gradients are reduced after each micro-batch. Unreduced gradients would be
         # full-size on every rank.
-        with nullcontext() if last or self.sharded else self.accelerator.no_sync(self.wrapped_model):
-            tokens = inputs["tokens"] if "tokens" in inputs and self.model_accepts_loss_kwargs else None
+        with (
+            nullcontext() if last or self.sharded else self.accelerator.no_sync(self.wrapped_model)
+        ):
+            tokens = (
+                inputs["tokens"] if "tokens" in inputs and self.model_accepts_loss_kwargs else None
+            )
             loss = self.training_step(self.wrapped_model, inputs, tokens)
         self._loss = self._loss.to(loss.device) + loss
 
@@ -203,7 +229,13 @@ class BaseTrainer(Trainer):
         self.state.global_step += 1
         loss = self.accelerator.reduce(self._loss, reduction="mean")
         self._loss = torch.zeros_like(self._loss)
-        self.measure({"update/loss": float(loss), "update/gradient_norm": float(norm), "update/learning_rate": float(rate)})
+        self.measure(
+            {
+                "update/loss": float(loss),
+                "update/gradient_norm": float(norm),
+                "update/learning_rate": float(rate),
+            }
+        )
 
     def record(self, step: int, spans: Mapping[str, tuple[float, float]]) -> None:
         """Write the train samples and the timeline of a training step (counted from 1).
@@ -255,15 +287,24 @@ class BaseTrainer(Trainer):
     def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
         """Write the policy as a Hugging Face folder, also if its weights are sharded."""
         lora = self.experiment.policy.lora
-        whole, corrections = whole_policy(self.model) if lora is not None or self.sharded else None, adapters(self.model)
+        whole, corrections = (
+            whole_policy(self.model) if lora is not None or self.sharded else None,
+            adapters(self.model),
+        )
         if self.args.should_save:
             self._save(output_dir, state_dict=whole)
             if lora is not None:
-                save_adapter(Path(output_dir or self.args.output_dir) / ADAPTER, Adapter(corrections, lora), self.policy)
+                save_adapter(
+                    Path(output_dir or self.args.output_dir) / ADAPTER,
+                    Adapter(corrections, lora),
+                    self.policy,
+                )
 
     def save_training_state(self, written: Path) -> None:
         """Write the state that resuming needs besides the weights. Every rank must call it."""
-        save_optimiser(written / OPTIMISER, self.accelerator.unwrap_model(self.model), self.optimizer.optimizer)
+        save_optimiser(
+            written / OPTIMISER, self.accelerator.unwrap_model(self.model), self.optimizer.optimizer
+        )
         if self.accelerator.is_main_process:
             schedule = json.dumps(self.lr_scheduler.state_dict())
             (written / SCHEDULE).write_text(schedule, encoding="utf-8")
@@ -274,12 +315,16 @@ class BaseTrainer(Trainer):
         Raises:
             CheckpointError: A file of the state cannot be read.
         """
-        load_optimiser(written / OPTIMISER, self.accelerator.unwrap_model(self.model), self.optimizer.optimizer)
+        load_optimiser(
+            written / OPTIMISER, self.accelerator.unwrap_model(self.model), self.optimizer.optimizer
+        )
         schedule = checkpoint.read_json(written / SCHEDULE)
         try:
             self.lr_scheduler.load_state_dict(schedule)
         except (AttributeError, KeyError, TypeError, ValueError) as problem:
-            raise checkpoint.CheckpointError(f"{written / SCHEDULE} is not a valid learning-rate schedule: {problem!r}") from problem
+            raise checkpoint.CheckpointError(
+                f"{written / SCHEDULE} is not a valid learning-rate schedule: {problem!r}"
+            ) from problem
 
     def _save_rng_state(self, output_dir: str) -> None:
         Path(output_dir).mkdir(parents=True, exist_ok=True)  # another rank may not have made it yet
@@ -302,7 +347,9 @@ class BaseTrainer(Trainer):
         length = tensors["completion_ids"].size(1)
         ids, mask = whole_rows(tensors, self.accelerator.device)
         with self.accelerator.autocast():
-            logits = model(input_ids=ids, attention_mask=mask, use_cache=False, logits_to_keep=length + 1).logits[:, :-1]
+            logits = model(
+                input_ids=ids, attention_mask=mask, use_cache=False, logits_to_keep=length + 1
+            ).logits[:, :-1]
         logps = torch.log_softmax(logits.float() / self.experiment.rollout.temperature, dim=-1)
         scores: torch.Tensor = logps.gather(2, ids[:, -length:].unsqueeze(2)).squeeze(2).cpu()
         return scores
@@ -314,29 +361,48 @@ class BaseTrainer(Trainer):
         with without_lora(self.model):
             return self.score(self.model, tensors)
 
-    def score_continuations(self, prompts: Sequence[Sequence[int]], continuations: Sequence[Sequence[int]]) -> list[list[float]]:
+    def score_continuations(
+        self, prompts: Sequence[Sequence[int]], continuations: Sequence[Sequence[int]]
+    ) -> list[list[float]]:
         """Return the log-probabilities of each continuation's tokens under the current weights.
 
         Each continuation follows its prompt.
         """
         padded = pad_trajectories(
             [
-                Trajectory("", 0, 0, 0, 0, 0, 0, "", prompt=list(prompt), turns=[Turn(list(tokens), [0.0] * len(tokens), "")])
+                Trajectory(
+                    "",
+                    0,
+                    0,
+                    0,
+                    0,
+                    0,
+                    0,
+                    "",
+                    prompt=list(prompt),
+                    turns=[Turn(list(tokens), [0.0] * len(tokens), "")],
+                )
                 for prompt, tokens in zip(prompts, continuations, strict=True)
             ],
             self.processing_class.pad_token_id,
         )
         scores = self.score(self.model, padded)
-        return [row[: len(tokens)].tolist() for row, tokens in zip(scores, continuations, strict=True)]
+        return [
+            row[: len(tokens)].tolist() for row, tokens in zip(scores, continuations, strict=True)
+        ]
 
     def all_reduce_sum(self, sums: torch.Tensor) -> torch.Tensor:
         """Sum a tensor over all ranks. The result is on the CPU."""
-        added: torch.Tensor = self.accelerator.reduce(sums.to(self.accelerator.device), reduction="sum").cpu()
+        added: torch.Tensor = self.accelerator.reduce(
+            sums.to(self.accelerator.device), reduction="sum"
+        ).cpu()
         return added
 
     def all_reduce_max(self, values: torch.Tensor) -> torch.Tensor:
         """Take the elementwise maximum of a tensor over all ranks. The result is on the CPU."""
-        maxima: torch.Tensor = self.accelerator.gather(values.to(self.accelerator.device).unsqueeze(0))
+        maxima: torch.Tensor = self.accelerator.gather(
+            values.to(self.accelerator.device).unsqueeze(0)
+        )
         return maxima.max(dim=0).values.cpu()
 
     def count_everywhere(self, count: int) -> int:

@@ -96,14 +96,27 @@ def _findings(checks: Mapping[str, Callable[[], str]]) -> Iterator[Finding]:
 def _round_trip(overrides: Mapping[str, Any]) -> str:
     experiment = load_recipe(RECIPE, overrides)
     again = Experiment.model_validate_json(experiment.model_dump_json())
-    return "" if again == experiment else "a recipe changes when it is written as JSON and read; give each field a JSON type"
+    return (
+        ""
+        if again == experiment
+        else "a recipe changes when it is written as JSON and read; give each field a JSON type"
+    )
 
 
 def _loads_torch(overrides: Mapping[str, Any]) -> str:
     code = f"from configs.recipe import load_recipe; import json, sys; load_recipe({RECIPE!r}, json.loads(sys.argv[1]))"
-    command = [sys.executable, "-c", f"{code}; sys.exit('torch' in sys.modules)", json.dumps(dict(overrides))]
+    command = [
+        sys.executable,
+        "-c",
+        f"{code}; sys.exit('torch' in sys.modules)",
+        json.dumps(dict(overrides)),
+    ]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
-    return "" if done.returncode == 0 else done.stderr.strip() or "its module imports torch; import it in functions"
+    return (
+        ""
+        if done.returncode == 0
+        else done.stderr.strip() or "its module imports torch; import it in functions"
+    )
 
 
 def _classes(algorithm: Algorithm) -> str:
@@ -122,7 +135,21 @@ def two_armed() -> list[Trajectory]:
             token = GOOD if member % 2 == 0 else BAD
             turn = Turn([token], [-0.6931], "act", reward=float(token == GOOD))
             outcome = Outcome.SUCCESS if token == GOOD else Outcome.FINISHED
-            episodes.append(Trajectory("two-armed", group, group, member, 0, 1, 0, "check", prompt=[0], turns=[turn], outcome=outcome))
+            episodes.append(
+                Trajectory(
+                    "two-armed",
+                    group,
+                    group,
+                    member,
+                    0,
+                    1,
+                    0,
+                    "check",
+                    prompt=[0],
+                    turns=[turn],
+                    outcome=outcome,
+                )
+            )
     return episodes
 
 
@@ -136,7 +163,9 @@ def _advantages(algorithm: PolicyGradient) -> tuple[Any, Any, list[Trajectory]]:
     episodes = two_armed()
     experience = experience_of(episodes)
     if algorithm.value_function() is not None:
-        experience = replace(experience, values=torch.zeros(experience.policy_mask.shape, dtype=torch.float64))
+        experience = replace(
+            experience, values=torch.zeros(experience.policy_mask.shape, dtype=torch.float64)
+        )
     if algorithm.kl_in == "reward":
         # The reference takes the good action with probability 0.9, the policy with 0.5.
         gaps = [[math.log(0.5 / (0.9 if t.turns[0].tokens == [GOOD] else 0.1))] for t in episodes]
@@ -152,12 +181,20 @@ def _shape(algorithm: PolicyGradient) -> str:
         return f"advantages have the shape {tuple(found.shape)}; return {tuple(mask.shape)}, as experience.policy_mask"
     if not found.isfinite().all():
         return "an advantage is not finite; guard divisions by a standard deviation of 0"
-    return "" if not found[~mask].any() else "an advantage outside experience.policy_mask is not 0; multiply by the mask"
+    return (
+        ""
+        if not found[~mask].any()
+        else "an advantage outside experience.policy_mask is not 0; multiply by the mask"
+    )
 
 
 def _deterministic(algorithm: PolicyGradient) -> str:
     first, second = _advantages(algorithm)[0], _advantages(algorithm)[0]
-    return "" if bool((first == second).all()) else "two calls give different advantages; use no random numbers"
+    return (
+        ""
+        if bool((first == second).all())
+        else "two calls give different advantages; use no random numbers"
+    )
 
 
 def _direction(algorithm: PolicyGradient) -> str:
@@ -165,7 +202,11 @@ def _direction(algorithm: PolicyGradient) -> str:
     found, _, episodes = _advantages(algorithm)
     signs = [1.0 if t.turns[0].tokens == [GOOD] else -1.0 for t in episodes]
     slope = sum(sign * float(row.sum()) for sign, row in zip(signs, found, strict=True))
-    return "" if slope > 0 else f"the update makes the better of two actions less likely (slope {slope:g}); check the sign"
+    return (
+        ""
+        if slope > 0
+        else f"the update makes the better of two actions less likely (slope {slope:g}); check the sign"
+    )
 
 
 _ADVANTAGE_CHECKS: dict[str, Callable[[PolicyGradient], str]] = {
@@ -192,14 +233,27 @@ def _horizons(curriculum: Curriculum, steps: Iterable[int] = range(STEPS)) -> li
 
 
 def _positive(curriculum: Curriculum) -> str:
-    wrong = {step: horizon for step, horizon in enumerate(_horizons(curriculum)) if not isinstance(horizon, int) or horizon < 1}
-    return f"horizon_at({next(iter(wrong))}) is {next(iter(wrong.values()))!r}; return an int of at least 1" if wrong else ""
+    wrong = {
+        step: horizon
+        for step, horizon in enumerate(_horizons(curriculum))
+        if not isinstance(horizon, int) or horizon < 1
+    }
+    return (
+        f"horizon_at({next(iter(wrong))}) is {next(iter(wrong.values()))!r}; return an int of at "
+        "least 1"
+        if wrong
+        else ""
+    )
 
 
 def _pure(curriculum: Curriculum, fresh: Curriculum) -> str:
     forwards = _horizons(curriculum)
     backwards = _horizons(fresh, reversed(range(STEPS)))[::-1]
-    return "" if forwards == backwards else "the horizon of a step depends on earlier calls; use only the step and `training`"
+    return (
+        ""
+        if forwards == backwards
+        else "the horizon of a step depends on earlier calls; use only the step and `training`"
+    )
 
 
 def _ascending(curriculum: Curriculum) -> str:

@@ -57,7 +57,11 @@ def publish(written: Path, checkpoints: Path, step: int, fingerprint: str) -> Ch
             checkpoint.
     """
     (written / MANIFEST).unlink(missing_ok=True)  # stale if an attempt was interrupted
-    files = {str(path.relative_to(written)): _describe(path) for path in sorted(written.rglob("*")) if path.is_file()}
+    files = {
+        str(path.relative_to(written)): _describe(path)
+        for path in sorted(written.rglob("*"))
+        if path.is_file()
+    }
     manifest = {"step": step, "experiment": fingerprint, "files": files}
     with (written / MANIFEST).open("w", encoding="utf-8") as stream:
         json.dump(manifest, stream, indent=1)
@@ -85,15 +89,22 @@ def verify(folder: Path, fingerprint: str | None = None) -> Checkpoint:
     except (ValueError, KeyError, TypeError) as problem:
         raise CheckpointError(f"{folder / MANIFEST} has no valid step ({problem!r})") from problem
     if fingerprint is not None and manifest.get("experiment") != fingerprint:
-        raise CheckpointError(f"{folder} belongs to experiment {manifest.get('experiment')}, not {fingerprint}")
+        raise CheckpointError(
+            f"{folder} belongs to experiment {manifest.get('experiment')}, not {fingerprint}"
+        )
     for name, described in files.items():
         path = folder / name
         if not path.is_file():
             raise CheckpointError(f"{folder}: {name} is missing")
         if path.suffix not in FORMATS:
-            raise CheckpointError(f"{folder}: {name} has a file format that is not allowed in a checkpoint ({' '.join(sorted(FORMATS))})")
+            raise CheckpointError(
+                f"{folder}: {name} has a file format that is not allowed in a checkpoint "
+                f"({' '.join(sorted(FORMATS))})"
+            )
         if _describe(path) != described:
-            raise CheckpointError(f"{folder}: {name} does not match its size and digest in {MANIFEST}")
+            raise CheckpointError(
+                f"{folder}: {name} does not match its size and digest in {MANIFEST}"
+            )
     for path in sorted(folder.rglob("*")):
         name = path.relative_to(folder).as_posix()
         if name != MANIFEST and name not in files and (path.is_symlink() or not path.is_dir()):
@@ -112,7 +123,9 @@ def listed(manifest: Any, folder: Path | str) -> dict[str, list[object]]:
         raise CheckpointError(f"{folder}: {MANIFEST} has no list of files")
     for name, described in files.items():
         if PurePosixPath(name).is_absolute() or ".." in PurePosixPath(name).parts:
-            raise CheckpointError(f"{folder}: {MANIFEST} lists {name}, which is outside the checkpoint")
+            raise CheckpointError(
+                f"{folder}: {MANIFEST} lists {name}, which is outside the checkpoint"
+            )
         if not isinstance(described, list) or len(described) != 2:
             raise CheckpointError(f"{folder}: {MANIFEST} has no size and digest of {name}")
     return files
@@ -138,7 +151,9 @@ def check_safetensors(folder: Path) -> None:
     """
     files = sorted(folder.glob("*.safetensors"))
     if not files:
-        raise CheckpointError(f"{folder} has no safetensors file. Delete the run's folder to train from the start.")
+        raise CheckpointError(
+            f"{folder} has no safetensors file. Delete the run's folder to train from the start."
+        )
     for file in files:
         try:
             with safe_open(file, framework="np"):

@@ -74,7 +74,11 @@ def verdict(history: Sequence[Metrics]) -> Verdict:
     windows. Metrics that are not finite are reported at once.
     """
     last = history[-1] if history else {}
-    broken = [name for name in ("update/loss", "update/gradient_norm") if not math.isfinite(last.get(name, 0.0))]
+    broken = [
+        name
+        for name in ("update/loss", "update/gradient_norm")
+        if not math.isfinite(last.get(name, 0.0))
+    ]
     if broken:
         return Verdict(COLLAPSED, tuple(f"{name} is not a finite number" for name in broken))
     if len(history) < 2 * WINDOW:
@@ -86,7 +90,10 @@ def verdict(history: Sequence[Metrics]) -> Verdict:
     if fall:
         best, now = fall
         lost = now < 0.2 * best
-        return Verdict(COLLAPSED if signs or lost else STRAINED, (f"reward fell from {best:.2f} to {now:.2f}", *signs))
+        return Verdict(
+            COLLAPSED if signs or lost else STRAINED,
+            (f"reward fell from {best:.2f} to {now:.2f}", *signs),
+        )
     return Verdict(STRAINED if signs else HEALTHY, tuple(signs))
 
 
@@ -149,7 +156,12 @@ def _fall(history: Sequence[Metrics]) -> tuple[float, float] | None:
 
 def _entropy(history: Sequence[Metrics]) -> list[str]:
     start, now = _start(history, "rollout/entropy"), _now(history, "rollout/entropy")
-    if start is None or now is None or start <= 0 or ENTROPY_FLOOR * start <= now <= ENTROPY_CEILING * start:
+    if (
+        start is None
+        or now is None
+        or start <= 0
+        or ENTROPY_FLOOR * start <= now <= ENTROPY_CEILING * start
+    ):
         return []
     return [f"entropy changed from {start:.3f} to {now:.3f} nats per token"]
 
@@ -168,8 +180,14 @@ def _shares(history: Sequence[Metrics]) -> list[str]:
 
 
 def _gradient(history: Sequence[Metrics]) -> list[str]:
-    norms = [metrics["update/gradient_norm"] for metrics in history if "update/gradient_norm" in metrics]
+    norms = [
+        metrics["update/gradient_norm"] for metrics in history if "update/gradient_norm" in metrics
+    ]
     if len(norms) < 2 * WINDOW:
         return []
     now, usual = fmean(norms[-WINDOW:]), median(norms)
-    return [f"the gradient norm is {now:.3g}, and its median is {usual:.3g}"] if now > GRADIENT_FACTOR * usual > 0 else []
+    return (
+        [f"the gradient norm is {now:.3g}, and its median is {usual:.3g}"]
+        if now > GRADIENT_FACTOR * usual > 0
+        else []
+    )

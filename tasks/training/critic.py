@@ -13,7 +13,12 @@ from configs.experiment import Policy
 from configs.policy_gradient import Critic as CriticSettings
 from tasks.training.micro_batches import Tensors, whole_rows
 from tasks.training.model_loading import check_weights, load_model, shard_loaded
-from tasks.training.optimiser_state import load_optimiser, load_tensors, save_optimiser, save_tensors
+from tasks.training.optimiser_state import (
+    load_optimiser,
+    load_tensors,
+    save_optimiser,
+    save_tensors,
+)
 from tasks.training.packing import packed_values, packs
 
 WEIGHTS, OPTIMISER = "critic", "critic-optimiser"
@@ -33,13 +38,17 @@ class ValueModel(nn.Module):
         nn.init.zeros_(self.head.weight)
         nn.init.zeros_(self.head.bias)
 
-    def forward(self, ids: torch.Tensor, mask: torch.Tensor | None, positions: torch.Tensor | None = None) -> torch.Tensor:
+    def forward(
+        self, ids: torch.Tensor, mask: torch.Tensor | None, positions: torch.Tensor | None = None
+    ) -> torch.Tensor:
         """Return the value of the state after each token.
 
         All arguments and the result have shape (B, tokens). `positions` is required for packed
         rows.
         """
-        hidden = self.backbone(input_ids=ids, attention_mask=mask, position_ids=positions, use_cache=False).last_hidden_state
+        hidden = self.backbone(
+            input_ids=ids, attention_mask=mask, position_ids=positions, use_cache=False
+        ).last_hidden_state
         # `sum` drops the size-1 output dimension without a view, which FSDP2 warns about.
         values: torch.Tensor = self.head(hidden.to(self.head.weight.dtype)).sum(-1)
         return values
@@ -67,9 +76,20 @@ class Critic:
             layers: The policy's settings: attention implementation and gradient checkpointing.
             sharded: Whether to shard the critic across ranks (FSDP2).
         """
-        self.settings, self.device, self._compute, self._sharded = settings, device, compute, sharded
+        self.settings, self.device, self._compute, self._sharded = (
+            settings,
+            device,
+            compute,
+            sharded,
+        )
         self._packs = packs(layers.attn_implementation)
-        backbone = load_model(policy, sharded=sharded, dtype=torch.float32, attention=layers.attn_implementation, head=False)
+        backbone = load_model(
+            policy,
+            sharded=sharded,
+            dtype=torch.float32,
+            attention=layers.attn_implementation,
+            head=False,
+        )
         if layers.gradient_checkpointing:
             backbone.gradient_checkpointing_enable()
         # Gradient checkpointing requires training mode. Dropout is set to 0 below.
@@ -81,7 +101,9 @@ class Critic:
         for module in self.model.modules():
             if isinstance(module, nn.Dropout):
                 module.p = 0.0
-        self.optimiser = torch.optim.AdamW(self.model.parameters(), lr=settings.learning_rate, weight_decay=0.0)
+        self.optimiser = torch.optim.AdamW(
+            self.model.parameters(), lr=settings.learning_rate, weight_decay=0.0
+        )
         self._loss = torch.zeros((), device=device)
 
     def values(self, tensors: Tensors) -> torch.Tensor:
@@ -90,8 +112,14 @@ class Critic:
         The last column is the value after all tokens.
         """
         ids, mask = whole_rows(tensors, self.device)
-        with torch.autocast(self.device.type, torch.bfloat16, enabled=self._compute == torch.bfloat16):
-            every: torch.Tensor = packed_values(self.model, ids, mask) if self._packs and mask.any() else self.model(ids, mask)
+        with torch.autocast(
+            self.device.type, torch.bfloat16, enabled=self._compute == torch.bfloat16
+        ):
+            every: torch.Tensor = (
+                packed_values(self.model, ids, mask)
+                if self._packs and mask.any()
+                else self.model(ids, mask)
+            )
         return every[:, tensors["prompt_ids"].size(1) - 1 :].float()
 
     def add_gradient(self, tensors: Tensors) -> None:
@@ -106,7 +134,9 @@ class Critic:
         """
         values, old, returns = self.values(tensors), tensors["old_values"], tensors["returns"]
         near = old + (values - old).clamp(-self.settings.value_clip, self.settings.value_clip)
-        squares = torch.maximum((values - returns) ** 2, (near - returns) ** 2) * tensors["value_mask"]
+        squares = (
+            torch.maximum((values - returns) ** 2, (near - returns) ** 2) * tensors["value_mask"]
+        )
         loss = 0.5 * squares.sum() / tensors["value_count"].clamp(min=1)
         # FSDP averages gradients over the ranks, but the formula needs their sum.
         (loss * torch.distributed.get_world_size() if self._sharded else loss).backward()  # type: ignore[no-untyped-call]

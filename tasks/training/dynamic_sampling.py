@@ -51,5 +51,7 @@ def discarded_cost(discarded: Sequence[Trajectory]) -> dict[str, float]:
     """Return the metrics of the episodes and tokens that dynamic sampling discarded."""
     return {
         "rollout/discarded_episodes": float(len(discarded)),
-        "rollout/discarded_tokens": float(sum(len(turn.tokens) for t in discarded for turn in t.turns)),
+        "rollout/discarded_tokens": float(
+            sum(len(turn.tokens) for t in discarded for turn in t.turns)
+        ),
     }

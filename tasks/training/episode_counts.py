@@ -34,8 +34,14 @@ class EpisodeCounts:
             is assumed to have an equal share and no finished episodes.
         """
         self._write({"batch": batch, "finished": finished, "total": total})
-        counts = [self._read(rank, batch) or (0, total) for rank in range(self._processes) if rank != self._rank]
-        return finished + sum(each for each, _ in counts), total + sum(all_of for _, all_of in counts)
+        counts = [
+            self._read(rank, batch) or (0, total)
+            for rank in range(self._processes)
+            if rank != self._rank
+        ]
+        return finished + sum(each for each, _ in counts), total + sum(
+            all_of for _, all_of in counts
+        )
 
     def _file(self, rank: int) -> Path:
         return self._folder / f"episodes-of-rank-{rank}.json"

@@ -50,7 +50,11 @@ class Experience:
     def scores(self) -> torch.Tensor:
         """Return the total reward of each trajectory minus its penalties. Shape (B,)."""
         earned = self.rewards.sum(dim=1)
-        return earned if self.penalties is None else earned - (self.penalties * self.policy_mask).sum(dim=1)
+        return (
+            earned
+            if self.penalties is None
+            else earned - (self.penalties * self.policy_mask).sum(dim=1)
+        )
 
     def group_rows(self) -> list[torch.Tensor]:
         """Return the trajectory indices of all groups.
@@ -60,7 +64,10 @@ class Experience:
         _, inverse, sizes = torch.unique(self.groups, return_inverse=True, return_counts=True)
         order = torch.argsort(inverse, stable=True)
         members = torch.split(order, sizes.tolist())
-        return [torch.stack([m for m in members if len(m) == size]) for size in sorted({len(m) for m in members})]
+        return [
+            torch.stack([m for m in members if len(m) == size])
+            for size in sorted({len(m) for m in members})
+        ]
 
     def discounted_to_go(self, x: torch.Tensor, factor: float) -> torch.Tensor:
         """Compute y_t = x_t + factor * y_{t'}, with t' the next policy token after t.
@@ -79,7 +86,9 @@ class Experience:
         for t in reversed(range(x.shape[1])):
             following = x[:, t] + factor * following
             y[:, t] = following
-        return torch.zeros(self.policy_mask.shape, dtype=x.dtype).scatter_add_(1, places, y * inside)
+        return torch.zeros(self.policy_mask.shape, dtype=x.dtype).scatter_add_(
+            1, places, y * inside
+        )
 
     def next_values(self) -> torch.Tensor:
         """Return the value before the next policy token, on each policy token. Shape (B, T).
@@ -90,10 +99,14 @@ class Experience:
             ValueError: `values` is None.
         """
         if self.values is None:
-            raise ValueError("Experience.values is None, but these advantages need the values of a critic")
+            raise ValueError(
+                "Experience.values is None, but these advantages need the values of a critic"
+            )
         places, inside = policy_places(self.policy_mask)
         packed = self.values.gather(1, places) * inside
-        following = torch.cat([packed[:, 1:], torch.zeros(len(packed), 1, dtype=packed.dtype)], dim=1)
+        following = torch.cat(
+            [packed[:, 1:], torch.zeros(len(packed), 1, dtype=packed.dtype)], dim=1
+        )
         if self.last_values is not None:
             last = (inside.sum(dim=1, keepdim=True) - 1).clamp(min=0)
             following.scatter_(1, last, self.last_values.unsqueeze(1))
@@ -117,21 +130,35 @@ def experience_of(trajectories: Sequence[Trajectory]) -> Experience:
     identified by the observation before the turn: equal texts mean equal states.
     """
     numbers: dict[tuple[bool, str], int] = {}
-    observations = [[t.first_observation, *(turn.observation for turn in t.turns[:-1])][: len(t.turns)] for t in trajectories]
+    observations = [
+        [t.first_observation, *(turn.observation for turn in t.turns[:-1])][: len(t.turns)]
+        for t in trajectories
+    ]
     states = [
-        [(bool(turn.state_key), turn.state_key or text) for turn, text in zip(t.turns, texts, strict=True)]
+        [
+            (bool(turn.state_key), turn.state_key or text)
+            for turn, text in zip(t.turns, texts, strict=True)
+        ]
         for t, texts in zip(trajectories, observations, strict=True)
     ]
     return Experience(
-        rewards=padded([[turn.reward for turn in t.turns] for t in trajectories], 0.0, torch.float64),
+        rewards=padded(
+            [[turn.reward for turn in t.turns] for t in trajectories], 0.0, torch.float64
+        ),
         turn_ends=padded([t.turn_ends for t in trajectories], -1, torch.long),
         policy_mask=padded([t.policy_mask for t in trajectories], 0, torch.bool),
         groups=torch.tensor([t.group for t in trajectories], dtype=torch.long),
-        states=padded([[numbers.setdefault(state, len(numbers)) for state in row] for row in states], -1, torch.long),
+        states=padded(
+            [[numbers.setdefault(state, len(numbers)) for state in row] for row in states],
+            -1,
+            torch.long,
+        ),
     )
 
 
-def padded(rows: Sequence[Sequence[float] | torch.Tensor], value: float, dtype: torch.dtype) -> torch.Tensor:
+def padded(
+    rows: Sequence[Sequence[float] | torch.Tensor], value: float, dtype: torch.dtype
+) -> torch.Tensor:
     """Stack rows of unequal length into one tensor, padded on the right.
 
     Returns:

@@ -43,11 +43,18 @@ def ends(processes: Sequence[ForkProcess]) -> list[End]:
     running = dict(enumerate(processes))
     until: float | None = None
     while running and (until is None or time.monotonic() < until):
-        wait([process.sentinel for process in running.values()], None if until is None else max(0.0, until - time.monotonic()))
+        wait(
+            [process.sentinel for process in running.values()],
+            None if until is None else max(0.0, until - time.monotonic()),
+        )
         for rank, process in list(running.items()):
             if process.exitcode is not None:
                 found.append(_end(rank, running.pop(rank)))
-                until = time.monotonic() + TOGETHER_SECONDS if process.exitcode and until is None else until
+                until = (
+                    time.monotonic() + TOGETHER_SECONDS
+                    if process.exitcode and until is None
+                    else until
+                )
     for process in running.values():
         process.terminate()
     until = time.monotonic() + END_SECONDS
@@ -73,7 +80,13 @@ def run_rank(rank: int, size: int, job: TrainerJob) -> None:
     # vLLM sets LOCAL_WORLD_SIZE to the size of its own engine. accelerate then expects several
     # nodes and requires the address of
     # the first one, although the process group already exists.
-    variables = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": size, "LOCAL_WORLD_SIZE": size, "MASTER_ADDR": "127.0.0.1"}
+    variables = {
+        "RANK": rank,
+        "LOCAL_RANK": rank,
+        "WORLD_SIZE": size,
+        "LOCAL_WORLD_SIZE": size,
+        "MASTER_ADDR": "127.0.0.1",
+    }
     os.environ.update({name: str(value) for name, value in variables.items()})
     trainer_main.run(job)
     trainer_main.exit_at_once()
@@ -91,7 +104,9 @@ def main() -> None:
 
     os.environ[STORE] = rendezvous_memory()
     gc.freeze()  # a collection would touch the imported objects and so copy them
-    processes = [get_context("fork").Process(target=run_rank, args=(rank, size, job)) for rank in range(size)]
+    processes = [
+        get_context("fork").Process(target=run_rank, args=(rank, size, job)) for rank in range(size)
+    ]
     for process in processes:
         process.start()
     found = ends(processes)

@@ -51,7 +51,9 @@ class CloningTrainer(BaseTrainer, SFTTrainer):
             self,
             model=self.load_policy(),
             args=cloning_config(experiment, folder),
-            train_dataset=Dataset.from_list([{"input_ids": [0, 0], "labels": [0, 0]}]),  # TRL requires one
+            train_dataset=Dataset.from_list(
+                [{"input_ids": [0, 0], "labels": [0, 0]}]
+            ),  # TRL requires one
             processing_class=tokenizer,
         )
 
@@ -70,8 +72,13 @@ class CloningTrainer(BaseTrainer, SFTTrainer):
                 labels = tensors["input_ids"].masked_fill(tensors.pop("completion_mask") == 0, -100)
                 if packs(self.experiment.policy.attn_implementation) and part:
                     packed = pack(tensors["input_ids"], tensors["attention_mask"], labels)
-                    tensors, labels = {"input_ids": packed.ids, "position_ids": packed.positions}, packed.labels
-                micro_batches.append({**tensors, "labels": labels, "tokens": torch.tensor(max(1.0, tokens))})
+                    tensors, labels = (
+                        {"input_ids": packed.ids, "position_ids": packed.positions},
+                        packed.labels,
+                    )
+                micro_batches.append(
+                    {**tensors, "labels": labels, "tokens": torch.tensor(max(1.0, tokens))}
+                )
             mini_batches.append(micro_batches)
         return mini_batches
 
@@ -87,9 +94,13 @@ class CloningTrainer(BaseTrainer, SFTTrainer):
         for group in self.optimizer.param_groups:
             group["lr"] = group["initial_lr"]
         self.lr_scheduler = None
-        self.create_scheduler(self.experiment.algorithm.steps * self.experiment.algorithm.updates_per_step)
+        self.create_scheduler(
+            self.experiment.algorithm.steps * self.experiment.algorithm.updates_per_step
+        )
 
-    def compute_loss(self, model: Any, inputs: Any, return_outputs: bool = False, num_items_in_batch: Any = None) -> Any:
+    def compute_loss(
+        self, model: Any, inputs: Any, return_outputs: bool = False, num_items_in_batch: Any = None
+    ) -> Any:
         """Return TRL's loss, normalised by the tokens of our mini-batch instead of TRL's batch."""
         tokens = inputs.pop("tokens")
         if num_items_in_batch is None:  # the loop divides by the number of micro-batches
@@ -124,10 +135,14 @@ class PreferenceTrainer(BaseTrainer, DPOTrainer):
             model=self.load_policy(),
             ref_model=self.load_reference(),
             args=preference_config(experiment, self.algorithm, folder),
-            train_dataset=Dataset.from_list([{"prompt_ids": [0], "chosen_ids": [0], "rejected_ids": [0]}]),  # TRL requires one
+            train_dataset=Dataset.from_list(
+                [{"prompt_ids": [0], "chosen_ids": [0], "rejected_ids": [0]}]
+            ),  # TRL requires one
             processing_class=tokenizer,
         )
-        self.accelerator.gather = gather_ragged(self.accelerator)  # for TRL's metrics: micro-batches differ in size
+        self.accelerator.gather = gather_ragged(
+            self.accelerator
+        )  # for TRL's metrics: micro-batches differ in size
         self._pairs_preferred, self._pairs_seen = 0.0, 0.0
 
     def _prepare_dataset(self, dataset: Any, *_: Any, **__: Any) -> Any:
@@ -142,26 +157,52 @@ class PreferenceTrainer(BaseTrainer, DPOTrainer):
         pairs = list(zip(trajectories[::2], trajectories[1::2], strict=True))
         for first in range(algorithm.mini_batches):
             share = pairs[first :: algorithm.mini_batches]
-            count, tokens = self.count_everywhere(len(share)), self.count_everywhere(sum(sum(success.policy_mask) for success, _ in share))
-            micro_batches, parts = list[Tensors](), self.parts([2 * max(length_of(t) for t in pair) for pair in share])
+            count, tokens = (
+                self.count_everywhere(len(share)),
+                self.count_everywhere(sum(sum(success.policy_mask) for success, _ in share)),
+            )
+            micro_batches, parts = (
+                list[Tensors](),
+                self.parts([2 * max(length_of(t) for t in pair) for pair in share]),
+            )
             for part in parts:
-                tensors = _sequences([share[i][side] for side in (0, 1) for i in part], self.processing_class.pad_token_id)
+                tensors = _sequences(
+                    [share[i][side] for side in (0, 1) for i in part],
+                    self.processing_class.pad_token_id,
+                )
                 if not part:  # one masked row becomes a masked pair
                     tensors = {name: tensor.repeat(2, 1) for name, tensor in tensors.items()}
                 # TRL takes the mean over a micro-batch, and ours differ in size. Weight each by its
                 # share.
                 passes = len(parts) * self.accelerator.num_processes
                 weight = passes * len(part) / max(1, count)
-                cloning = algorithm.cloning_weight * passes * sum(sum(share[i][0].policy_mask) for i in part) / max(1, tokens)
-                micro_batches.append({**tensors, "weights": torch.tensor([weight, cloning]), "pairs": torch.tensor(len(part))})
+                cloning = (
+                    algorithm.cloning_weight
+                    * passes
+                    * sum(sum(share[i][0].policy_mask) for i in part)
+                    / max(1, tokens)
+                )
+                micro_batches.append(
+                    {
+                        **tensors,
+                        "weights": torch.tensor([weight, cloning]),
+                        "pairs": torch.tensor(len(part)),
+                    }
+                )
             mini_batches.append(micro_batches)
         return mini_batches
 
-    def compute_loss(self, model: Any, inputs: Any, return_outputs: bool = False, num_items_in_batch: Any = None) -> Any:
+    def compute_loss(
+        self, model: Any, inputs: Any, return_outputs: bool = False, num_items_in_batch: Any = None
+    ) -> Any:
         """Weight TRL's losses by the micro-batch's shares of the mini-batch's pairs and tokens."""
         weights, pairs = inputs.pop("weights").tolist(), inputs.pop("pairs")
-        rows = torch.full_like(pairs, len(inputs["input_ids"]) // 2)  # an empty micro-batch holds one masked pair
-        self.loss_types, self.loss_weights = (["sigmoid", "sft"], weights) if weights[1] else (["sigmoid"], weights[:1])
+        rows = torch.full_like(
+            pairs, len(inputs["input_ids"]) // 2
+        )  # an empty micro-batch holds one masked pair
+        self.loss_types, self.loss_weights = (
+            (["sigmoid", "sft"], weights) if weights[1] else (["sigmoid"], weights[:1])
+        )
         loss = super().compute_loss(model, inputs, False, num_items_in_batch)
         rows, pairs = self.all_reduce_sum(torch.stack([rows, pairs])).tolist()
         self._pairs_preferred += self._metrics["train"]["rewards/accuracies"].pop() * rows

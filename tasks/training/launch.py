@@ -58,7 +58,11 @@ def _was_killed(end: End) -> bool:
 def memory_rendezvous(parameters: RendezvousParameters) -> RendezvousHandler:
     """Return a rendezvous in private memory for the processes of one machine. It opens no port."""
     from torch._C._distributed_c10d import FileStore
-    from torch.distributed.elastic.rendezvous import RendezvousHandler, RendezvousInfo, RendezvousStoreInfo
+    from torch.distributed.elastic.rendezvous import (
+        RendezvousHandler,
+        RendezvousInfo,
+        RendezvousStoreInfo,
+    )
 
     from tasks.training.process_group import STORE, rendezvous_memory
 
@@ -70,7 +74,9 @@ def memory_rendezvous(parameters: RendezvousParameters) -> RendezvousHandler:
 
         def next_rendezvous(self) -> RendezvousInfo:
             os.environ[STORE] = rendezvous_memory()  # `process_group.join` uses it, not the address
-            return RendezvousInfo(FileStore(rendezvous_memory(), 1), 0, 1, RendezvousStoreInfo("127.0.0.1", 0))
+            return RendezvousInfo(
+                FileStore(rendezvous_memory(), 1), 0, 1, RendezvousStoreInfo("127.0.0.1", 0)
+            )
 
         def is_closed(self) -> bool:
             return False

@@ -54,7 +54,9 @@ def left_out(trajectories: Sequence[Trajectory], complete_groups: bool) -> LeftO
     )
 
 
-def check_left_out(trajectories: Sequence[Trajectory], complete_groups: bool, limit: float, step: int) -> LeftOut:
+def check_left_out(
+    trajectories: Sequence[Trajectory], complete_groups: bool, limit: float, step: int
+) -> LeftOut:
     """Summarise the left-out episodes of a batch and check their share.
 
     Args:
@@ -69,9 +71,11 @@ def check_left_out(trajectories: Sequence[Trajectory], complete_groups: bool, li
     found = left_out(trajectories, complete_groups)
     if found.share > limit:
         raise EpisodesLeftOutError(
-            f"step {step + 1}: {found.episodes} of {len(trajectories)} episodes are left out because of infrastructure faults. "
+            f"step {step + 1}: {found.episodes} of {len(trajectories)} episodes are left out "
+            "because of infrastructure faults. "
             f"The share is {found.share:.3f}, but rollout.max_left_out_share is {limit:g}. "
-            f"Their mean length is {found.turns:.1f} turns. The most frequent fault is: {found.reason}. "
+            f"Their mean length is {found.turns:.1f} turns. The most frequent fault is: "
+            f"{found.reason}. "
             "Fix the fault and run the same command again to continue from the last checkpoint."
         )
     return found
@@ -83,7 +87,9 @@ def left_out_warning(step: int, metrics: Mapping[str, float]) -> str:
     if share <= WARNING_SHARE:
         return ""
     return (
-        f"WARNING: step {step} leaves out {100 * share:.1f} % of its episodes because of infrastructure faults. "
-        f"Their mean length is {metrics['rollout/left_out_turns']:.1f} turns, and that of the other episodes is "
+        f"WARNING: step {step} leaves out {100 * share:.1f} % of its episodes because of "
+        "infrastructure faults. "
+        f"Their mean length is {metrics['rollout/left_out_turns']:.1f} turns, and that of the "
+        "other episodes is "
         f"{metrics.get('rollout/turns', 0.0):.1f} turns."
     )

@@ -70,8 +70,15 @@ class LocalTrainer:
         job_file = job.folder / "trainer.json"
         self._process = ChildProcess(
             "trainer",
-            launch_command(infrastructure, job.experiment.policy.dtype, job_file, self._folder / "verdict"),
-            environment=importing({**trainer_variables(), **(ON_LOOPBACK if trainer_launch(infrastructure).nodes == 1 else {})}),
+            launch_command(
+                infrastructure, job.experiment.policy.dtype, job_file, self._folder / "verdict"
+            ),
+            environment=importing(
+                {
+                    **trainer_variables(),
+                    **(ON_LOOPBACK if trainer_launch(infrastructure).nodes == 1 else {}),
+                }
+            ),
             log_path=self.log_path,
         )
 
@@ -124,7 +131,9 @@ class LocalTrainer:
 def write_job(job: TrainerJob, line: str) -> Path:
     """Write the job, with the socket that the main process connects to, and return the file."""
     file = job.folder / "trainer.json"
-    file.write_text(job.model_copy(update={"socket": line}).model_dump_json(indent=1), encoding="utf-8")
+    file.write_text(
+        job.model_copy(update={"socket": line}).model_dump_json(indent=1), encoding="utf-8"
+    )
     return file
 
 
@@ -165,12 +174,20 @@ def launch_command(
         job_file: The job of the processes.
         verdict: File for the report of a failed process.
         node: Number of this machine, from 0.
-        rendezvous_address: Address and port of the first machine. The default is in the launch file.
+        rendezvous_address: Address and port of the first machine. The default is in the launch
+            file.
     """
     launch = trainer_launch(infrastructure)
     processes = str(launch.processes or default_processes(infrastructure, dtype))
     if starts_forks(infrastructure) and rendezvous_address is None:
-        return [sys.executable, "-m", "tasks.training.forked_launch", str(verdict), processes, str(job_file.absolute())]
+        return [
+            sys.executable,
+            "-m",
+            "tasks.training.forked_launch",
+            str(verdict),
+            processes,
+            str(job_file.absolute()),
+        ]
     address, port = rendezvous_address or (launch.first_node, launch.port)
     place: Sequence[str] = (
         ["--rdzv_backend", "memory", "--rdzv_endpoint", "127.0.0.1"]
@@ -179,14 +196,26 @@ def launch_command(
     )
     # Without --log_dir, torchrun leaves an empty log folder behind at every start. The processes
     # write to the trainer's log.
-    torchrun = ["--log_dir", os.devnull, "--nnodes", str(launch.nodes), "--nproc_per_node", processes, *place]
+    torchrun = [
+        "--log_dir",
+        os.devnull,
+        "--nnodes",
+        str(launch.nodes),
+        "--nproc_per_node",
+        processes,
+        *place,
+    ]
     module = ["-m", "tasks.training.trainer_main", str(job_file.absolute())]
     return [sys.executable, "-m", "tasks.training.launch", str(verdict), *torchrun, *module]
 
 
 def starts_forks(infrastructure: InfraSettings) -> bool:
     """Whether the trainer on this machine starts as forks, which import while the policy is built."""
-    return infrastructure.ray_address is None and trainer_launch(infrastructure).nodes == 1 and not has_gpu()
+    return (
+        infrastructure.ray_address is None
+        and trainer_launch(infrastructure).nodes == 1
+        and not has_gpu()
+    )
 
 
 def trainer_launch(infrastructure: InfraSettings) -> Launch:
@@ -225,7 +254,9 @@ def default_processes(infrastructure: InfraSettings, dtype: str = "bfloat16") ->
         infrastructure: Settings of trainer and engine.
         dtype: `policy.dtype` of the recipe. It only matters on a CPU.
     """
-    elsewhere = infrastructure.engine_urls or infrastructure.engine_servers or infrastructure.ray_address
+    elsewhere = (
+        infrastructure.engine_urls or infrastructure.engine_servers or infrastructure.ray_address
+    )
     one = elsewhere or has_gpu() or dtype != "float32"
     return 1 if one else min(2, len(os.sched_getaffinity(0)))
 

@@ -72,22 +72,37 @@ def computed_weights(model: nn.Module, dtype: torch.dtype | None = None) -> Weig
         model: An unwrapped model, sharded or not, with LoRA or without.
         dtype: Dtype of the result. None keeps the parameter's dtype, or float32 for merged weights.
     """
-    layers = {f"{name}{OWN}.weight": module for name, module in model.named_modules() if isinstance(module, LoraLayer)}
-    parameters = [(name, parameter) for name, parameter in model.named_parameters() if not is_adapter(name)]
+    layers = {
+        f"{name}{OWN}.weight": module
+        for name, module in model.named_modules()
+        if isinstance(module, LoraLayer)
+    }
+    parameters = [
+        (name, parameter) for name, parameter in model.named_parameters() if not is_adapter(name)
+    ]
     shapes = [
-        WeightShape(plain_name(name), dtype or (torch.float32 if name in layers else parameter.dtype), tuple(parameter.shape))
+        WeightShape(
+            plain_name(name),
+            dtype or (torch.float32 if name in layers else parameter.dtype),
+            tuple(parameter.shape),
+        )
         for name, parameter in parameters
     ]
     return WeightStream(shapes, _computed(parameters, layers, dtype))
 
 
 def _computed(
-    parameters: Iterable[tuple[str, nn.Parameter]], layers: Mapping[str, LoraLayer], dtype: torch.dtype | None
+    parameters: Iterable[tuple[str, nn.Parameter]],
+    layers: Mapping[str, LoraLayer],
+    dtype: torch.dtype | None,
 ) -> Iterator[tuple[str, torch.Tensor]]:
     for name, parameter in parameters:
         value = parameter.detach()
         if (layer := layers.get(name)) is not None:
-            a, b = (full_tensor(each.get_parameter(f"{NAME}.weight").detach()) for each in (layer.lora_A, layer.lora_B))
+            a, b = (
+                full_tensor(each.get_parameter(f"{NAME}.weight").detach())
+                for each in (layer.lora_A, layer.lora_B)
+            )
             value = full_tensor(value).float() + layer.scaling[NAME] * (b @ a)
         yield plain_name(name), full_tensor(value if dtype is None else value.to(dtype))
 
@@ -112,7 +127,11 @@ def without_lora(model: nn.Module) -> Iterator[None]:
 
 def adapters(model: nn.Module) -> dict[str, torch.Tensor]:
     """Return the full LoRA weights by name, on the CPU. Every rank must call it."""
-    return {name: full_tensor(parameter.detach()).cpu().clone() for name, parameter in model.named_parameters() if is_adapter(name)}
+    return {
+        name: full_tensor(parameter.detach()).cpu().clone()
+        for name, parameter in model.named_parameters()
+        if is_adapter(name)
+    }
 
 
 @torch.no_grad()
@@ -134,7 +153,9 @@ def set_adapters(model: nn.Module, values: Mapping[str, torch.Tensor]) -> None:
             )
         if isinstance(parameter, DTensor):
             local = value.to(parameter.device, parameter.dtype)
-            parameter.to_local().copy_(distribute_tensor(local, parameter.device_mesh, parameter.placements).to_local())
+            parameter.to_local().copy_(
+                distribute_tensor(local, parameter.device_mesh, parameter.placements).to_local()
+            )
         else:
             parameter.copy_(value)
 

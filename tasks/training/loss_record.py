@@ -42,9 +42,14 @@ class LossRecord:
             places = torch.tensor(trajectory.policy_mask, dtype=torch.bool)
             row = torch.full((4, len(places)), float("nan"))
             row[0], row[1] = advantages, 1.0
-            self._places[trajectory.group, trajectory.member], self._rows[trajectory.group, trajectory.member] = places, row
+            (
+                self._places[trajectory.group, trajectory.member],
+                self._rows[trajectory.group, trajectory.member],
+            ) = places, row
 
-    def note(self, inputs: Tensors, log_probabilities: torch.Tensor, entropies: torch.Tensor | None) -> None:
+    def note(
+        self, inputs: Tensors, log_probabilities: torch.Tensor, entropies: torch.Tensor | None
+    ) -> None:
         """Record the loss terms of a micro-batch, each of shape (B, T).
 
         Later epochs over the same trajectories are ignored.
@@ -54,7 +59,9 @@ class LossRecord:
             return
         self._recorded.update(keys)
         mask = inputs["completion_mask"] * inputs["tool_mask"]
-        entropies = torch.full_like(log_probabilities, float("nan")) if entropies is None else entropies
+        entropies = (
+            torch.full_like(log_probabilities, float("nan")) if entropies is None else entropies
+        )
         columns = [inputs["advantages"], mask, log_probabilities, entropies]
         noted = torch.stack([column.detach().float() for column in columns], dim=1).cpu()
         lengths = inputs["completion_mask"].sum(dim=1).tolist()
@@ -68,8 +75,12 @@ class LossRecord:
         """
         local_rows = []
         for (group, member), row in self._rows.items():
-            advantages, mask, log_probabilities, entropies = row[:, self._places[group, member]].numpy()
-            local_rows.append(TrainSampleTokens(group, member, advantages, mask > 0, log_probabilities, entropies))
+            advantages, mask, log_probabilities, entropies = row[
+                :, self._places[group, member]
+            ].numpy()
+            local_rows.append(
+                TrainSampleTokens(group, member, advantages, mask > 0, log_probabilities, entropies)
+            )
         all_rows: list[TrainSampleTokens] = gather_object(local_rows)
         if all_rows and PartialState().is_main_process:
             write_train_samples(path, sorted(all_rows, key=lambda each: (each.group, each.member)))

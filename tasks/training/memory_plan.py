@@ -104,12 +104,22 @@ class MemoryPlan(ConfigModel):
         outside, rest = {"CUDA, NCCL, fragments": OVERHEAD}, {"vLLM: rest": ENGINE_OVERHEAD}
         if not self.engine:
             return {"update": self.trainer | outside}
-        awake = {"vLLM: weights": self.engine_weights, "vLLM: KV cache": float(self.kv_tokens * self.kv_bytes)} | rest
+        awake = {
+            "vLLM: weights": self.engine_weights,
+            "vLLM: KV cache": float(self.kv_tokens * self.kv_bytes),
+        } | rest
         if not self.machine.engine_sleeps:
             return {"update": self.trainer | awake | outside}
-        freed = {"activations"} if self.machine.sharding == "none" and self.machine.gpus > 1 else {"activations", "gradients"}
+        freed = (
+            {"activations"}
+            if self.machine.sharding == "none" and self.machine.gpus > 1
+            else {"activations", "gradients"}
+        )
         kept = {kind: size for kind, size in self.trainer.items() if kind not in freed}
-        return {"update": self.trainer | rest | outside, "rollout": kept | {"check of new weights": self.scoring} | awake | outside}
+        return {
+            "update": self.trainer | rest | outside,
+            "rollout": kept | {"check of new weights": self.scoring} | awake | outside,
+        }
 
     @property
     def total(self) -> float:
@@ -215,7 +225,9 @@ def faults(request: PlanRequest, plan: MemoryPlan) -> list[str]:
         found.append(f"each GPU needs {plan.total / GB:.1f} GB and has {plan.room / GB:.0f} GB")
     length = request.experiment.rollout.trajectory_tokens
     if (plan.engine or plan.machine.server_fraction) and plan.kv_tokens < length:
-        found.append(f"vLLM's KV cache holds {plan.kv_tokens:,} tokens, but a trajectory may have {length:,}")
+        found.append(
+            f"vLLM's KV cache holds {plan.kv_tokens:,} tokens, but a trajectory may have {length:,}"
+        )
     return found
 
 
@@ -232,7 +244,10 @@ def remedies(request: PlanRequest, plan: MemoryPlan) -> tuple[list[str], MemoryP
     common: list[str] = []
 
     def planned(changed: PlanRequest) -> MemoryPlan:
-        same_trainer = (changed.experiment, changed.machine.sharding) == (request.experiment, request.machine.sharding)
+        same_trainer = (changed.experiment, changed.machine.sharding) == (
+            request.experiment,
+            request.machine.sharding,
+        )
         return plan.on(changed.machine) if same_trainer else plan_memory(changed)
 
     changed = request
@@ -253,15 +268,21 @@ def _plain_changes(request: PlanRequest) -> Iterator[tuple[str, PlanRequest]]:
     Each change includes the ones before it.
     """
     if request.machine.sharding == "none" and request.machine.gpus > 1:
-        request = request.model_copy(update={"machine": request.machine.model_copy(update={"sharding": "fsdp2"})})
+        request = request.model_copy(
+            update={"machine": request.machine.model_copy(update={"sharding": "fsdp2"})}
+        )
         yield "AGENTGYM_LAUNCH with sharding: fsdp2, e.g. one-node-fsdp2", request
     if not request.experiment.policy.gradient_checkpointing:
         request = _with_policy(request, gradient_checkpointing=True)
         yield "--policy.gradient_checkpointing true", request
     if rows_of_a_pass(request.experiment, request.machine.gpus) > 1:
         budget = request.experiment.rollout.trajectory_tokens
-        algorithm = request.experiment.algorithm.model_copy(update={"micro_batches": None, "micro_batch_tokens": budget})
-        request = request.model_copy(update={"experiment": request.experiment.model_copy(update={"algorithm": algorithm})})
+        algorithm = request.experiment.algorithm.model_copy(
+            update={"micro_batches": None, "micro_batch_tokens": budget}
+        )
+        request = request.model_copy(
+            update={"experiment": request.experiment.model_copy(update={"algorithm": algorithm})}
+        )
         yield f"--algorithm.micro_batch_tokens {budget} instead of micro_batches", request
 
 
@@ -272,43 +293,84 @@ def _choices(request: PlanRequest) -> Iterator[tuple[list[str], PlanRequest]]:
     """
     machine, rollout = request.machine, request.experiment.rollout
     loras = [None] if request.experiment.policy.lora is not None else [None, Lora()]
-    can_sleep = machine.engine_fraction and not machine.engine_sleeps and rollout.engine == "vllm" and rollout.max_off_policy_steps == 0
+    can_sleep = (
+        machine.engine_fraction
+        and not machine.engine_sleeps
+        and rollout.engine == "vllm"
+        and rollout.max_off_policy_steps == 0
+    )
     for lora in loras:
         for sleeps in [machine.engine_sleeps, True] if can_sleep else [machine.engine_sleeps]:
-            for fraction in [machine.engine_fraction, *(each for each in (0.3, 0.2) if each < machine.engine_fraction)]:
+            for fraction in [
+                machine.engine_fraction,
+                *(each for each in (0.3, 0.2) if each < machine.engine_fraction),
+            ]:
                 words = [f"--policy.lora.rank {lora.rank}"] if lora else []
                 words += ["AGENTGYM_ENGINE_SLEEP=true"] if sleeps != machine.engine_sleeps else []
-                words += [f"AGENTGYM_ENGINE_MEMORY_FRACTION={fraction}"] if fraction != machine.engine_fraction else []
+                words += (
+                    [f"AGENTGYM_ENGINE_MEMORY_FRACTION={fraction}"]
+                    if fraction != machine.engine_fraction
+                    else []
+                )
                 changed = request.model_copy(
-                    update={"machine": machine.model_copy(update={"engine_sleeps": sleeps, "engine_fraction": fraction})}
+                    update={
+                        "machine": machine.model_copy(
+                            update={"engine_sleeps": sleeps, "engine_fraction": fraction}
+                        )
+                    }
                 )
                 yield words, _with_policy(changed, lora=lora) if lora else changed
 
 
 def _with_policy(request: PlanRequest, **fields: object) -> PlanRequest:
     policy = request.experiment.policy.model_copy(update=fields)
-    return request.model_copy(update={"experiment": request.experiment.model_copy(update={"policy": policy})})
+    return request.model_copy(
+        update={"experiment": request.experiment.model_copy(update={"policy": policy})}
+    )
 
 
 def table(plan: MemoryPlan) -> str:
     """Format the memory of a GPU as a table, with a row per kind and a column per phase."""
     phases = plan.phases
-    kinds = [kind for kind in {kind: None for phase in phases.values() for kind in phase} if any(p.get(kind) for p in phases.values())]
+    kinds = [
+        kind
+        for kind in {kind: None for phase in phases.values() for kind in phase}
+        if any(p.get(kind) for p in phases.values())
+    ]
     rows = [(kind, [phase.get(kind, 0.0) for phase in phases.values()]) for kind in kinds]
-    rows += [("all", [sum(phase.values()) for phase in phases.values()]), ("GPU", [plan.room] * len(phases))]
+    rows += [
+        ("all", [sum(phase.values()) for phase in phases.values()]),
+        ("GPU", [plan.room] * len(phases)),
+    ]
     heads = [f"{'':<24}" + "".join(f"{name:>11}" for name in phases)] if len(phases) > 1 else []
-    return "\n".join([*heads, *(f"{kind:<24}" + "".join(f"{size / GB:>8.1f} GB" for size in sizes) for kind, sizes in rows)])
+    return "\n".join(
+        [
+            *heads,
+            *(
+                f"{kind:<24}" + "".join(f"{size / GB:>8.1f} GB" for size in sizes)
+                for kind, sizes in rows
+            ),
+        ]
+    )
 
 
 def answer(request: PlanRequest) -> PlanAnswer:
     """Return the plan as text and numbers, and whether it fits."""
     plan, machine = plan_memory(request), request.machine
     problems = faults(request, plan)
-    lines = [f"Peak memory of each of the trainer's {machine.gpus} GPUs ({request.model}, sharding: {machine.sharding})", table(plan)]
+    lines = [
+        f"Peak memory of each of the trainer's {machine.gpus} GPUs ({request.model}, sharding: "
+        f"{machine.sharding})",
+        table(plan),
+    ]
     if (plan.engine or machine.server_fraction) and plan.kv_tokens > 0:
         full = plan.kv_tokens // request.experiment.rollout.trajectory_tokens
-        where = "The KV cache" if plan.engine else "The KV cache of a vLLM server on a GPU of its own"
-        lines.append(f"{where} holds {plan.kv_tokens:,} tokens, which is {full} trajectories of full length.")
+        where = (
+            "The KV cache" if plan.engine else "The KV cache of a vLLM server on a GPU of its own"
+        )
+        lines.append(
+            f"{where} holds {plan.kv_tokens:,} tokens, which is {full} trajectories of full length."
+        )
     if problems:
         changes, after = remedies(request, plan)
         lines.append("The run does not fit: " + "; ".join(problems) + ".")

@@ -73,7 +73,14 @@ class TrainerMemory:
     @property
     def peak(self) -> int:
         """Peak memory, in bytes."""
-        return self.weights + self.gradients + self.optimiser + self.reference + self.critic + self.activations
+        return (
+            self.weights
+            + self.gradients
+            + self.optimiser
+            + self.reference
+            + self.critic
+            + self.activations
+        )
 
 
 def trace(config: Any, update: TracedUpdate) -> TrainerMemory:
@@ -87,7 +94,9 @@ def trace(config: Any, update: TracedUpdate) -> TrainerMemory:
     from torch.distributed.device_mesh import init_device_mesh
     from torch.testing._internal.distributed.fake_pg import FakeStore
 
-    torch.distributed.init_process_group("fake", store=FakeStore(), rank=0, world_size=update.processes)
+    torch.distributed.init_process_group(
+        "fake", store=FakeStore(), rank=0, world_size=update.processes
+    )
     try:
         mesh = init_device_mesh("cpu", (update.processes,))
         with FakeTensorMode():
@@ -114,7 +123,11 @@ def _traced(config: Any, update: TracedUpdate, mesh: Any) -> TrainerMemory:
             model.gradient_checkpointing_enable()
         return model
 
-    models = {"policy": made(AutoModelForCausalLM, torch.float32 if update.lora is None else update.compute)}
+    models = {
+        "policy": made(
+            AutoModelForCausalLM, torch.float32 if update.lora is None else update.compute
+        )
+    }
     if update.lora is not None:
         with unset_fake_temporarily():  # fake tensors do not support the moves of peft
             place_adapter(models["policy"], update.lora)
@@ -124,16 +137,26 @@ def _traced(config: Any, update: TracedUpdate, mesh: Any) -> TrainerMemory:
     add_fused_lm_head(models["policy"], outputs=("log_probs", "entropy"))
     if update.reference:
         reference = AutoConfig.from_pretrained(update.reference)
-        models["reference"] = made(AutoModelForCausalLM, update.compute, reference).requires_grad_(False).eval()
+        models["reference"] = (
+            made(AutoModelForCausalLM, update.compute, reference).requires_grad_(False).eval()
+        )
         add_fused_lm_head(models["reference"])
     if update.critic:
         models["critic"] = ValueModel(made(AutoModel, torch.float32))
-    count = sum(p.numel() for name, p in models["policy"].named_parameters() if not is_adapter(name))
+    count = sum(
+        p.numel() for name, p in models["policy"].named_parameters() if not is_adapter(name)
+    )
     if update.sharded:
         for model in models.values():
             shard(model, update.compute, mesh)
-    trained = {name: [p for p in model.parameters() if p.requires_grad] for name, model in models.items() if name != "reference"}
-    optimisers = {name: torch.optim.AdamW(parameters, lr=1e-6) for name, parameters in trained.items()}
+    trained = {
+        name: [p for p in model.parameters() if p.requires_grad]
+        for name, model in models.items()
+        if name != "reference"
+    }
+    optimisers = {
+        name: torch.optim.AdamW(parameters, lr=1e-6) for name, parameters in trained.items()
+    }
     held = {name: _bytes(model.parameters()) for name, model in models.items()}
 
     ids = torch.zeros(update.rows, update.tokens, dtype=torch.long)
@@ -142,7 +165,12 @@ def _traced(config: Any, update: TracedUpdate, mesh: Any) -> TrainerMemory:
         made = MemTracker()
         for hook in ("_pre_fw_hook", "_post_fw_hook", "_pre_bw_hook", "_post_bw_hook"):
             setattr(made, hook, lambda *_: None)  # per-module records fail on frozen parameters
-        states = (value for optimiser in optimisers.values() for state in optimiser.state.values() for value in state.values())
+        states = (
+            value
+            for optimiser in optimisers.values()
+            for state in optimiser.state.values()
+            for value in state.values()
+        )
         made.track_external(*(p for model in models.values() for p in model.parameters()), *states)
         return made
 
@@ -151,7 +179,9 @@ def _traced(config: Any, update: TracedUpdate, mesh: Any) -> TrainerMemory:
         with torch.autocast("cpu", torch.bfloat16, enabled=update.compute == torch.bfloat16):
             if name == "critic":
                 return models[name](ids, mask)
-            return models[name](input_ids=ids, attention_mask=mask, labels=ids, fused_lm_head=True).log_probs
+            return models[name](
+                input_ids=ids, attention_mask=mask, labels=ids, fused_lm_head=True
+            ).log_probs
 
     def learn() -> None:
         for name in optimisers:
@@ -174,7 +204,9 @@ def _traced(config: Any, update: TracedUpdate, mesh: Any) -> TrainerMemory:
         learn()
     peak = _peak(updating)
     own, gradients = held["policy"], _bytes(trained["policy"])
-    buckets = gradients if update.processes > 1 and not update.sharded else 0  # DDP's buckets, absent from the fake group
+    buckets = (
+        gradients if update.processes > 1 and not update.sharded else 0
+    )  # DDP's buckets, absent from the fake group
     known = own + 3 * gradients + held.get("reference", 0) + 4 * held.get("critic", 0)
     return TrainerMemory(
         weights=own,
@@ -197,4 +229,7 @@ def _bytes(parameters: Any) -> int:
     """Return the local bytes of some parameters."""
     from torch.distributed.tensor import DTensor
 
-    return sum((p.to_local() if isinstance(p, DTensor) else p).untyped_storage().nbytes() for p in parameters)
+    return sum(
+        (p.to_local() if isinstance(p, DTensor) else p).untyped_storage().nbytes()
+        for p in parameters
+    )

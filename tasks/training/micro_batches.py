@@ -45,7 +45,10 @@ def mini_batch_of(group: int, member: int, group_size: int, step: int, mini_batc
     shuffled and assigned round-robin, so each mini-batch gets its share of every group. Groups
     start at different mini-batches to balance the sizes.
     """
-    order = torch.randperm(group_size, generator=torch.Generator().manual_seed(stable_seed("mini-batches", step, group)))
+    order = torch.randperm(
+        group_size,
+        generator=torch.Generator().manual_seed(stable_seed("mini-batches", step, group)),
+    )
     return (order.tolist().index(member) + group) % mini_batches
 
 
@@ -107,7 +110,15 @@ def whole_rows(tensors: Tensors, device: torch.device) -> tuple[torch.Tensor, to
     return ids.to(device), mask.to(device)
 
 
-def _pad(rows: Sequence[Sequence[float]], value: float, dtype: torch.dtype = torch.int64, left: bool = False) -> torch.Tensor:
+def _pad(
+    rows: Sequence[Sequence[float]],
+    value: float,
+    dtype: torch.dtype = torch.int64,
+    left: bool = False,
+) -> torch.Tensor:
     longest = max(len(row) for row in rows)
     fill = [[value] * (longest - len(row)) for row in rows]
-    return torch.tensor([[*gap, *row] if left else [*row, *gap] for row, gap in zip(rows, fill, strict=True)], dtype=dtype)
+    return torch.tensor(
+        [[*gap, *row] if left else [*row, *gap] for row, gap in zip(rows, fill, strict=True)],
+        dtype=dtype,
+    )

@@ -79,7 +79,14 @@ def whole_policy(model: nn.Module) -> dict[str, torch.Tensor]:
     return found
 
 
-def load_model(source: str, *, sharded: bool, dtype: torch.dtype, attention: str | None = None, head: bool = True) -> Any:
+def load_model(
+    source: str,
+    *,
+    sharded: bool,
+    dtype: torch.dtype,
+    attention: str | None = None,
+    head: bool = True,
+) -> Any:
     """Load the weights of `source` into a model in training mode, on the CPU.
 
     Args:
@@ -139,25 +146,42 @@ def check_weights(model: nn.Module, source: str) -> int:
     files, compared = _files_of(source), 0
     for name, parameter in model.named_parameters():
         plain = plain_name(name)
-        found = next((each for each in (plain, f"{getattr(model, 'base_model_prefix', 'model')}.{plain}") if each in files), None)
+        found = next(
+            (
+                each
+                for each in (plain, f"{getattr(model, 'base_model_prefix', 'model')}.{plain}")
+                if each in files
+            ),
+            None,
+        )
         if found is None:
             continue
         with safe_open(files[found], framework="pt") as stream:
             stored, local = stream.get_slice(found), parameter.detach()
             if isinstance(parameter, DTensor):
                 local = parameter.to_local().detach()
-                shape, offset = compute_local_shape_and_global_offset(parameter.shape, parameter.device_mesh, parameter.placements)
-                stored = stored[tuple(slice(first, first + size) for first, size in zip(offset, shape, strict=True))]
+                shape, offset = compute_local_shape_and_global_offset(
+                    parameter.shape, parameter.device_mesh, parameter.placements
+                )
+                stored = stored[
+                    tuple(
+                        slice(first, first + size)
+                        for first, size in zip(offset, shape, strict=True)
+                    )
+                ]
             else:
                 stored = stored[:]
         if not torch.equal(stored.to(local.dtype), local.cpu()):
             raise WeightsError(
-                f"rank {PartialState().process_index} loaded other weights of {name} than {files[found]} has. Nothing was trained. "
+                f"rank {PartialState().process_index} loaded other weights of {name} than "
+                f"{files[found]} has. Nothing was trained. "
                 "Make sure that every process on every node reads the same folder."
             )
         compared += 1
     if not compared and PartialState().is_main_process:
-        logging.getLogger(__name__).warning("The loaded weights were not verified, because %s has no safetensors files.", source)
+        logging.getLogger(__name__).warning(
+            "The loaded weights were not verified, because %s has no safetensors files.", source
+        )
     return compared
 
 
@@ -176,6 +200,9 @@ def _files_of(source: str) -> Mapping[str, str]:
 
 def _file(source: str, name: str) -> str | None:
     found: str | None = cached_file(
-        source, name, _raise_exceptions_for_missing_entries=False, _raise_exceptions_for_connection_errors=False
+        source,
+        name,
+        _raise_exceptions_for_missing_entries=False,
+        _raise_exceptions_for_connection_errors=False,
     )
     return found

@@ -28,7 +28,11 @@ def importance_weights(gap: torch.Tensor, correction: str, cap: float) -> torch.
         Shape (B, T), or (B, 1) for weights of trajectories.
     """
     weights = (gap.sum(-1, keepdim=True) if correction.startswith("sequence") else gap).exp()
-    return weights.clamp(max=cap) if correction.endswith("truncated") else weights.masked_fill(weights > cap, 0.0)
+    return (
+        weights.clamp(max=cap)
+        if correction.endswith("truncated")
+        else weights.masked_fill(weights > cap, 0.0)
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,23 +89,39 @@ class OffPolicyMeter:
         mask = tokens.mask.bool()
         logps, sampled, old, advantages, entropies, kept = (
             values.expand_as(mask)[mask].double()
-            for values in (tokens.logps, tokens.sampled, tokens.old, tokens.advantages, tokens.entropies, tokens.kept)
+            for values in (
+                tokens.logps,
+                tokens.sampled,
+                tokens.old,
+                tokens.advantages,
+                tokens.entropies,
+                tokens.kept,
+            )
         )
         ratio = (logps - old).exp()
-        clipped_low, clipped_high = (ratio < 1 - self._low) & (advantages < 0), (ratio > 1 + self._high) & (advantages > 0)
+        clipped_low, clipped_high = (
+            (ratio < 1 - self._low) & (advantages < 0),
+            (ratio > 1 + self._high) & (advantages > 0),
+        )
         kl = torch.zeros_like(logps)
         if tokens.reference is not None:
             log_ratio = tokens.reference[mask].double() - logps
             kl = log_ratio.exp() - log_ratio - 1
-        self._sums[:6] += _sums_of(torch.ones_like(logps), entropies, clipped_low, clipped_high, 1 - kept, kl)
+        self._sums[:6] += _sums_of(
+            torch.ones_like(logps), entropies, clipped_low, clipped_high, 1 - kept, kl
+        )
         self._has_reference |= tokens.reference is not None
         if first_update and len(logps):
             gap = logps - sampled
             weights = gap.exp()
             if self._by_sequence:
-                whole = ((tokens.logps - tokens.sampled) * tokens.mask).double().sum(-1, keepdim=True)
+                whole = (
+                    ((tokens.logps - tokens.sampled) * tokens.mask).double().sum(-1, keepdim=True)
+                )
                 weights = whole.exp().expand_as(mask)[mask]
-            self._sums[6:] += _sums_of(torch.ones_like(gap), gap.abs(), weights, weights**2, weights > self._cap)
+            self._sums[6:] += _sums_of(
+                torch.ones_like(gap), gap.abs(), weights, weights**2, weights > self._cap
+            )
             self._largest = torch.maximum(self._largest, gap.abs().max().cpu())
 
     def take(self, all_reduce_sum: Reduce, all_reduce_max: Reduce) -> dict[str, float]:

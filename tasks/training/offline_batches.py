@@ -40,10 +40,21 @@ class OfflineBatches:
 
         Implements `BatchSource.plan`.
         """
-        horizon, exploration = horizon_at(self._experiment, step, history), self._algorithm.explorations(step) - 1
+        horizon, exploration = (
+            horizon_at(self._experiment, step, history),
+            self._algorithm.explorations(step) - 1,
+        )
         batches = []
-        if not self._is_recorded(exploration) and exploration not in self._pool and not self._path(exploration).is_file():
-            seed, groups, size = self._experiment.seeds.training, self._algorithm.explore_groups, self._experiment.rollout.group_size
+        if (
+            not self._is_recorded(exploration)
+            and exploration not in self._pool
+            and not self._path(exploration).is_file()
+        ):
+            seed, groups, size = (
+                self._experiment.seeds.training,
+                self._algorithm.explore_groups,
+                self._experiment.rollout.group_size,
+            )
             requests = exploration_plans(self._job.train_tasks, exploration, groups, size, seed)
             settings = RolloutSettings(horizon, self._experiment.rollout.temperature)
             batches = [Batch(f"exploration {exploration}", requests, settings)]
@@ -63,10 +74,16 @@ class OfflineBatches:
         seconds = time.perf_counter() - began
         pool = [t for exploration in range(explorations) for t in self._found(exploration)]
         rollout, seed = self._experiment.rollout, self._experiment.seeds.training
-        chosen = select(self._algorithm, pool, plan.step, rollout.tasks_per_step * rollout.group_size, seed)
+        chosen = select(
+            self._algorithm, pool, plan.step, rollout.tasks_per_step * rollout.group_size, seed
+        )
         processes, unit = self._worker.processes, self._algorithm.unit
         self._worker.sleep()  # an exploration or an earlier evaluation woke it
-        local = [t for i, t in enumerate(chosen) if i // unit % processes.num_processes == processes.process_index]
+        local = [
+            t
+            for i, t in enumerate(chosen)
+            if i // unit % processes.num_processes == processes.process_index
+        ]
         return Collected(local, chosen, played, seconds)
 
     def load_engine(self, step: int) -> dict[str, float]:
@@ -82,7 +99,12 @@ class OfflineBatches:
         """
         self._worker.load_weights(step, self._trainer)
         found = self._worker.collect_shared(batch.name, batch.requests, batch.settings)
-        check_left_out(found, self._algorithm.compares_groups, self._experiment.rollout.max_left_out_share, step)
+        check_left_out(
+            found,
+            self._algorithm.compares_groups,
+            self._experiment.rollout.max_left_out_share,
+            step,
+        )
         if self._worker.processes.is_main_process:
             write_trajectories(path, found)
         return found

@@ -31,7 +31,8 @@ def read_recorded(path: Path) -> list[Trajectory]:
     files = sorted(path.glob("*.parquet")) if path.is_dir() else [path]
     if not files or not all(file.is_file() for file in files):
         raise NothingToImitateError(
-            f"no trajectories at {path}. Set algorithm.trajectories to a parquet file or a folder of parquet files."
+            f"no trajectories at {path}. Set algorithm.trajectories to a parquet file or a folder "
+            "of parquet files."
         )
     return [trajectory for file in files for trajectory in read_trajectories(file)]
 
@@ -51,7 +52,9 @@ def successes(trajectories: Sequence[Trajectory]) -> list[Trajectory]:
     return found
 
 
-def preferences(trajectories: Sequence[Trajectory], seed: int) -> list[tuple[Trajectory, Trajectory]]:
+def preferences(
+    trajectories: Sequence[Trajectory], seed: int
+) -> list[tuple[Trajectory, Trajectory]]:
     """Pair each success with a failure of the same task, using the failures round-robin.
 
     A failure is an episode that ended without success or was truncated. Episodes with outcome

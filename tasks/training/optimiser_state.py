@@ -15,8 +15,14 @@ from typing import Any
 import torch
 from torch import nn
 from torch.distributed.checkpoint.api import CheckpointException
-from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageReader, HuggingFaceStorageWriter
-from torch.distributed.checkpoint.state_dict import get_optimizer_state_dict, set_optimizer_state_dict
+from torch.distributed.checkpoint.hf_storage import (
+    HuggingFaceStorageReader,
+    HuggingFaceStorageWriter,
+)
+from torch.distributed.checkpoint.state_dict import (
+    get_optimizer_state_dict,
+    set_optimizer_state_dict,
+)
 from torch.distributed.checkpoint.state_dict_loader import load as dcp_load
 from torch.distributed.checkpoint.state_dict_saver import save as dcp_save
 
@@ -50,10 +56,15 @@ def load_optimiser(folder: Path, model: nn.Module, optimiser: torch.optim.Optimi
     load_tensors(folder, state["state"])
     groups = read_json(folder / GROUPS)
     try:
-        state["param_groups"] = [{name: tuple(value) if name == "betas" else value for name, value in group.items()} for group in groups]
+        state["param_groups"] = [
+            {name: tuple(value) if name == "betas" else value for name, value in group.items()}
+            for group in groups
+        ]
         set_optimizer_state_dict(model, optimiser, state)
     except (AttributeError, KeyError, TypeError, ValueError, RuntimeError) as problem:
-        raise CheckpointError(f"{folder / GROUPS} does not match the optimiser: {problem!r}") from problem
+        raise CheckpointError(
+            f"{folder / GROUPS} does not match the optimiser: {problem!r}"
+        ) from problem
 
 
 def save_tensors(folder: Path, tensors: Mapping[str, Any]) -> None:
@@ -72,9 +83,22 @@ def load_tensors(folder: Path, tensors: dict[str, Any]) -> None:
     check_safetensors(folder)
     try:
         with _without_single_process_warning():
-            dcp_load(tensors, storage_reader=HuggingFaceStorageReader(str(folder)), no_dist=_is_single_process())
-    except (CheckpointException, AssertionError, KeyError, TypeError, ValueError, RuntimeError) as problem:
-        raise CheckpointError(f"the tensors in {folder} do not match this model: {problem}") from problem
+            dcp_load(
+                tensors,
+                storage_reader=HuggingFaceStorageReader(str(folder)),
+                no_dist=_is_single_process(),
+            )
+    except (
+        CheckpointException,
+        AssertionError,
+        KeyError,
+        TypeError,
+        ValueError,
+        RuntimeError,
+    ) as problem:
+        raise CheckpointError(
+            f"the tensors in {folder} do not match this model: {problem}"
+        ) from problem
 
 
 def _is_single_process() -> bool:

@@ -7,7 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-EPISODES, GAP, TOLERATED = "update/episodes_out_of_sync", "update/out_of_sync_gap", "update/out_of_sync_tolerance"
+EPISODES, GAP, TOLERATED = (
+    "update/episodes_out_of_sync",
+    "update/out_of_sync_gap",
+    "update/out_of_sync_tolerance",
+)
 """Metrics of a step.
 
 The last two exist only if there is such an episode: the largest mean gap of an episode and its
@@ -25,7 +29,9 @@ def out_of_sync_note(step: int, metrics: Mapping[str, float]) -> str:
     if not metrics.get(EPISODES):
         return ""
     return (
-        f"Step {step + 1}: {metrics[EPISODES]:.0f} episodes were not sampled with the trainer's weights and are left out. "
-        f"The log-probabilities of engine and trainer differ by up to {metrics[GAP]:.3g} nats per token. "
+        f"Step {step + 1}: {metrics[EPISODES]:.0f} episodes were not sampled with the trainer's "
+        "weights and are left out. "
+        f"The log-probabilities of engine and trainer differ by up to {metrics[GAP]:.3g} nats per "
+        "token. "
         f"The tolerance is {metrics[TOLERATED]:.3g}. Check which processes can reach the engine."
     )

@@ -52,7 +52,9 @@ def pack(ids: torch.Tensor, mask: torch.Tensor, labels: torch.Tensor) -> Packed:
     """
     places = mask.flatten().nonzero().squeeze(1)
     positions = mask.cumsum(dim=1) - 1
-    ids, positions, labels = (tensor.flatten()[places].unsqueeze(0) for tensor in (ids, positions, labels))
+    ids, positions, labels = (
+        tensor.flatten()[places].unsqueeze(0) for tensor in (ids, positions, labels)
+    )
     return Packed(ids, positions, labels, places)
 
 
@@ -64,7 +66,9 @@ def unpack(values: torch.Tensor, places: torch.Tensor, shape: torch.Size) -> tor
     return values.new_zeros(shape.numel()).index_copy(0, places, values[0]).view(shape)
 
 
-def packed_scores(model: Any, ids: torch.Tensor, mask: torch.Tensor, scored: int) -> tuple[torch.Tensor, torch.Tensor | None]:
+def packed_scores(
+    model: Any, ids: torch.Tensor, mask: torch.Tensor, scored: int
+) -> tuple[torch.Tensor, torch.Tensor | None]:
     """Compute log-probabilities and entropies of the last `scored` tokens of each row.
 
     Args:
@@ -80,9 +84,15 @@ def packed_scores(model: Any, ids: torch.Tensor, mask: torch.Tensor, scored: int
     labels = ids.clone()
     labels[:, : ids.size(1) - scored] = -100
     packed = pack(ids, mask, labels)
-    found = model(input_ids=packed.ids, position_ids=packed.positions, labels=packed.labels, fused_lm_head=True)
+    found = model(
+        input_ids=packed.ids,
+        position_ids=packed.positions,
+        labels=packed.labels,
+        fused_lm_head=True,
+    )
     logps, entropies = (
-        None if values is None else unpack(values, packed.places[1:], ids.shape)[:, -scored:] for values in (found.log_probs, found.entropy)
+        None if values is None else unpack(values, packed.places[1:], ids.shape)[:, -scored:]
+        for values in (found.log_probs, found.entropy)
     )
     assert logps is not None
     return logps, entropies

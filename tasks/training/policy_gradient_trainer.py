@@ -49,8 +49,14 @@ class NothingToLearnError(RuntimeError):
     """
 
     def __init__(self, step: int, without_turns: int, reasons: Sequence[str]) -> None:
-        too_long = f" In {without_turns} episodes the prompt alone fills rollout.trajectory_tokens." if without_turns else ""
-        super().__init__(f"step {step} has no group to train on.{too_long} Reasons: {'; '.join(reasons)}")
+        too_long = (
+            f" In {without_turns} episodes the prompt alone fills rollout.trajectory_tokens."
+            if without_turns
+            else ""
+        )
+        super().__init__(
+            f"step {step} has no group to train on.{too_long} Reasons: {'; '.join(reasons)}"
+        )
         self.without_turns = without_turns
 
 
@@ -83,7 +89,12 @@ class PolicyGradientTrainer(BaseTrainer, GRPOTrainer):
         self._in_loss: Tensors | None = None  # the micro-batch whose loss is being computed
         self._updates_of_batch = 0
         self._extra_metrics = UpdateMetrics(algorithm.update_metrics)
-        self._meter = OffPolicyMeter(algorithm.importance_correction, algorithm.importance_cap, algorithm.clip_low, algorithm.clip_high)
+        self._meter = OffPolicyMeter(
+            algorithm.importance_correction,
+            algorithm.importance_cap,
+            algorithm.clip_low,
+            algorithm.clip_high,
+        )
         arguments = policy_gradient_config(experiment, algorithm, folder)
         GRPOTrainer.__init__(
             self,
@@ -93,7 +104,9 @@ class PolicyGradientTrainer(BaseTrainer, GRPOTrainer):
             train_dataset=Dataset.from_dict({"prompt": [""]}),  # TRL requires one
             processing_class=tokenizer,
         )
-        self.accelerator.gather = gather_ragged(self.accelerator)  # for TRL's metrics: micro-batches differ in size
+        self.accelerator.gather = gather_ragged(
+            self.accelerator
+        )  # for TRL's metrics: micro-batches differ in size
         other = algorithm.reference_model()
         if other is not None:
             check_same_vocabulary(other, tokenizer)
@@ -104,7 +117,14 @@ class PolicyGradientTrainer(BaseTrainer, GRPOTrainer):
         self.beta = algorithm.kl_coefficient if algorithm.kl_in == "loss" else 0.0
         self.critic: Critic | None = None
         if (settings := algorithm.value_function()) is not None:
-            self.critic = Critic(policy, settings, self.accelerator.device, self.compute_dtype, experiment.policy, sharded)
+            self.critic = Critic(
+                policy,
+                settings,
+                self.accelerator.device,
+                self.compute_dtype,
+                experiment.policy,
+                sharded,
+            )
 
     def mini_batches_of(self, trajectories: list[Trajectory], step: int) -> list[list[Tensors]]:
         """Compute the advantages of all groups and return the batch as tensors.
@@ -126,7 +146,9 @@ class PolicyGradientTrainer(BaseTrainer, GRPOTrainer):
             reasons = sorted({t.reason for t in trajectories if t.reason})
             raise NothingToLearnError(step, groups.without_turns, reasons[:3])
         kept = [group for group in groups.kept if reward_range(group) >= algorithm.min_reward_range]
-        oldest = min((turn.policy_version for group in kept for t in group for turn in t.turns), default=step)
+        oldest = min(
+            (turn.policy_version for group in kept for t in group for turn in t.turns), default=step
+        )
         self.batch_metrics = {
             **self._out_of_sync,
             "update/groups_filtered": float(self.count_everywhere(len(groups.kept) - len(kept))),
@@ -134,14 +156,29 @@ class PolicyGradientTrainer(BaseTrainer, GRPOTrainer):
         }
         samples = self.train_samples([t for group in kept for t in group])
         if algorithm.truncated == "masked":
-            samples = [sample for sample in samples if sample.trajectory.outcome is not Outcome.TRUNCATED]
+            samples = [
+                sample for sample in samples if sample.trajectory.outcome is not Outcome.TRUNCATED
+            ]
         shares: list[list[TrainSample]] = [[] for _ in range(algorithm.mini_batches)]
         for sample in samples:
             t = sample.trajectory
-            shares[mini_batch_of(t.group, t.member, self.experiment.rollout.group_size, step, algorithm.mini_batches)].append(sample)
+            shares[
+                mini_batch_of(
+                    t.group,
+                    t.member,
+                    self.experiment.rollout.group_size,
+                    step,
+                    algorithm.mini_batches,
+                )
+            ].append(sample)
         if algorithm.micro_batch_tokens is not None:
-            shares = [balanced(share, self.accelerator.process_index, self.accelerator.num_processes) for share in shares]
-        self.loss_record.begin((sample.trajectory, sample.advantages) for share in shares for sample in share)
+            shares = [
+                balanced(share, self.accelerator.process_index, self.accelerator.num_processes)
+                for share in shares
+            ]
+        self.loss_record.begin(
+            (sample.trajectory, sample.advantages) for share in shares for sample in share
+        )
         return [self._mini_batch(share) for share in shares]
 
     def in_sync(self, trajectories: list[Trajectory], step: int) -> list[Trajectory]:
@@ -152,22 +189,39 @@ class PolicyGradientTrainer(BaseTrainer, GRPOTrainer):
         - log pi_engine| over its compared tokens exceeds `episode_tolerance` of the engine's dtype,
         or is not a number.
         """
-        fresh = [t for t in trajectories if t.outcome is not Outcome.FAILED and any(t.sampled_under(step))]
+        fresh = [
+            t
+            for t in trajectories
+            if t.outcome is not Outcome.FAILED and any(t.sampled_under(step))
+        ]
         self._out_of_sync = {EPISODES: 0.0}
         if self.count_everywhere(len(fresh)) == 0:
             return trajectories
-        dtype, out_of_sync, largest = self.experiment.policy.dtype, set[int](), torch.zeros(2, dtype=torch.float64)
-        for trajectory, scored in zip(fresh, self._rows(partial(self.score, self.model), fresh), strict=True):
+        dtype, out_of_sync, largest = (
+            self.experiment.policy.dtype,
+            set[int](),
+            torch.zeros(2, dtype=torch.float64),
+        )
+        for trajectory, scored in zip(
+            fresh, self._rows(partial(self.score, self.model), fresh), strict=True
+        ):
             compared = torch.tensor(trajectory.sampled_under(step))
-            gaps = (scored.double() - torch.tensor(trajectory.log_probabilities, dtype=torch.float64))[compared].abs()
+            gaps = (
+                scored.double() - torch.tensor(trajectory.log_probabilities, dtype=torch.float64)
+            )[compared].abs()
             gap, allowed = float(gaps.mean()), episode_tolerance(dtype, len(gaps))
             if not gap <= allowed:  # NaN is a mismatch too
                 out_of_sync.add(id(trajectory))
-                largest = largest.maximum(torch.tensor([gap, allowed], dtype=torch.float64).nan_to_num(torch.finfo().max))
+                largest = largest.maximum(
+                    torch.tensor([gap, allowed], dtype=torch.float64).nan_to_num(torch.finfo().max)
+                )
         if count := self.count_everywhere(len(out_of_sync)):
             gap, allowed = self.all_reduce_max(largest).tolist()
             self._out_of_sync = {EPISODES: float(count), GAP: gap, TOLERATED: allowed}
-        return [replace(t, outcome=Outcome.FAILED, reason="out of sync") if id(t) in out_of_sync else t for t in trajectories]
+        return [
+            replace(t, outcome=Outcome.FAILED, reason="out of sync") if id(t) in out_of_sync else t
+            for t in trajectories
+        ]
 
     def train_samples(self, trajectories: list[Trajectory]) -> list[TrainSample]:
         """Compute the advantages and the value targets of this rank's share of the batch."""
@@ -182,17 +236,28 @@ class PolicyGradientTrainer(BaseTrainer, GRPOTrainer):
             with torch.no_grad():
                 values = self._rows(self.critic.values, trajectories, extra=1)
             bootstrapped = algorithm.truncated == "bootstrapped"
-            experience = replace(experience, values=padded([row[:-1] for row in values], 0.0, torch.float64))
+            experience = replace(
+                experience, values=padded([row[:-1] for row in values], 0.0, torch.float64)
+            )
             if bootstrapped:
-                cut = [float(row[-1]) if t.outcome is Outcome.TRUNCATED else 0.0 for row, t in zip(values, trajectories, strict=True)]
+                cut = [
+                    float(row[-1]) if t.outcome is Outcome.TRUNCATED else 0.0
+                    for row, t in zip(values, trajectories, strict=True)
+                ]
                 experience = replace(experience, last_values=torch.tensor(cut, dtype=torch.float64))
             advantages = advantages_of(algorithm, experience)
             targets = value_targets(trajectories, values, advantages, after_turns=bootstrapped)
-            self.batch_metrics["critic/explained_variance"] = explained_variance(targets, trajectories, self.all_reduce_sum)
+            self.batch_metrics["critic/explained_variance"] = explained_variance(
+                targets, trajectories, self.all_reduce_sum
+            )
         if algorithm.scale_advantages == "batch":
             advantages = whitened(advantages, experience.policy_mask, self.all_reduce_sum)
         return [
-            TrainSample(t, advantages[i, : len(t.completion)].float(), targets[i] if targets is not None else None)
+            TrainSample(
+                t,
+                advantages[i, : len(t.completion)].float(),
+                targets[i] if targets is not None else None,
+            )
             for i, t in enumerate(trajectories)
         ]
 
@@ -203,13 +268,25 @@ class PolicyGradientTrainer(BaseTrainer, GRPOTrainer):
         equation 2).
         """
         references = self._rows(self.score_reference, trajectories)
-        gaps = [torch.tensor(t.log_probabilities) - row for t, row in zip(trajectories, references, strict=True)]
+        gaps = [
+            torch.tensor(t.log_probabilities) - row
+            for t, row in zip(trajectories, references, strict=True)
+        ]
         gap = padded(gaps, 0.0, torch.float64)
-        sums = self.all_reduce_sum(torch.stack([(gap * experience.policy_mask).sum(), experience.policy_mask.double().sum()]))
+        sums = self.all_reduce_sum(
+            torch.stack(
+                [(gap * experience.policy_mask).sum(), experience.policy_mask.double().sum()]
+            )
+        )
         self.batch_metrics["update/kl"] = float(sums[0] / sums[1].clamp(min=1))
         return replace(experience, penalties=self.algorithm.kl_coefficient * gap)
 
-    def _rows(self, score: Callable[[Tensors], torch.Tensor], trajectories: Sequence[Trajectory], extra: int = 0) -> list[torch.Tensor]:
+    def _rows(
+        self,
+        score: Callable[[Tensors], torch.Tensor],
+        trajectories: Sequence[Trajectory],
+        extra: int = 0,
+    ) -> list[torch.Tensor]:
         """Compute a score for each token, in micro-batches.
 
         Returns:
@@ -223,7 +300,12 @@ class PolicyGradientTrainer(BaseTrainer, GRPOTrainer):
             joined.append(torch.cat([*(scored[:length] for scored, length in earlier), last[0]]))
         return joined
 
-    def _scores(self, score: Callable[[Tensors], torch.Tensor], trajectories: Sequence[Trajectory], extra: int) -> list[torch.Tensor]:
+    def _scores(
+        self,
+        score: Callable[[Tensors], torch.Tensor],
+        trajectories: Sequence[Trajectory],
+        extra: int,
+    ) -> list[torch.Tensor]:
         """Do the same for trajectories with one row each."""
         rows: list[torch.Tensor] = [torch.zeros(0)] * len(trajectories)
         for part in self.parts([length_of(t) for t in trajectories], self.algorithm.mini_batches):
@@ -237,25 +319,37 @@ class PolicyGradientTrainer(BaseTrainer, GRPOTrainer):
     def _mini_batch(self, samples: Sequence[TrainSample]) -> list[Tensors]:
         """Return the micro-batches of one optimiser update."""
         algorithm = self.algorithm
-        tokens = self.count_everywhere(sum(len(turn.tokens) for sample in samples for turn in sample.trajectory.turns))
+        tokens = self.count_everywhere(
+            sum(len(turn.tokens) for sample in samples for turn in sample.trajectory.turns)
+        )
         trajectories = self.count_everywhere(len(samples))
-        places = self.count_everywhere(sum(int(sample.values.mask.sum()) for sample in samples if sample.values is not None))
+        places = self.count_everywhere(
+            sum(int(sample.values.mask.sum()) for sample in samples if sample.values is not None)
+        )
         if self.beta == 0 and algorithm.entropy_coefficient == 0 and self.critic is None:
             # A trajectory with advantage 0 adds nothing to the gradient. Its tokens still count in
             # the mean.
             samples = [sample for sample in samples if sample.advantages.any()]
-        samples = [row for sample in samples for row in sample.rows(mean_of_trajectory=algorithm.loss_aggregation == "trajectory")]
+        samples = [
+            row
+            for sample in samples
+            for row in sample.rows(mean_of_trajectory=algorithm.loss_aggregation == "trajectory")
+        ]
         micro_batches, parts = [], self.parts([length_of(sample.trajectory) for sample in samples])
         for part in parts:
             chosen = items_at(samples, part)
             tensors = self._padded([sample.trajectory for sample in chosen]) | loss_tensors(chosen)
             # TRL divides by the tokens of the whole batch over its number of mini-batches. Pass the
             # token count of this mini-batch instead.
-            tensors["num_items_in_batch"] = torch.tensor(float(tokens * self.args.steps_per_generation / len(parts)))
+            tensors["num_items_in_batch"] = torch.tensor(
+                float(tokens * self.args.steps_per_generation / len(parts))
+            )
             if algorithm.loss_aggregation != "tokens":
                 # TRL takes the mean over a micro-batch, and ours differ in size. Weight each by its
                 # share of the mini-batch.
-                share = len(chosen) * len(parts) * self.accelerator.num_processes / max(1, trajectories)
+                share = (
+                    len(chosen) * len(parts) * self.accelerator.num_processes / max(1, trajectories)
+                )
                 tensors["loss_weight"] = torch.tensor(share)
             if self.critic is not None:
                 tensors["value_count"] = torch.tensor(float(places))
@@ -274,7 +368,9 @@ class PolicyGradientTrainer(BaseTrainer, GRPOTrainer):
         else:
             tensors["old_per_token_logps"] = old = self.score(self.model, tensors)
             gap = (old - sampled) * tensors["completion_mask"] * tensors["tool_mask"]
-            weights = importance_weights(gap, self.algorithm.importance_correction, self.algorithm.importance_cap)
+            weights = importance_weights(
+                gap, self.algorithm.importance_correction, self.algorithm.importance_cap
+            )
             tensors["advantages"] = tensors["advantages"] * weights
         if self.beta != 0:
             tensors["ref_per_token_logps"] = self.score_reference(tensors)
@@ -293,7 +389,9 @@ class PolicyGradientTrainer(BaseTrainer, GRPOTrainer):
             loss = loss - self.algorithm.entropy_coefficient * self._mean_entropy(inputs)
         return loss if weight is None else loss * weight
 
-    def _get_per_token_logps_and_entropies(self, model: Any, ids: torch.Tensor, mask: torch.Tensor, scored: int, **named: Any) -> Any:
+    def _get_per_token_logps_and_entropies(
+        self, model: Any, ids: torch.Tensor, mask: torch.Tensor, scored: int, **named: Any
+    ) -> Any:
         """Compute log-probabilities and entropies as TRL does, also for packed sequences.
 
         Within the loss, the method also keeps the entropies and, for `ratio: sequence`, replaces
@@ -303,7 +401,11 @@ class PolicyGradientTrainer(BaseTrainer, GRPOTrainer):
         old_t = sg[pi_t / s] yields s_t.
         """
         found: Any
-        if packs(self.experiment.policy.attn_implementation) and mask.any() and not named.get("compute_aux_loss"):
+        if (
+            packs(self.experiment.policy.attn_implementation)
+            and mask.any()
+            and not named.get("compute_aux_loss")
+        ):
             with self.accelerator.autocast():
                 found = (*packed_scores(model, ids, mask, scored), None)
         else:
@@ -313,18 +415,37 @@ class PolicyGradientTrainer(BaseTrainer, GRPOTrainer):
             self.loss_record.note(inputs, found[0], found[1])
             if self.algorithm.ratio == "sequence":
                 logps, mask = found[0].detach(), inputs["completion_mask"] * inputs["tool_mask"]
-                log_ratio = ((logps - inputs["old_per_token_logps"]) * mask).sum(-1, keepdim=True) / mask.sum(-1, keepdim=True).clamp(min=1)
+                log_ratio = ((logps - inputs["old_per_token_logps"]) * mask).sum(
+                    -1, keepdim=True
+                ) / mask.sum(-1, keepdim=True).clamp(min=1)
                 inputs["old_per_token_logps"] = logps - log_ratio
         return found
 
     def _loss_tokens(self, inputs: Tensors) -> LossTokens:
         """Return the tokens of the micro-batch whose loss was computed last."""
-        logps, sampled, advantages = self._logps.detach(), inputs["sampling_per_token_logps"], inputs["advantages"]
+        logps, sampled, advantages = (
+            self._logps.detach(),
+            inputs["sampling_per_token_logps"],
+            inputs["advantages"],
+        )
         mask = inputs["completion_mask"] * inputs["tool_mask"]
         threshold = self.off_policy_mask_threshold
-        kept = mask if threshold is None else self.get_off_policy_mask(advantages, logps, sampled, mask, threshold)
+        kept = (
+            mask
+            if threshold is None
+            else self.get_off_policy_mask(advantages, logps, sampled, mask, threshold)
+        )
         reference = inputs["ref_per_token_logps"] if self.beta != 0 else None
-        return LossTokens(logps, sampled, inputs["old_per_token_logps"], advantages, self._entropies.detach(), mask, kept, reference)
+        return LossTokens(
+            logps,
+            sampled,
+            inputs["old_per_token_logps"],
+            advantages,
+            self._entropies.detach(),
+            mask,
+            kept,
+            reference,
+        )
 
     def update_metrics(self) -> dict[str, float]:
         """Return the metrics of `BaseTrainer.update_metrics`, off-policy and additional ones.
@@ -332,10 +453,15 @@ class PolicyGradientTrainer(BaseTrainer, GRPOTrainer):
         Raises:
             ValueError: An additional metric has the name of a built-in one.
         """
-        metrics = super().update_metrics() | self._meter.take(self.all_reduce_sum, self.all_reduce_max)
+        metrics = super().update_metrics() | self._meter.take(
+            self.all_reduce_sum, self.all_reduce_max
+        )
         extra = self._extra_metrics.take(self.all_reduce_sum)
         if clash := sorted(metrics.keys() & extra.keys()):
-            raise ValueError(f"algorithm.update_metrics has {clash[0]}, a built-in metric; rename the entry point")
+            raise ValueError(
+                f"algorithm.update_metrics has {clash[0]}, a built-in metric; rename the entry "
+                "point"
+            )
         return metrics | extra
 
     def _mean_entropy(self, inputs: Tensors) -> torch.Tensor:
@@ -347,7 +473,11 @@ class PolicyGradientTrainer(BaseTrainer, GRPOTrainer):
         sums: torch.Tensor = (self._entropies * mask).sum(-1)
         by = self.algorithm.loss_aggregation
         if by == "tokens":
-            share = self.accelerator.num_processes * self.args.steps_per_generation / self.current_gradient_accumulation_steps
+            share = (
+                self.accelerator.num_processes
+                * self.args.steps_per_generation
+                / self.current_gradient_accumulation_steps
+            )
             mean = sums.sum() / inputs["num_items_in_batch"].clamp(min=1) * share
         else:
             lengths = self.max_completion_length if by == "constant" else mask.sum(-1).clamp(min=1)
@@ -362,13 +492,19 @@ class PolicyGradientTrainer(BaseTrainer, GRPOTrainer):
         """
         super().add_gradient(micro_batch, number, of)
         if self.critic is not None:
-            self.critic.add_gradient({name: tensor.to(self.accelerator.device) for name, tensor in micro_batch.items()})
+            self.critic.add_gradient(
+                {name: tensor.to(self.accelerator.device) for name, tensor in micro_batch.items()}
+            )
 
     def optimiser_step(self) -> None:
         """Update the critic, then the policy."""
         if self.critic is not None:
             pretrained = self.critic.settings.pretraining_steps > 0
-            lr_scale = 1.0 if pretrained else self.optimizer.param_groups[0]["lr"] / self.args.learning_rate
+            lr_scale = (
+                1.0
+                if pretrained
+                else self.optimizer.param_groups[0]["lr"] / self.args.learning_rate
+            )
             self.measure({"critic/loss": self.critic.update(lr_scale)})
         super().optimiser_step()
         self._updates_of_batch += 1
@@ -380,7 +516,9 @@ class PolicyGradientTrainer(BaseTrainer, GRPOTrainer):
         They are computed at the temperature of the rollouts.
         """
         ids, mask = whole_rows(tensors, self.accelerator.device)
-        logps, _, _ = self._get_per_token_logps_and_entropies(model, ids, mask, tensors["completion_ids"].size(1))
+        logps, _, _ = self._get_per_token_logps_and_entropies(
+            model, ids, mask, tensors["completion_ids"].size(1)
+        )
         return torch.as_tensor(logps.float().cpu())
 
     def save_training_state(self, written: Path) -> None:
@@ -397,7 +535,11 @@ class PolicyGradientTrainer(BaseTrainer, GRPOTrainer):
 
     def score_reference(self, tensors: Tensors) -> torch.Tensor:
         """Return the log-probabilities under the reference model, in the format of `score`."""
-        return super().score_reference(tensors) if self.ref_model is None else self.score(self.ref_model, tensors)
+        return (
+            super().score_reference(tensors)
+            if self.ref_model is None
+            else self.score(self.ref_model, tensors)
+        )
 
     def _padded(self, trajectories: Sequence[Trajectory]) -> Tensors:
         return pad_trajectories(trajectories, self._tokenizer.pad_token_id)
@@ -410,7 +552,10 @@ def check_same_vocabulary(teacher: str, tokenizer: PreTrainedTokenizerBase) -> N
         ValueError: Its tokenizer has other tokens.
     """
     if AutoTokenizer.from_pretrained(teacher).get_vocab() != tokenizer.get_vocab():
-        raise ValueError(f"algorithm.teacher: {teacher} has another vocabulary than the policy; choose a teacher of the same model family")
+        raise ValueError(
+            f"algorithm.teacher: {teacher} has another vocabulary than the policy; choose a "
+            "teacher of the same model family"
+        )
 
 
 def _no_reward_function(**_: Any) -> list[float]:

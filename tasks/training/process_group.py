@@ -92,7 +92,9 @@ def rendezvous_memory() -> str:
 def gather_ragged(accelerator: Accelerator) -> Callable[[torch.Tensor], torch.Tensor]:
     """Return `accelerator.gather`, also for a first dimension that differs between ranks."""
     gather = accelerator.gather
-    return lambda tensor: gather(tensor) if tensor.ndim == 0 else torch.cat(gather_object([tensor.cpu()]))
+    return lambda tensor: (
+        gather(tensor) if tensor.ndim == 0 else torch.cat(gather_object([tensor.cpu()]))
+    )
 
 
 def _check_members(store: Store, rank: int, size: int) -> None:
@@ -118,12 +120,18 @@ def _check_members(store: Store, rank: int, size: int) -> None:
 
     nonces = [secrets.token_bytes(PROOF_BYTES) for _ in range(size)]
     try:
-        proofs = exchanged([proof(rank, other, nonce) for other, nonce in enumerate(exchanged(nonces))])
+        proofs = exchanged(
+            [proof(rank, other, nonce) for other, nonce in enumerate(exchanged(nonces))]
+        )
     except RuntimeError as problem:
-        raise ForeignProcessError(f"rank {rank} of the trainer could not verify the other ranks: {problem}") from problem
+        raise ForeignProcessError(
+            f"rank {rank} of the trainer could not verify the other ranks: {problem}"
+        ) from problem
     for other, found in enumerate(proofs):
         if not hmac.compare_digest(found, proof(other, rank, nonces[other])):
-            raise ForeignProcessError(f"a foreign process connected to rank {rank} of the trainer as rank {other}")
+            raise ForeignProcessError(
+                f"a foreign process connected to rank {rank} of the trainer as rank {other}"
+            )
 
 
 def _check_shared(processes: PartialState, folder: Path) -> None:
@@ -132,7 +140,11 @@ def _check_shared(processes: PartialState, folder: Path) -> None:
     if processes.is_main_process:
         (folder / name[0]).touch()
     processes.wait_for_everyone()
-    without = [node for sees, node in gather_object([((folder / name[0]).exists(), os.uname().nodename)]) if not sees]
+    without = [
+        node
+        for sees, node in gather_object([((folder / name[0]).exists(), os.uname().nodename)])
+        if not sees
+    ]
     if processes.is_main_process:
         (folder / name[0]).unlink()
     if without:

@@ -46,7 +46,9 @@ class RayTrainer:
         self._job, self._infrastructure, self._cluster = job, infrastructure, cluster
         self._launch = trainer_launch(infrastructure)
         self.log_path = job.folder / "trainer.log"
-        self._verdicts = [job.folder / f"trainer-{node}.verdict" for node in range(self._launch.nodes)]
+        self._verdicts = [
+            job.folder / f"trainer-{node}.verdict" for node in range(self._launch.nodes)
+        ]
         self._placement: Placement | None = None
         self._actors: list[Any] = []
         self._nodes: list[str] = []
@@ -57,23 +59,46 @@ class RayTrainer:
         Raises:
             ProvisionError: The cluster has no free resources, or a node is lost during the start.
         """
-        job, nodes, seconds = self._job, self._launch.nodes, self._infrastructure.trainer_start_seconds
+        job, nodes, seconds = (
+            self._job,
+            self._launch.nodes,
+            self._infrastructure.trainer_start_seconds,
+        )
         processes = self._launch.processes or default_processes(self._infrastructure)
         bundle = self._cluster.resources(self._launch.trainer, processes)
         what = f"the trainer's {nodes} x {processes} processes"
-        self._placement = Placement(what, [bundle] * nodes, "STRICT_SPREAD" if nodes > 1 else "PACK", seconds)
+        self._placement = Placement(
+            what, [bundle] * nodes, "STRICT_SPREAD" if nodes > 1 else "PACK", seconds
+        )
         self._actors = [self._placement.actor(TrainerActor, node) for node in range(nodes)]
-        points = [answer(actor.addresses.remote(), "a node of the trainer", ASK_SECONDS) for actor in self._actors]
+        points = [
+            answer(actor.addresses.remote(), "a node of the trainer", ASK_SECONDS)
+            for actor in self._actors
+        ]
         self._nodes = [address for address, _, _ in points]
         rendezvous, job_file = points[0][:2], write_job(job, points[0][2])
-        environment = {**inherited_variables(), **token_variables(), **trainer_variables(), **(ON_LOOPBACK if nodes == 1 else {})}
+        environment = {
+            **inherited_variables(),
+            **token_variables(),
+            **trainer_variables(),
+            **(ON_LOOPBACK if nodes == 1 else {}),
+        }
         for node, actor in enumerate(self._actors):
             self._verdicts[node].unlink(missing_ok=True)
             command = launch_command(
-                self._infrastructure, job.experiment.policy.dtype, job_file, self._verdicts[node].absolute(), node, rendezvous
+                self._infrastructure,
+                job.experiment.policy.dtype,
+                job_file,
+                self._verdicts[node].absolute(),
+                node,
+                rendezvous,
             )
             log = self.log_path if node == 0 else self.log_path.with_name(f"trainer-{node}.log")
-            answer(actor.start.remote(command, environment, log.absolute()), self._name(node), ASK_SECONDS)
+            answer(
+                actor.start.remote(command, environment, log.absolute()),
+                self._name(node),
+                ASK_SECONDS,
+            )
 
     def connect(self, seconds: float) -> RayConnection:
         """Wait for the main process to connect.
@@ -81,7 +106,11 @@ class RayTrainer:
         Raises:
             ConnectionClosedError: It did not connect in time, or its node is lost.
         """
-        _closed(lambda: answer(self._actors[0].connect.remote(seconds), self._name(0), seconds + ASK_SECONDS))
+        _closed(
+            lambda: answer(
+                self._actors[0].connect.remote(seconds), self._name(0), seconds + ASK_SECONDS
+            )
+        )
         return RayConnection(self._actors[0], self._name(0), self._ended_node)
 
     def wait(self, seconds: float) -> int | None:
@@ -114,7 +143,9 @@ class RayTrainer:
 
     def lost(self) -> str | None:
         """Describe the lost nodes, as far as Ray has detected them; None if there are none."""
-        lost = [self._name(node) for node, actor in enumerate(self._actors) if _state(actor) == "lost"]
+        lost = [
+            self._name(node) for node, actor in enumerate(self._actors) if _state(actor) == "lost"
+        ]
         return f"{' and '.join(lost)} was lost" if lost else None
 
     def end(self) -> None:
@@ -164,7 +195,9 @@ class RayConnection:
         Raises:
             ConnectionClosedError: The main process, or one on another node, has exited.
         """
-        event: object = _closed(lambda: answer(self._actor.receive.remote(timeout), self._name, timeout + ASK_SECONDS))
+        event: object = _closed(
+            lambda: answer(self._actor.receive.remote(timeout), self._name, timeout + ASK_SECONDS)
+        )
         if event is None and (ended := self._ended()) is not None:
             raise ConnectionClosedError(ended)
         return event
@@ -186,7 +219,9 @@ def _state(actor: Any) -> Literal["runs", "ended", "lost"]:
     An unreachable node may come back, so it counts as lost only once Ray has given it up.
     """
     try:
-        return "runs" if ray.get(actor.exit_status.remote(), timeout=ASK_SECONDS) is None else "ended"
+        return (
+            "runs" if ray.get(actor.exit_status.remote(), timeout=ASK_SECONDS) is None else "ended"
+        )
     except (TimeoutError, ActorUnavailableError):
         return "runs"
     except RayError:  # includes actors that Ray killed because memory ran out

@@ -13,7 +13,12 @@ from tasks.rollout.trajectory import Outcome, Trajectory
 from tasks.tracking.step_metrics_file import Steps
 from tasks.training.base_trainer import BaseTrainer
 from tasks.training.messages import TrainerJob
-from tasks.training.offline_selection import NothingToImitateError, batch_of_step, has_tokens, read_recorded
+from tasks.training.offline_selection import (
+    NothingToImitateError,
+    batch_of_step,
+    has_tokens,
+    read_recorded,
+)
 from tasks.training.rollout_worker import RolloutWorker
 from tasks.training.train_loop import Collected, Plan
 
@@ -55,7 +60,8 @@ class RecordedGroups:
         self._episodes = recorded_episodes(recorded, job.experiment.rollout.group_size, smallest)
         if not self._episodes.groups:
             raise NothingToImitateError(
-                f"algorithm.trajectories: {algorithm.trajectories} has {len(recorded)} trajectories, but no task with {smallest} "
+                f"algorithm.trajectories: {algorithm.trajectories} has {len(recorded)} "
+                f"trajectories, but no task with {smallest} "
                 "usable episodes. Record more episodes of the same task."
             )
 
@@ -65,9 +71,22 @@ class RecordedGroups:
 
     def collect(self, plan: Plan) -> Collected:
         """Return the groups of a step. Implements `BatchSource.collect`."""
-        began, rollout, processes = time.perf_counter(), self._experiment.rollout, self._worker.processes
-        chosen = batch_of_step(self._episodes.groups, plan.step, rollout.tasks_per_step, self._experiment.seeds.training)
-        batch = [replace(t, group=group, member=member) for group, members in enumerate(chosen) for member, t in enumerate(members)]
+        began, rollout, processes = (
+            time.perf_counter(),
+            self._experiment.rollout,
+            self._worker.processes,
+        )
+        chosen = batch_of_step(
+            self._episodes.groups,
+            plan.step,
+            rollout.tasks_per_step,
+            self._experiment.seeds.training,
+        )
+        batch = [
+            replace(t, group=group, member=member)
+            for group, members in enumerate(chosen)
+            for member, t in enumerate(members)
+        ]
         local = [t for t in batch if t.group % processes.num_processes == processes.process_index]
         self._worker.sleep()  # an evaluation woke it
         metrics = {"rollout/recorded_unused": float(self._episodes.unused)}
@@ -78,7 +97,9 @@ class RecordedGroups:
         return self._worker.metrics()
 
 
-def recorded_episodes(trajectories: Sequence[Trajectory], size: int, smallest: int) -> RecordedEpisodes:
+def recorded_episodes(
+    trajectories: Sequence[Trajectory], size: int, smallest: int
+) -> RecordedEpisodes:
     """Split recorded episodes into groups of the same task.
 
     Args:
@@ -89,7 +110,9 @@ def recorded_episodes(trajectories: Sequence[Trajectory], size: int, smallest: i
     tasks: dict[tuple[str, int], list[Trajectory]] = {}
     for t in filter(_is_usable, trajectories):
         tasks.setdefault((t.environment, t.task), []).append(t)
-    groups = [members[i : i + size] for members in tasks.values() for i in range(0, len(members), size)]
+    groups = [
+        members[i : i + size] for members in tasks.values() for i in range(0, len(members), size)
+    ]
     kept = [group for group in groups if len(group) >= smallest]
     return RecordedEpisodes(kept, len(trajectories) - sum(map(len, kept)))
 

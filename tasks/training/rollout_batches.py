@@ -61,14 +61,20 @@ class RolloutBatches:
         settings = plan.batches[0].settings
 
         def play(requests: Sequence[RolloutRequest]) -> list[Trajectory]:
-            return self._worker.collect([Batch(f"resampled for step {plan.step}", requests, settings)])
+            return self._worker.collect(
+                [Batch(f"resampled for step {plan.step}", requests, settings)]
+            )
 
-        local, discarded = resampled(played, self._experiment, self._algorithm, self._job.train_tasks, plan.step, play)
+        local, discarded = resampled(
+            played, self._experiment, self._algorithm, self._job.train_tasks, plan.step, play
+        )
         seconds = time.perf_counter() - began
         kept, all_discarded = self._worker.gather(local), self._worker.gather(discarded)
         everything = sorted([*kept, *all_discarded], key=lambda t: (t.group, t.member))
         if self._worker.processes.is_main_process:
-            write_trajectories(self._job.folder / "rollouts" / f"step-{plan.step + 1:06d}.parquet", everything)
+            write_trajectories(
+                self._job.folder / "rollouts" / f"step-{plan.step + 1:06d}.parquet", everything
+            )
         limit = self._experiment.rollout.max_left_out_share
         missing = check_left_out(kept, self._algorithm.compares_groups, limit, plan.step)
         cost = discarded_cost(all_discarded) if self._algorithm.max_resample_rounds else {}
@@ -83,6 +89,20 @@ class RolloutBatches:
     def _batch(self, step: int, history: Steps) -> Batch:
         """Return this rank's episodes of a training step."""
         rollout, processes = self._experiment.rollout, self._worker.processes
-        plans = plans_of_step(self._job.train_tasks, step, rollout.tasks_per_step, rollout.group_size, self._experiment.seeds.training)
-        local = [plan for plan in plans if plan.group % processes.num_processes == processes.process_index]
-        return Batch(f"step {step}", local, RolloutSettings(horizon_at(self._experiment, step, history), rollout.temperature))
+        plans = plans_of_step(
+            self._job.train_tasks,
+            step,
+            rollout.tasks_per_step,
+            rollout.group_size,
+            self._experiment.seeds.training,
+        )
+        local = [
+            plan
+            for plan in plans
+            if plan.group % processes.num_processes == processes.process_index
+        ]
+        return Batch(
+            f"step {step}",
+            local,
+            RolloutSettings(horizon_at(self._experiment, step, history), rollout.temperature),
+        )

@@ -44,7 +44,12 @@ class RolloutWorker:
         processes: The process group and the rank of this process in it.
     """
 
-    def __init__(self, job: TrainerJob, tokenizer: PreTrainedTokenizerBase, progress: Callable[[int, int], None]) -> None:
+    def __init__(
+        self,
+        job: TrainerJob,
+        tokenizer: PreTrainedTokenizerBase,
+        progress: Callable[[int, int], None],
+    ) -> None:
         """Start the engine.
 
         Args:
@@ -64,16 +69,24 @@ class RolloutWorker:
             sleep_mode=job.engine_sleep,
             cpu_cache_gb=job.engine_cpu_cache_gb,
             urls=job.engine_urls,
-            weights=job.engine_weights if self.processes.is_main_process else "folder",  # rank 0 loads servers
+            weights=job.engine_weights
+            if self.processes.is_main_process
+            else "folder",  # rank 0 loads servers
             weights_folder=job.engine_weights_folder,
         )
         self._experiment, self._progress = experiment, progress
-        self._sleeping_engine = self.engine if job.engine_sleep and isinstance(self.engine, VllmEngine) else None
-        self._counts = EpisodeCounts(job.folder / "progress", self.processes.process_index, self.processes.num_processes)
+        self._sleeping_engine = (
+            self.engine if job.engine_sleep and isinstance(self.engine, VllmEngine) else None
+        )
+        self._counts = EpisodeCounts(
+            job.folder / "progress", self.processes.process_index, self.processes.num_processes
+        )
         policy = experiment.policy
         self._chat_format = ChatFormat(
             tokenizer,
-            reading_format(policy.action_format, experiment.environment.name, experiment.environment.rules),
+            reading_format(
+                policy.action_format, experiment.environment.name, experiment.environment.rules
+            ),
             job.instruction if policy.instruction else None,
             conversation_start=policy.conversation_start,
             chat_template_kwargs=policy.chat_template_kwargs,
@@ -119,7 +132,9 @@ class RolloutWorker:
 
         return self._collector.collect(batches, progress)
 
-    def collect_shared(self, name: str, requests: Sequence[RolloutRequest], settings: RolloutSettings) -> list[Trajectory]:
+    def collect_shared(
+        self, name: str, requests: Sequence[RolloutRequest], settings: RolloutSettings
+    ) -> list[Trajectory]:
         """Split episodes across ranks and return all trajectories, by group and member."""
         local = requests[self.processes.process_index :: self.processes.num_processes]
         return self.gather(self.collect([Batch(name, local, settings)]))
@@ -145,14 +160,32 @@ class RolloutWorker:
         if self._loaded_step == step:
             return
         began = time.perf_counter()
-        prompts = [self._chat_format.prompt(text) for text in ("probe", f"probe {step}", "a b c d e f g", "1 2 3 4 5")]
-        sampling = Sampling(self._experiment.rollout.temperature, PROBE_TOKENS, self._chat_format.stop_tokens, seed=step)
+        prompts = [
+            self._chat_format.prompt(text)
+            for text in ("probe", f"probe {step}", "a b c d e f g", "1 2 3 4 5")
+        ]
+        sampling = Sampling(
+            self._experiment.rollout.temperature,
+            PROBE_TOKENS,
+            self._chat_format.stop_tokens,
+            seed=step,
+        )
         with self._collector.paused():
             self._load(trainer)
-            gap = check_weight_sync(self.engine, prompts, trainer.score_continuations, sampling, self._experiment.policy.dtype)
+            gap = check_weight_sync(
+                self.engine,
+                prompts,
+                trainer.score_continuations,
+                sampling,
+                self._experiment.policy.dtype,
+            )
             self._loaded_step = self.engine.policy_version = step
         seconds = self._load_metrics.get("sync/seconds", 0.0) + time.perf_counter() - began
-        self._load_metrics = {"sync/seconds": seconds, "sync/probe_gap_mean": gap.mean, "sync/probe_gap_largest": gap.largest}
+        self._load_metrics = {
+            "sync/seconds": seconds,
+            "sync/probe_gap_mean": gap.mean,
+            "sync/probe_gap_largest": gap.largest,
+        }
 
     def sleep(self) -> None:
         """Free the engine's memory for the update, if sleep mode is enabled.
@@ -164,7 +197,9 @@ class RolloutWorker:
         began = time.perf_counter()
         self._sleeping_engine.sleep()
         self._loaded_step = None
-        self._load_metrics["sync/seconds"] = self._load_metrics.get("sync/seconds", 0.0) + time.perf_counter() - began
+        self._load_metrics["sync/seconds"] = (
+            self._load_metrics.get("sync/seconds", 0.0) + time.perf_counter() - began
+        )
 
     def metrics(self) -> dict[str, float]:
         """Return the engine's metrics since the last call."""
@@ -173,7 +208,8 @@ class RolloutWorker:
         self._cache_counts = (cached, prompts)
         loads, self._load_metrics = {"sync/seconds": 0.0, **self._load_metrics}, {}
         return {
-            "rollout/prefix_cache_share": (cached - before_cached) / max(1, prompts - before_prompts),
+            "rollout/prefix_cache_share": (cached - before_cached)
+            / max(1, prompts - before_prompts),
             "rollout/concurrency_limit": float(self._collector.concurrency.limit),
             **loads,
         }
@@ -184,7 +220,11 @@ class RolloutWorker:
         For servers shared by all ranks, only rank 0 loads, while no rank has episodes in progress.
         """
         model, lora = trainer.accelerator.unwrap_model(trainer.model), self._experiment.policy.lora
-        servers = self.engine if self.processes.num_processes > 1 and isinstance(self.engine, VllmPoolEngine) else None
+        servers = (
+            self.engine
+            if self.processes.num_processes > 1 and isinstance(self.engine, VllmPoolEngine)
+            else None
+        )
         if servers is not None:
             self.processes.wait_for_everyone()
         loads = self.processes.is_main_process or servers is None

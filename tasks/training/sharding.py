@@ -41,7 +41,11 @@ def shard(model: nn.Module, compute: torch.dtype, mesh: DeviceMesh | None = None
 
 def blocks(model: nn.Module) -> list[nn.Module]:
     """Return the transformer blocks of a model, as listed in transformers' `_no_split_modules`."""
-    names = {name for module in model.modules() for name in getattr(module, "_no_split_modules", None) or ()}
+    names = {
+        name
+        for module in model.modules()
+        for name in getattr(module, "_no_split_modules", None) or ()
+    }
     return [module for module in model.modules() if type(module).__name__ in names]
 
 
@@ -60,7 +64,9 @@ def scatter_weights(model: nn.Module, whole: Mapping[str, torch.Tensor]) -> None
         else:
             value = torch.empty(target.shape, dtype=target.dtype, device=processes.device)
         if isinstance(target, DTensor):
-            target.to_local().copy_(distribute_tensor(value, target.device_mesh, target.placements).to_local())
+            target.to_local().copy_(
+                distribute_tensor(value, target.device_mesh, target.placements).to_local()
+            )
         else:
             torch.distributed.broadcast(value, 0)
             target.copy_(value)

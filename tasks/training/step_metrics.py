@@ -15,7 +15,11 @@ from tasks.training.left_out import left_out
 
 
 def rollout_metrics(
-    trajectories: Sequence[Trajectory], horizon: int, seconds: float, step: int, complete_groups: bool = True
+    trajectories: Sequence[Trajectory],
+    horizon: int,
+    seconds: float,
+    step: int,
+    complete_groups: bool = True,
 ) -> dict[str, float]:
     """Compute the metrics of a batch of trajectories.
 
@@ -50,7 +54,9 @@ def rollout_metrics(
         "rollout/groups": float(len(groups.kept)),
         "rollout/groups_left_out": float(groups.left_out),
         **left_out(trajectories, complete_groups).metrics(),
-        "rollout/zero_variance_groups": _mean([float(zero_variance(group)) for group in groups.kept]),
+        "rollout/zero_variance_groups": _mean(
+            [float(zero_variance(group)) for group in groups.kept]
+        ),
         "rollout/episodes_without_turns": float(sum(not t.turns for t in finished)),
         "rollout/horizon": float(horizon),
         "rollout/episodes": float(len(finished)),
@@ -70,7 +76,13 @@ def rollout_metrics(
         "rollout/cut_by_horizon": _mean([float(t.reason == "horizon") for t in finished]),
         "rollout/malformed_share": _mean([float(turn.malformed) for turn in turns]),
         "rollout/refused_share": refused_share(turns),
-        "rollout/repeated_share": _mean([float(now.action == before.action) for t in finished for before, now in pairwise(t.turns)]),
+        "rollout/repeated_share": _mean(
+            [
+                float(now.action == before.action)
+                for t in finished
+                for before, now in pairwise(t.turns)
+            ]
+        ),
         "rollout/entropy": -_mean(sampled),
         "rollout/policy_tokens": float(len(sampled)),
         "rollout/staleness_mean": _mean([float(age) for age in ages]),
@@ -98,7 +110,11 @@ def metrics_by_world(finished: Sequence[Trajectory]) -> dict[str, float]:
 
 def device_metrics() -> dict[str, float]:
     """Return the peak memory of this process's GPU; empty without a GPU."""
-    return {"update/peak_memory_gib": torch.cuda.max_memory_allocated() / 2**30} if torch.cuda.is_available() else {}
+    return (
+        {"update/peak_memory_gib": torch.cuda.max_memory_allocated() / 2**30}
+        if torch.cuda.is_available()
+        else {}
+    )
 
 
 def _mean(values: Sequence[float]) -> float:

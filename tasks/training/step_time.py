@@ -37,7 +37,11 @@ class Gpu:
     memory: float
 
 
-GPUS = {"A100": Gpu(312e12, 2.04e12, 80), "H100": Gpu(989e12, 3.35e12, 80), "H200": Gpu(989e12, 4.8e12, 141)}
+GPUS = {
+    "A100": Gpu(312e12, 2.04e12, 80),
+    "H100": Gpu(989e12, 3.35e12, 80),
+    "H200": Gpu(989e12, 4.8e12, 141),
+}
 """GPU models by name, as SXM modules."""
 
 
@@ -112,7 +116,9 @@ def operations_per_token(experiment: Experiment) -> int:
     learned = forward + (4 if policy.lora is None else 2)
     if critic:
         learned += forward + 4
-    scored = 2 * ((algorithm.importance_correction != "behaviour") + (algorithm.kl_coefficient > 0) + critic)
+    scored = 2 * (
+        (algorithm.importance_correction != "behaviour") + (algorithm.kl_coefficient > 0) + critic
+    )
     return algorithm.epochs * learned + scored
 
 
@@ -145,13 +151,20 @@ def rollout_seconds(step: StepTokens, parameters: int, engines: Engines, gpu: Gp
     """
     episodes, length = step.episodes / engines.number, step.tokens / step.episodes
     at_once = max(1.0, min(episodes, engines.max_num_seqs, engines.kv_tokens / length))
-    reading = (engines.weight_bytes + at_once * length / 2 * engines.kv_bytes) / (gpu.bandwidth * BANDWIDTH_SHARE)
+    reading = (engines.weight_bytes + at_once * length / 2 * engines.kv_bytes) / (
+        gpu.bandwidth * BANDWIDTH_SHARE
+    )
     operations = gpu.operations * UTILISATION
     written, read = step.written / engines.number, (step.tokens - step.written) / engines.number
-    return written / at_once * max(reading, 2 * parameters * at_once / operations) + 2 * parameters * read / operations
+    return (
+        written / at_once * max(reading, 2 * parameters * at_once / operations)
+        + 2 * parameters * read / operations
+    )
 
 
-def cpu_seconds(step: StepTokens, parameters: int, per_token: int, cores: int, core: Core = CORE) -> tuple[float, float]:
+def cpu_seconds(
+    step: StepTokens, parameters: int, per_token: int, cores: int, core: Core = CORE
+) -> tuple[float, float]:
     """Return the wall time of a step's rollout and of its update on a CPU.
 
     The update also scores every token once, to compare it with the engine.

@@ -22,7 +22,9 @@ def tasks_of_step(tasks: Sequence[int], step: int, per_step: int, seed: int) -> 
     return chosen
 
 
-def plans_of_step(tasks: Sequence[int], step: int, per_step: int, group_size: int, seed: int) -> list[RolloutRequest]:
+def plans_of_step(
+    tasks: Sequence[int], step: int, per_step: int, group_size: int, seed: int
+) -> list[RolloutRequest]:
     """Return the episodes of a step, group by group."""
     return [
         RolloutRequest(task, group, member, stable_seed("train", seed, step, group, member))
@@ -32,7 +34,13 @@ def plans_of_step(tasks: Sequence[int], step: int, per_step: int, group_size: in
 
 
 def resampling_plans(
-    tasks: Sequence[int], groups: Sequence[int], step: int, number: int, per_step: int, group_size: int, seed: int
+    tasks: Sequence[int],
+    groups: Sequence[int],
+    step: int,
+    number: int,
+    per_step: int,
+    group_size: int,
+    seed: int,
 ) -> list[RolloutRequest]:
     """Return episodes of newly drawn tasks that replace the `groups` of a step.
 
@@ -51,14 +59,18 @@ def resampling_plans(
     ]
 
 
-def exploration_plans(tasks: Sequence[int], exploration: int, groups: int, group_size: int, seed: int) -> list[RolloutRequest]:
+def exploration_plans(
+    tasks: Sequence[int], exploration: int, groups: int, group_size: int, seed: int
+) -> list[RolloutRequest]:
     """Return the episodes of an exploration.
 
     The task order is that of a step with `groups` tasks. The sampling seeds differ from those of
     training steps.
     """
     return [
-        RolloutRequest(task, group, member, stable_seed("explore", seed, exploration, group, member))
+        RolloutRequest(
+            task, group, member, stable_seed("explore", seed, exploration, group, member)
+        )
         for group, task in enumerate(tasks_of_step(tasks, exploration, groups, seed))
         for member in range(group_size)
     ]

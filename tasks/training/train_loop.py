@@ -159,11 +159,28 @@ class TrainLoop:
         updated = time.time()
         loaded = source.load_engine(step + 1)  # weights to the engine
 
-        trainer.record(step + 1, {"collect": (started, learning), "update": (learning, updated), "sync": (updated, time.time())})
-        tokens = sum(len(row.prompt) + len(row.completion) for t in collected.train_trajectories for row in t.rows)
+        trainer.record(
+            step + 1,
+            {
+                "collect": (started, learning),
+                "update": (learning, updated),
+                "sync": (updated, time.time()),
+            },
+        )
+        tokens = sum(
+            len(row.prompt) + len(row.completion)
+            for t in collected.train_trajectories
+            for row in t.rows
+        )
         return {
             **trainer.update_metrics(),
-            **rollout_metrics(collected.all_trajectories, plan.horizon, collected.seconds, step, algorithm.compares_groups),
+            **rollout_metrics(
+                collected.all_trajectories,
+                plan.horizon,
+                collected.seconds,
+                step,
+                algorithm.compares_groups,
+            ),
             **collected.metrics,
             **loaded,
             "update/seconds": seconds,

@@ -62,14 +62,21 @@ def loss_tensors(samples: Sequence[TrainSample]) -> Tensors:
     For no samples, the result is one masked row.
 
     Returns:
-        advantages of shape (B, T); group, member and begin of each row; with a critic also old_values,
+        advantages of shape (B, T); group, member and begin of each row; with a critic also
+        old_values,
         returns and value_mask of shape (B, T + 1).
     """
-    tensors = {"advantages": padded([sample.advantages for sample in samples] or [torch.zeros(1)], 0.0, torch.float32)}
+    tensors = {
+        "advantages": padded(
+            [sample.advantages for sample in samples] or [torch.zeros(1)], 0.0, torch.float32
+        )
+    }
     targets = [sample.values for sample in samples if sample.values is not None]
     nothing = [torch.zeros(2)]
     return tensors | {
-        IDENTITY: torch.tensor([[s.trajectory.group, s.trajectory.member, s.begin] for s in samples], dtype=torch.long),
+        IDENTITY: torch.tensor(
+            [[s.trajectory.group, s.trajectory.member, s.begin] for s in samples], dtype=torch.long
+        ),
         "old_values": padded([t.old for t in targets] or nothing, 0.0, torch.float32),
         "returns": padded([t.returns for t in targets] or nothing, 0.0, torch.float32),
         "value_mask": padded([t.mask for t in targets] or nothing, 0.0, torch.float32),
@@ -89,7 +96,9 @@ def balanced(local: list[TrainSample], process: int, processes: int) -> list[Tra
     if processes == 1:
         return local
     samples: list[TrainSample] = gather_object(local)
-    order = sorted(samples, key=lambda s: (-length_of(s.trajectory), s.trajectory.group, s.trajectory.member))
+    order = sorted(
+        samples, key=lambda s: (-length_of(s.trajectory), s.trajectory.group, s.trajectory.member)
+    )
     loads, chosen = [0] * processes, []
     for sample in order:
         lightest = loads.index(min(loads))

@@ -11,7 +11,19 @@ from tasks.provision.errors import ProvisionError
 from tasks.provision.ipc import ConnectionClosedError
 from tasks.training.left_out import EpisodesLeftOutError
 from tasks.training.local_trainer import EventConnection, LocalTrainer, Trainer
-from tasks.training.messages import Close, Command, Evaluate, Evaluated, Event, Failed, Ready, StepDone, Train, Trained, TrainerJob
+from tasks.training.messages import (
+    Close,
+    Command,
+    Evaluate,
+    Evaluated,
+    Event,
+    Failed,
+    Ready,
+    StepDone,
+    Train,
+    Trained,
+    TrainerJob,
+)
 
 E = TypeVar("E", bound=Event)
 
@@ -40,7 +52,9 @@ class TrainerProcess:
         step: Number of training steps in the current weights, as last reported by the trainer.
     """
 
-    def __init__(self, job: TrainerJob, infrastructure: InfraSettings, check: Callable[[], None]) -> None:
+    def __init__(
+        self, job: TrainerJob, infrastructure: InfraSettings, check: Callable[[], None]
+    ) -> None:
         """
         Args:
             job: The training job. `socket` is set when the processes start.
@@ -69,7 +83,12 @@ class TrainerProcess:
             raise
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, fault: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        fault: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         if self._connection is not None:
             self._connection.close()
         self._trainer.end()
@@ -144,12 +163,16 @@ class TrainerProcess:
     def _ended(self) -> TrainerFailedError:
         """Return the error for a connection that closed without an error message."""
         killed = self._trainer.killed()
-        return self._failure(killed or f"it exited with status {self._trainer.wait(0.0)}", tail=killed is None)
+        return self._failure(
+            killed or f"it exited with status {self._trainer.wait(0.0)}", tail=killed is None
+        )
 
     def _failure(self, problem: str, tail: bool = True) -> TrainerFailedError:
         message = f"the trainer failed: {problem.rstrip('.')}. See {self._trainer.log_path}"
         kind = TrainerLostError if self._trainer.lost() else TrainerFailedError
-        return kind(f"{message}. Last lines of the log:\n{self._trainer.log_tail()}" if tail else message)
+        return kind(
+            f"{message}. Last lines of the log:\n{self._trainer.log_tail()}" if tail else message
+        )
 
 
 def open_trainer(job: TrainerJob, infrastructure: InfraSettings) -> Trainer:

@@ -18,7 +18,20 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from tasks.provision.ipc import FlowConnection, die_with_parent
-from tasks.training.messages import Close, Evaluate, Evaluated, Event, Failed, Progress, Ready, Saved, StepDone, Train, Trained, TrainerJob
+from tasks.training.messages import (
+    Close,
+    Evaluate,
+    Evaluated,
+    Event,
+    Failed,
+    Progress,
+    Ready,
+    Saved,
+    StepDone,
+    Train,
+    Trained,
+    TrainerJob,
+)
 
 
 class TrainerMain:
@@ -48,12 +61,16 @@ class TrainerMain:
             # across the ranks.
             torch.set_num_threads(max(1, len(os.sched_getaffinity(0)) // processes.num_processes))
         tokenizer = AutoTokenizer.from_pretrained(job.policy)
-        self.worker = RolloutWorker(job, tokenizer, lambda finished, total: self.send_event(Progress(finished, total)))
+        self.worker = RolloutWorker(
+            job, tokenizer, lambda finished, total: self.send_event(Progress(finished, total))
+        )
         engine_started = time.perf_counter()
         algorithm = self.experiment.algorithm
         with without_vllm():
             trainer = trainer_class(algorithm)
-        self.trainer = trainer(self.experiment, job.policy, tokenizer, job.folder, job.fingerprint, job.sharded)
+        self.trainer = trainer(
+            self.experiment, job.policy, tokenizer, job.folder, job.fingerprint, job.sharded
+        )
         checkpoints = job.folder / "checkpoints"
         self.resume, self.notes = (
             checkpoint.latest(checkpoints, job.fingerprint)
@@ -63,7 +80,9 @@ class TrainerMain:
         self.steps = read_steps(self.resume.folder / METRICS) if self.resume else {}
         self.trainer.prepare(self.resume.folder if self.resume else None)
         self.step = self.resume.step if self.resume else 0
-        self.loop = TrainLoop(self.experiment, self.trainer, batches_class(algorithm)(job, self.worker, self.trainer))
+        self.loop = TrainLoop(
+            self.experiment, self.trainer, batches_class(algorithm)(job, self.worker, self.trainer)
+        )
         self.checkpoint_seconds = 0.0
         self.seconds = {
             "imports": imported - began,
@@ -74,7 +93,11 @@ class TrainerMain:
     def run(self) -> None:
         """Report readiness, then execute the flow's commands until `Close`."""
         parameters = sum(p.numel() for p in self.trainer.model.parameters())
-        self.send_event(Ready(self.step, self.worker.engine.batch_invariant, parameters, self.seconds, self.notes))
+        self.send_event(
+            Ready(
+                self.step, self.worker.engine.batch_invariant, parameters, self.seconds, self.notes
+            )
+        )
         with self.worker:
             while True:
                 match self.worker.broadcast(self.flow.receive() if self.flow else None):
@@ -115,7 +138,11 @@ class TrainerMain:
         self.checkpoint_seconds = time.perf_counter() - began
         self.trainer.record_spans(self.step, {"checkpoint": (started, time.time())})
         if published is not None:
-            self.send_event(Saved(published.step, str(published.folder), published.digest, self.checkpoint_seconds))
+            self.send_event(
+                Saved(
+                    published.step, str(published.folder), published.digest, self.checkpoint_seconds
+                )
+            )
             phase_ends = [phase.end_step for phase in phases(self.experiment, self.steps)]
             checkpoint.prune(published.folder.parent, checkpoints_kept(self.experiment), phase_ends)
 
@@ -134,11 +161,20 @@ class TrainerMain:
         self.worker.load_weights(self.step, self.trainer)
         kept = self.worker.broadcast(kept_episodes(Path(command.path), self.step))
         done = {(each.group, each.member) for each in kept}
-        plans = [plan for plan in evaluation_plans(command.tasks, command.samples, command.seed) if (plan.group, plan.member) not in done]
-        trajectories = self.worker.collect_shared("evaluation", plans, RolloutSettings(command.horizon, command.temperature))
+        plans = [
+            plan
+            for plan in evaluation_plans(command.tasks, command.samples, command.seed)
+            if (plan.group, plan.member) not in done
+        ]
+        trajectories = self.worker.collect_shared(
+            "evaluation", plans, RolloutSettings(command.horizon, command.temperature)
+        )
         self.trainer.record_spans(self.step, {"evaluation": (started, time.time())})
         if self.flow is not None:
-            write_trajectories(Path(command.path), sorted([*kept, *trajectories], key=lambda each: (each.group, each.member)))
+            write_trajectories(
+                Path(command.path),
+                sorted([*kept, *trajectories], key=lambda each: (each.group, each.member)),
+            )
             self.send_event(Evaluated(command.path, time.perf_counter() - began))
 
     def send_event(self, event: Event) -> None:
@@ -167,9 +203,12 @@ def without_vllm() -> Iterator[None]:
 def main() -> None:
     """Run one trainer process from the command line."""
     parser = argparse.ArgumentParser(
-        prog="python -m tasks.training.trainer_main", description="Run one process of the trainer. Flows start it."
+        prog="python -m tasks.training.trainer_main",
+        description="Run one process of the trainer. Flows start it.",
     )
-    parser.add_argument("job", type=Path, help="JSON file of a TrainerJob, e.g. runs/quickstart-1a2b3c/trainer.json")
+    parser.add_argument(
+        "job", type=Path, help="JSON file of a TrainerJob, e.g. runs/quickstart-1a2b3c/trainer.json"
+    )
     run(read_job(parser.parse_args().job))
 
 
@@ -198,7 +237,9 @@ def run(job: TrainerJob) -> None:
         SystemExit: The process failed and reported the error to the flow.
     """
     die_with_parent()
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    logging.basicConfig(
+        level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s"
+    )
     flow = FlowConnection(job.socket) if os.environ.get("RANK", "0") == "0" else None
     trainer = None
     try:

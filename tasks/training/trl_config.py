@@ -17,7 +17,9 @@ CLIPPED = {"tokens": "dapo", "trajectory": "grpo", "constant": "dr_grpo"}
 """TRL's `loss_type` of the clipped loss, by `algorithm.loss_aggregation`."""
 
 
-def policy_gradient_config(experiment: Experiment, algorithm: PolicyGradient, folder: Path) -> GRPOConfig:
+def policy_gradient_config(
+    experiment: Experiment, algorithm: PolicyGradient, folder: Path
+) -> GRPOConfig:
     """Return the configuration of the RL methods."""
     rollout = experiment.rollout
     return GRPOConfig(
@@ -32,7 +34,9 @@ def policy_gradient_config(experiment: Experiment, algorithm: PolicyGradient, fo
         delta=algorithm.dual_clip,
         # Otherwise the trainer computes the sequence ratio.
         importance_sampling_level="sequence" if algorithm.loss == "luspo" else "token",
-        loss_type=CLIPPED[algorithm.loss_aggregation] if algorithm.loss == "clipped" else algorithm.loss,
+        loss_type=CLIPPED[algorithm.loss_aggregation]
+        if algorithm.loss == "clipped"
+        else algorithm.loss,
         off_policy_mask_threshold=algorithm.off_policy_mask,
         temperature=rollout.temperature,
         max_completion_length=rollout.trajectory_tokens,

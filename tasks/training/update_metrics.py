@@ -32,7 +32,9 @@ class UpdateMetrics:
         Raises:
             ValueError: No installed package has the entry point, or it cannot be imported.
         """
-        self._metrics: dict[str, UpdateMetric] = {name: load_plugin(UPDATE_METRICS, name) for name in names}
+        self._metrics: dict[str, UpdateMetric] = {
+            name: load_plugin(UPDATE_METRICS, name) for name in names
+        }
         self._sums = torch.zeros(len(names), 2, dtype=torch.float64)
 
     @torch.no_grad()
@@ -41,8 +43,13 @@ class UpdateMetrics:
         for row, (name, metric) in enumerate(self._metrics.items()):
             value, weight = metric(tokens)
             if value.numel() != 1 or weight.numel() != 1:
-                raise ValueError(f"update metric {name!r} returned {tuple(value.shape)} and {tuple(weight.shape)}; return two scalars")
-            self._sums[row] += torch.stack([value.double().reshape(()), weight.double().reshape(())]).cpu()
+                raise ValueError(
+                    f"update metric {name!r} returned {tuple(value.shape)} and "
+                    f"{tuple(weight.shape)}; return two scalars"
+                )
+            self._sums[row] += torch.stack(
+                [value.double().reshape(()), weight.double().reshape(())]
+            ).cpu()
 
     def take(self, all_reduce_sum: Reduce) -> dict[str, float]:
         """Return update/NAME of each metric with a weight, over all ranks, and reset the sums."""

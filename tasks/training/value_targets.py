@@ -34,11 +34,19 @@ class ValueTargets:
         """
         if end == len(self.old) - 1:
             return ValueTargets(self.old[begin:], self.returns[begin:], self.mask[begin:])
-        return ValueTargets(*(torch.cat([each[begin:end], each.new_zeros(1)]) for each in (self.old, self.returns, self.mask)))
+        return ValueTargets(
+            *(
+                torch.cat([each[begin:end], each.new_zeros(1)])
+                for each in (self.old, self.returns, self.mask)
+            )
+        )
 
 
 def value_targets(
-    trajectories: Sequence[Trajectory], values: Sequence[torch.Tensor], advantages: torch.Tensor, after_turns: bool
+    trajectories: Sequence[Trajectory],
+    values: Sequence[torch.Tensor],
+    advantages: torch.Tensor,
+    after_turns: bool,
 ) -> list[ValueTargets]:
     """Compute the lambda-returns from the advantages of GAE.
 
@@ -78,11 +86,19 @@ def explained_variance(
     """
     masks = [torch.tensor([*t.policy_mask, 0], dtype=torch.bool) for t in trajectories]
     empty = torch.zeros(0, dtype=torch.float64)
-    returns = torch.cat([empty, *(t.returns[m].double() for t, m in zip(targets, masks, strict=True))])
-    errors = torch.cat([empty, *((t.returns - t.old)[m].double() for t, m in zip(targets, masks, strict=True))])
+    returns = torch.cat(
+        [empty, *(t.returns[m].double() for t, m in zip(targets, masks, strict=True))]
+    )
+    errors = torch.cat(
+        [empty, *((t.returns - t.old)[m].double() for t, m in zip(targets, masks, strict=True))]
+    )
     count, *sums = all_reduce_sum(
-        torch.stack([torch.tensor(float(len(returns)), dtype=torch.float64), returns.sum(), errors.sum()])
+        torch.stack(
+            [torch.tensor(float(len(returns)), dtype=torch.float64), returns.sum(), errors.sum()]
+        )
     ).tolist()
     means = [s / max(1.0, count) for s in sums]
-    variance, left = all_reduce_sum(torch.stack([((returns - means[0]) ** 2).sum(), ((errors - means[1]) ** 2).sum()])).tolist()
+    variance, left = all_reduce_sum(
+        torch.stack([((returns - means[0]) ** 2).sum(), ((errors - means[1]) ** 2).sum()])
+    ).tolist()
     return 1 - left / variance if variance > 1e-12 else 0.0

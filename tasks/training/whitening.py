@@ -10,7 +10,9 @@ EPSILON = 1e-8
 
 
 def whitened(
-    advantages: torch.Tensor, policy_mask: torch.Tensor, all_reduce_sum: Callable[[torch.Tensor], torch.Tensor] = lambda sums: sums
+    advantages: torch.Tensor,
+    policy_mask: torch.Tensor,
+    all_reduce_sum: Callable[[torch.Tensor], torch.Tensor] = lambda sums: sums,
 ) -> torch.Tensor:
     """Compute (A - mean(A)) / sqrt(var(A) + eps) over all policy tokens of the batch.
 

@@ -1,7 +1,9 @@
 """All benchmarks, side by side with what they are compared with: `make bench`.
 
-Each module of this folder that has a function `run` gives rows {name, ours, other, ratio, low, high, unit}; `low`, `high` bound the ratio.
-The rows are written to results/bench.json and printed as a table. If only some benchmarks are run, the other rows of the file stay.
+Each module of this folder that has a function `run` gives rows {name, ours, other, ratio, low,
+high, unit}; `low`, `high` bound the ratio.
+The rows are written to results/bench.json and printed as a table. If only some benchmarks are run,
+the other rows of the file stay.
 What libraries have to say meanwhile is in results/NAME.log.
 """
 
@@ -25,8 +27,16 @@ RESULTS = FOLDER.parents[1] / "results" / "bench.json"
 
 def benchmarks() -> list[str]:
     """Names of the modules that can be run."""
-    names = [module.name for module in pkgutil.iter_modules([str(FOLDER)]) if not module.name.startswith("__")]
-    return [name for name in sorted(names) if "def run(" in (FOLDER / f"{name}.py").read_text(encoding="utf-8")]
+    names = [
+        module.name
+        for module in pkgutil.iter_modules([str(FOLDER)])
+        if not module.name.startswith("__")
+    ]
+    return [
+        name
+        for name in sorted(names)
+        if "def run(" in (FOLDER / f"{name}.py").read_text(encoding="utf-8")
+    ]
 
 
 def table(rows: list[dict[str, Any]]) -> str:
@@ -34,12 +44,19 @@ def table(rows: list[dict[str, Any]]) -> str:
     header = ("benchmark", "ours", "other", "ratio", "unit")
     cells = [header]
     for row in rows:
-        bounds = f" [{row['low']:.2f}, {row['high']:.2f}]" if row.get("low") is not None and row.get("high") is not None else ""
+        bounds = (
+            f" [{row['low']:.2f}, {row['high']:.2f}]"
+            if row.get("low") is not None and row.get("high") is not None
+            else ""
+        )
         ratio = f"{row['ratio']:.2f}{bounds}" if row.get("ratio") is not None else ""
         other = f"{row['other']:.4g}" if row.get("other") is not None else ""
         cells.append((str(row["name"]), f"{row['ours']:.4g}", other, ratio, str(row["unit"])))
     widths = [max(len(line[i]) for line in cells) for i in range(len(header))]
-    return "\n".join("  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in cells)
+    return "\n".join(
+        "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip()
+        for line in cells
+    )
 
 
 @contextmanager
@@ -62,14 +79,22 @@ def errors_to(log: Path) -> Generator[None, None, None]:
 def main() -> None:
     """Runs the benchmarks that are named, or all."""
     parser = argparse.ArgumentParser(
-        prog="python -m tests.benchmarks", description="Run benchmarks side by side.", epilog="example: python -m tests.benchmarks babyai"
+        prog="python -m tests.benchmarks",
+        description="Run benchmarks side by side.",
+        epilog="example: python -m tests.benchmarks babyai",
     )
-    parser.add_argument("names", nargs="*", metavar="NAME", help=f"one of: {', '.join(benchmarks())} (default: all)")
+    parser.add_argument(
+        "names", nargs="*", metavar="NAME", help=f"one of: {', '.join(benchmarks())} (default: all)"
+    )
     chosen = parser.parse_args().names
     names = chosen or benchmarks()
     if unknown := set(names) - set(benchmarks()):
-        parser.error(f"no benchmark {', '.join(sorted(unknown))}; there are: {', '.join(benchmarks())}")
-    before: list[dict[str, Any]] = json.loads(RESULTS.read_text(encoding="utf-8")) if chosen and RESULTS.exists() else []
+        parser.error(
+            f"no benchmark {', '.join(sorted(unknown))}; there are: {', '.join(benchmarks())}"
+        )
+    before: list[dict[str, Any]] = (
+        json.loads(RESULTS.read_text(encoding="utf-8")) if chosen and RESULTS.exists() else []
+    )
     rows: list[dict[str, Any]] = []
     RESULTS.parent.mkdir(mode=0o700, exist_ok=True)
     for name in names:
@@ -79,7 +104,10 @@ def main() -> None:
             rows += importlib.import_module(f"tests.benchmarks.{name}").run()
         print(f"{time.monotonic() - began:.0f} s", file=sys.stderr, flush=True)
         measured = {row["name"] for row in rows}
-        stored = sorted([row for row in before if row["name"] not in measured] + rows, key=lambda row: str(row["name"]))
+        stored = sorted(
+            [row for row in before if row["name"] not in measured] + rows,
+            key=lambda row: str(row["name"]),
+        )
         RESULTS.write_text(json.dumps(stored, indent=1) + "\n", encoding="utf-8")
     print(table(rows))
 

@@ -1,6 +1,7 @@
 """BabyAI behind the server: steps and resets per second with 64 clients and in batches; CPU of a step and of a reset.
 
-AgentGym's server is not on any package index, so it cannot be run beside ours. Ours is compared with its figures as they were recorded
+AgentGym's server is not on any package index, so it cannot be run beside ours. Ours is compared
+with its figures as they were recorded
 on a quiet machine of 2 cores with 64 clients and a new connection per request ("recorded").
 """
 
@@ -44,7 +45,9 @@ class Client:
 
     async def open(self) -> None:
         """Connects and opens a session."""
-        self._streams = await asyncio.open_connection(self._address.hostname, self._address.port, limit=2**24)
+        self._streams = await asyncio.open_connection(
+            self._address.hostname, self._address.port, limit=2**24
+        )
         self.session = (await self.post("/create", {}))["id"]
 
     async def reset(self, index: int) -> None:
@@ -55,7 +58,9 @@ class Client:
         """Performs one of the offered actions; returns how many were performed, 0 after the end."""
         if self.done:
             return 0
-        self._seen(await self.post("/step", {"action": self.choose(self.observation), "id": self.session}))
+        self._seen(
+            await self.post("/step", {"action": self.choose(self.observation), "id": self.session})
+        )
         return 1
 
     def choose(self, observation: str) -> str:
@@ -103,7 +108,9 @@ async def _rows(server: LocalServer) -> list[dict[str, Any]]:
         resets_s = steps_s = resets_cpu_s = steps_cpu_s = 0.0
         steps = 0
         for _ in range(WAVES):
-            _, wall_s, cpu_s = await _timed(server.pid, (client.reset(next(tasks)) for client in clients))
+            _, wall_s, cpu_s = await _timed(
+                server.pid, (client.reset(next(tasks)) for client in clients)
+            )
             resets_s, resets_cpu_s = resets_s + wall_s, resets_cpu_s + cpu_s
             done, wall_s, cpu_s = await _timed(server.pid, (client.play() for client in clients))
             steps, steps_s, steps_cpu_s = steps + sum(done), steps_s + wall_s, steps_cpu_s + cpu_s
@@ -118,8 +125,15 @@ async def _rows(server: LocalServer) -> list[dict[str, Any]]:
         client.close()
     many = "babyai: {}, AgentGym's recorded"
     return [
-        _row(many.format(f"steps, {CLIENTS} clients, keep-alive"), step_rates, "1/s", RECORDED_STEPS),
-        _row(many.format(f"resets, {CLIENTS} clients, keep-alive"), reset_rates, "1/s", RECORDED_RESETS),
+        _row(
+            many.format(f"steps, {CLIENTS} clients, keep-alive"), step_rates, "1/s", RECORDED_STEPS
+        ),
+        _row(
+            many.format(f"resets, {CLIENTS} clients, keep-alive"),
+            reset_rates,
+            "1/s",
+            RECORDED_RESETS,
+        ),
         _row(many.format(f"steps, batches of {CLIENTS}"), batch_rates, "1/s", RECORDED_STEPS),
         _row(many.format("server's CPU of a step"), step_ms, "ms", RECORDED_STEP_MS),
         _row(many.format("server's CPU of a reset"), reset_ms, "ms", RECORDED_RESET_MS),
@@ -135,15 +149,27 @@ async def _timed(pid: int, work: Iterable[Awaitable[Any]]) -> tuple[list[Any], f
 
 async def _batch_rate(client: Client, tasks: Iterable[int]) -> float:
     """Steps per second when one request of our dialect steps every session."""
-    begun = (await client.post("/v1/create", {"items": [{"index": index} for index in itertools.islice(tasks, CLIENTS)]}))["items"]
+    begun = (
+        await client.post(
+            "/v1/create",
+            {"items": [{"index": index} for index in itertools.islice(tasks, CLIENTS)]},
+        )
+    )["items"]
     going = {reply["session"]: reply["observation"] for reply in begun}
     steps, began = 0, time.perf_counter()
     for turn in range(STEPS):
-        items = [{"session": session, "turn": turn, "action": client.choose(said)} for session, said in going.items()]
+        items = [
+            {"session": session, "turn": turn, "action": client.choose(said)}
+            for session, said in going.items()
+        ]
         if not items:
             break
         replies = (await client.post("/v1/step", {"items": items}))["items"]
-        going = {item["session"]: reply["observation"] for item, reply in zip(items, replies, strict=True) if not reply["done"]}
+        going = {
+            item["session"]: reply["observation"]
+            for item, reply in zip(items, replies, strict=True)
+            if not reply["done"]
+        }
         steps += len(items)
     seconds = time.perf_counter() - began
     await client.post("/v1/close", {"items": [{"session": reply["session"]} for reply in begun]})

@@ -10,7 +10,9 @@ from typing import Any
 
 import uvicorn
 
-ANSWER = b'{"id":0,"observation":"Inventory: You are not carrying anything.","reward":0.0,"done":false}'
+ANSWER = (
+    b'{"id":0,"observation":"Inventory: You are not carrying anything.","reward":0.0,"done":false}'
+)
 HEADERS = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(ANSWER))]
 
 
@@ -23,5 +25,11 @@ async def application(scope: Any, receive: Any, send: Any) -> None:
 
 
 if __name__ == "__main__":
-    options: Any = {"loop": "uvloop", "http": "httptools", "lifespan": "off", "access_log": False, "log_level": "warning"}
+    options: Any = {
+        "loop": "uvloop",
+        "http": "httptools",
+        "lifespan": "off",
+        "access_log": False,
+        "log_level": "warning",
+    }
     uvicorn.run(application, port=int(sys.argv[1]), **options)

@@ -1,6 +1,7 @@
 """The viewer with 100,000 trajectories: time of pages, filters and searches over HTTP, and memory of its process.
 
-The trajectories are episodes of TextCraft by a good and a bad player, each with a unique text, in files of 128 as written by training.
+The trajectories are episodes of TextCraft by a good and a bad player, each with a unique text, in
+files of 128 as written by training.
 There is no other viewer of these files to compare with.
 """
 
@@ -42,7 +43,10 @@ REQUESTS = {
 def episodes() -> Iterator[Trajectory]:
     """Yield played episodes, each made unique by a mark in its first observation."""
     tasks = load_world("textcraft").tasks("train")
-    few = [played("textcraft", tasks[n % len(tasks)], skill=(0.3, 0.9)[n % 2], horizon=10, seed=n) for n in range(EPISODES)]
+    few = [
+        played("textcraft", tasks[n % len(tasks)], skill=(0.3, 0.9)[n % 2], horizon=10, seed=n)
+        for n in range(EPISODES)
+    ]
     for number in range(TRAJECTORIES):
         each = deepcopy(few[number % EPISODES])
         each.first_observation += f"\nmark-{number:06d}-"
@@ -75,13 +79,21 @@ def run() -> list[dict[str, Any]]:
         try:
             while f"{TRAJECTORIES:,} trajectories" not in get(f"{viewer.url}/trajectories", runs):
                 time.sleep(0.5)
-            rows = [row("viewer: all files read for the first time", [time.perf_counter() - began], "s")]
+            rows = [
+                row("viewer: all files read for the first time", [time.perf_counter() - began], "s")
+            ]
             for name, address in REQUESTS.items():
                 seconds = [timed(viewer.url + address, runs) for _ in range(ROUNDS)]
                 rows.append(row(f"viewer: {name}", [1000 * each for each in seconds], "ms"))
             # Who started it waits beside it with the same words on its command line.
-            ours = [p for p in psutil.process_iter(["cmdline"]) if {"dashboards", folder} <= set(p.info["cmdline"] or [])]
-            rows.append(row("viewer: memory", [max(p.memory_info().rss for p in ours) / 2**20], "MiB"))
+            ours = [
+                p
+                for p in psutil.process_iter(["cmdline"])
+                if {"dashboards", folder} <= set(p.info["cmdline"] or [])
+            ]
+            rows.append(
+                row("viewer: memory", [max(p.memory_info().rss for p in ours) / 2**20], "MiB")
+            )
             return rows
         finally:
             viewer.end()

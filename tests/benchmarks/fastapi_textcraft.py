@@ -1,7 +1,9 @@
 """TextCraft in AgentGym's dialect, served as FastAPI's documentation teaches: threads, models of pydantic. What ours is compared with.
 
-AgentGym's own server is on no package index, so it cannot be run beside ours; by its published code it is built like this one, and its
-figures on a quiet machine are in tests/benchmarks/textcraft.py. Run: python -m tests.benchmarks.fastapi_textcraft PORT
+AgentGym's own server is on no package index, so it cannot be run beside ours; by its published code
+it is built like this one, and its
+figures on a quiet machine are in tests/benchmarks/textcraft.py. Run: python -m
+tests.benchmarks.fastapi_textcraft PORT
 """
 
 from __future__ import annotations
@@ -51,7 +53,12 @@ def create() -> dict[str, Any]:
 
 @app.post("/reset")
 def reset(body: Reset) -> dict[str, Any]:
-    return {"id": body.id, "observation": sessions[body.id].reset(body.data_idx), "done": False, "reward": 0}
+    return {
+        "id": body.id,
+        "observation": sessions[body.id].reset(body.data_idx),
+        "done": False,
+        "reward": 0,
+    }
 
 
 @app.post("/step")

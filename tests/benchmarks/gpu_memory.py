@@ -13,7 +13,11 @@ from tasks.training.memory_plan import GB, Machine, PlanRequest, faults, plan_me
 from tests.support.qwen import SIZES, qwen_folder
 
 GPUS, MEMORIES = (1, 2, 4, 8), (80, 141)
-SHORT = {"AGENTGYM_ENGINE_SLEEP=true": "sleep", "AGENTGYM_ENGINE_MEMORY_FRACTION=": "vLLM ", "--policy.lora.rank 32": "LoRA"}
+SHORT = {
+    "AGENTGYM_ENGINE_SLEEP=true": "sleep",
+    "AGENTGYM_ENGINE_MEMORY_FRACTION=": "vLLM ",
+    "--policy.lora.rank 32": "LoRA",
+}
 KINDS = ("weights", "gradients", "optimiser", "reference", "activations")
 
 
@@ -23,7 +27,12 @@ def row(name: str, folder: str, gpus: int) -> str:
     verdicts: list[str] = []
     held: dict[str, float] = {}
     for memory in MEMORIES:
-        machine = Machine(gpus=gpus, gpu_memory=memory, sharding="fsdp2" if gpus > 1 else "none", engine_fraction=0.45)
+        machine = Machine(
+            gpus=gpus,
+            gpu_memory=memory,
+            sharding="fsdp2" if gpus > 1 else "none",
+            engine_fraction=0.45,
+        )
         request = PlanRequest(experiment=recipe, model=folder, machine=machine)
         plan = plan_memory(request)
         held = plan.trainer
@@ -46,7 +55,13 @@ def _short(change: str) -> str:
 
 def main() -> None:
     """Prints the table."""
-    print("| model | GPUs |", " | ".join(KINDS), "|", " | ".join(f"{memory} GB" for memory in MEMORIES), "|")
+    print(
+        "| model | GPUs |",
+        " | ".join(KINDS),
+        "|",
+        " | ".join(f"{memory} GB" for memory in MEMORIES),
+        "|",
+    )
     print("|---|---:|---:|---:|---:|---:|---:|---|---|")
     with tempfile.TemporaryDirectory() as folder:
         for name in SIZES:

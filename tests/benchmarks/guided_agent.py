@@ -41,20 +41,32 @@ class GuidedAgent(TokenAgent):
 
     solutions: dict[int, list[str]]  # set after construction: the class it extends is frozen
 
-    async def begin(self, task: int, seed: int, observation: str, budgets: Budgets) -> GuidedConversation:
+    async def begin(
+        self, task: int, seed: int, observation: str, budgets: Budgets
+    ) -> GuidedConversation:
         return GuidedConversation(self, task, seed, self.chat_format.prompt(observation), budgets)
 
 
 class GuidedConversation(TokenConversation):
     """One episode of a `GuidedAgent`."""
 
-    def __init__(self, agent: GuidedAgent, task: int, seed: int, prompt: list[int], budgets: Budgets) -> None:
+    def __init__(
+        self, agent: GuidedAgent, task: int, seed: int, prompt: list[int], budgets: Budgets
+    ) -> None:
         super().__init__(agent, seed, prompt, budgets)
         self._solution = agent.solutions[task]
 
     async def act(self, turn: int) -> Message:
         said = await super().act(turn)
-        return Message(said.text, self._solution[turn], "", said.tokens, said.log_probabilities, said.policy_version, said.cut)
+        return Message(
+            said.text,
+            self._solution[turn],
+            "",
+            said.tokens,
+            said.log_probabilities,
+            said.policy_version,
+            said.cut,
+        )
 
 
 class LateClient(EnvironmentClient):

@@ -1,6 +1,7 @@
 """Load on an environment server: many clients in one thread, with a connection kept alive or a new one per request.
 
-A client is a generator that yields (path, body) and is sent the reply's content; so one lean loop over sockets drives them all and
+A client is a generator that yields (path, body) and is sent the reply's content; so one lean loop
+over sockets drives them all and
 takes little of what is to be measured.
 """
 
@@ -28,7 +29,8 @@ Client = Generator[tuple[str, Any], Any, None]
 
 ROOT = Path(__file__).parents[2]
 _HEAD = (
-    "POST {} HTTP/1.1\r\nHost: {}\r\nUser-Agent: python-requests/2.32.3\r\nAccept-Encoding: gzip, deflate\r\nAccept: */*\r\n"
+    "POST {} HTTP/1.1\r\nHost: {}\r\nUser-Agent: python-requests/2.32.3\r\nAccept-Encoding: gzip, "
+    "deflate\r\nAccept: */*\r\n"
     "Connection: keep-alive\r\nContent-Type: application/json\r\nContent-Length: "
 )
 _encode = msgspec.json.Encoder().encode
@@ -55,9 +57,20 @@ class Load:
 
 
 @contextmanager
-def served(world: str, *options: str, command: list[str] | None = None) -> Generator[LocalServer, None, None]:
+def served(
+    world: str, *options: str, command: list[str] | None = None
+) -> Generator[LocalServer, None, None]:
     """A server of `world` of its own; `command` is another program to start, its port written as "{port}"."""
-    start = command or [sys.executable, "-m", "environments", "serve", world, "--port", "{port}", *options]
+    start = command or [
+        sys.executable,
+        "-m",
+        "environments",
+        "serve",
+        world,
+        "--port",
+        "{port}",
+        *options,
+    ]
     server = LocalServer(world, start, environment={"PYTHONPATH": str(ROOT)}, start_deadline_s=240)
     server.start()
     try:
@@ -80,7 +93,9 @@ def drive(server: LocalServer, clients: Iterable[Client], *, keep_alive: bool) -
 
     def send(connection: socket.socket | None, client: Client, request: tuple[str, Any]) -> None:
         path, content = request
-        head = heads.get(path) or heads.setdefault(path, _HEAD.format(path, address.netloc).encode())
+        head = heads.get(path) or heads.setdefault(
+            path, _HEAD.format(path, address.netloc).encode()
+        )
         body = _encode(content)
         if connection is None:
             connection = socket.create_connection(peer)
@@ -138,14 +153,23 @@ def cpu_seconds(pid: int) -> float:
     return sum(sum(process.cpu_times()[:2]) for process in (root, *root.children(recursive=True)))
 
 
-def row(name: str, ours: Iterable[float], unit: str, other: Iterable[float] | None = None) -> dict[str, Any]:
+def row(
+    name: str, ours: Iterable[float], unit: str, other: Iterable[float] | None = None
+) -> dict[str, Any]:
     """A row of the benchmark's table from the measurements of its rounds: the median, and between which ratios the rounds lie.
 
-    `other` are the rounds of what ours is compared with, measured in turn with ours. Without it `low` and `high` are ours.
+    `other` are the rounds of what ours is compared with, measured in turn with ours. Without it
+    `low` and `high` are ours.
     """
     mine = list(ours)
     if other is None:
-        figures: dict[str, Any] = {"ours": statistics.median(mine), "other": None, "ratio": None, "low": min(mine), "high": max(mine)}
+        figures: dict[str, Any] = {
+            "ours": statistics.median(mine),
+            "other": None,
+            "ratio": None,
+            "low": min(mine),
+            "high": max(mine),
+        }
     else:
         others = list(other)
         ratios = [a / b for a, b in zip(mine, others, strict=True)]
@@ -156,4 +180,6 @@ def row(name: str, ours: Iterable[float], unit: str, other: Iterable[float] | No
             "low": min(ratios),
             "high": max(ratios),
         }
-    return {"name": name, "unit": unit} | {key: value if value is None else round(value, 4) for key, value in figures.items()}
+    return {"name": name, "unit": unit} | {
+        key: value if value is None else round(value, 4) for key, value in figures.items()
+    }

@@ -1,15 +1,23 @@
 """Collection of episodes against what it replaces, with a real engine and a real environment server on this machine.
 
-- Lock-step rounds: all episodes of a batch wait each turn for the slowest, and the next batch for the longest episode.
-- TRL's loop: GRPOTrainer with `environment_factory` and colocated vLLM, batches of as many episodes as we have in flight (`trl_loop`).
-- One offline call: the engine fed with all prompts of a collection at once, as fast as it can, by the requests that our side makes. Its
-  batch has the same size on both sides; of our episodes there are some more than that, so that others take the places of those
+- Lock-step rounds: all episodes of a batch wait each turn for the slowest, and the next batch for
+  the longest episode.
+- TRL's loop: GRPOTrainer with `environment_factory` and colocated vLLM, batches of as many episodes
+  as we have in flight (`trl_loop`).
+- One offline call: the engine fed with all prompts of a collection at once, as fast as it can, by
+  the requests that our side makes. Its
+  batch has the same size on both sides; of our episodes there are some more than that, so that
+  others take the places of those
   that are with their environment.
 
-A random policy samples every message, of uneven length; what is done is the expert's action, so that episodes are of the lengths that a
-trained policy's are. Both sides have the same engine, tasks, latencies and size of the engine's batch, and but for TRL, which has
-none, the same seeds; runs alternate. `low` and `high` are the smallest and largest ratio of the pairs. The policy has 60,000 parameters, so
-that all that is not the engine weighs as much as can be; engine use is also measured with 3 million.
+A random policy samples every message, of uneven length; what is done is the expert's action, so
+that episodes are of the lengths that a
+trained policy's are. Both sides have the same engine, tasks, latencies and size of the engine's
+batch, and but for TRL, which has
+none, the same seeds; runs alternate. `low` and `high` are the smallest and largest ratio of the
+pairs. The policy has 60,000 parameters, so
+that all that is not the engine weighs as much as can be; engine use is also measured with 3
+million.
 """
 
 from __future__ import annotations
@@ -35,13 +43,25 @@ from tasks.inference.event_loop import in_event_loop
 from tasks.inference.vllm_engine import VllmEngine, vllm_parameters
 from tasks.rollout.collector import Batch, Collector
 from tasks.rollout.episode import RolloutRequest, RolloutSettings
-from tests.benchmarks.guided_agent import HORIZON, GuidedAgent, LateClient, Latency, expert_solutions, exponential, heavy_tail, none, slow
+from tests.benchmarks.guided_agent import (
+    HORIZON,
+    GuidedAgent,
+    LateClient,
+    Latency,
+    expert_solutions,
+    exponential,
+    heavy_tail,
+    none,
+    slow,
+)
 from tests.benchmarks.load import row, served
 from tests.support.tiny_policy import build_tiny_policy
 
 EPISODES, FEW_EPISODES, IN_FLIGHT = 1536, 192, 64
 MORE_IN_FLIGHT = 80
-ROLLOUT = Rollout(max_concurrent_episodes=IN_FLIGHT, turn_tokens=32, trajectory_tokens=2048, turn_seconds=120)
+ROLLOUT = Rollout(
+    max_concurrent_episodes=IN_FLIGHT, turn_tokens=32, trajectory_tokens=2048, turn_seconds=120
+)
 BUDGETS = Budgets(1.0, ROLLOUT.turn_tokens, ROLLOUT.trajectory_tokens)
 STOPS = 1 / 12
 """Share of the vocabulary that ends a message: messages of the random policy are then 12 tokens long on average."""
@@ -69,7 +89,9 @@ class Sides:
         return replace(self, requests=self.requests[:count])
 
     def client(self, latency: Latency) -> LateClient:
-        client = LateClient([self.url], deadline_s=60, connections=self.rollout.max_concurrent_episodes)
+        client = LateClient(
+            [self.url], deadline_s=60, connections=self.rollout.max_concurrent_episodes
+        )
         client.latency = latency
         return client
 
@@ -82,7 +104,9 @@ class Sides:
                 return sides.client(latency)
 
         with LateCollector("textcraft", (self.url,), self.agent, self.rollout) as collector:
-            trajectories = collector.collect([Batch("all", self.requests, RolloutSettings(HORIZON, 1.0))])
+            trajectories = collector.collect(
+                [Batch("all", self.requests, RolloutSettings(HORIZON, 1.0))]
+            )
         assert all(t.succeeded for t in trajectories), {t.reason for t in trajectories}
         return sum(len(turn.tokens) for t in trajectories for turn in t.turns)
 
@@ -108,7 +132,10 @@ class Sides:
             messages = await asyncio.gather(*(conversation.act(turn) for _, conversation in going))
             tokens += sum(len(message.tokens) for message in messages)
             steps = await asyncio.gather(
-                *(client.step(session, message.action or "") for (session, _), message in zip(going, messages, strict=True))
+                *(
+                    client.step(session, message.action or "")
+                    for (session, _), message in zip(going, messages, strict=True)
+                )
             )
             still = [(pair, step) for pair, step in zip(going, steps, strict=True) if not step.done]
             for (_, conversation), step in still:
@@ -127,7 +154,9 @@ class Sides:
         for number, (prompt, sampling) in enumerate(requests):
             llm.add_request(f"offline {number}", tokens_input(prompt), vllm_parameters(sampling))
         while llm.has_unfinished_requests():
-            tokens += sum(len(output.outputs[0].token_ids) for output in llm.step() if output.finished)
+            tokens += sum(
+                len(output.outputs[0].token_ids) for output in llm.step() if output.finished
+            )
         return tokens
 
 
@@ -141,7 +170,9 @@ def sides(size: StarterPolicy) -> Generator[Sides, None, None]:
     torch.set_num_threads(1)
     with served("textcraft") as server, tempfile.TemporaryDirectory() as folder:
         model = build_tiny_policy(Path(folder), size=size)
-        engine = VllmEngine(model, context_length=ROLLOUT.trajectory_tokens, max_num_seqs=IN_FLIGHT, dtype="float32")
+        engine = VllmEngine(
+            model, context_length=ROLLOUT.trajectory_tokens, max_num_seqs=IN_FLIGHT, dtype="float32"
+        )
         try:
             tokenizer = AutoTokenizer.from_pretrained(model)
             chat_format, ids = ChatFormat(tokenizer, "bare", None), range(len(tokenizer))
@@ -150,7 +181,9 @@ def sides(size: StarterPolicy) -> Generator[Sides, None, None]:
             solutions = expert_solutions()
             object.__setattr__(agent, "solutions", solutions)
             tasks = itertools.islice(itertools.cycle(solutions), EPISODES)
-            requests = tuple(RolloutRequest(task, group, 0, group) for group, task in enumerate(tasks))
+            requests = tuple(
+                RolloutRequest(task, group, 0, group) for group, task in enumerate(tasks)
+            )
             yield Sides(server.url, model, engine, agent, requests)
         finally:
             engine.close()
@@ -164,7 +197,9 @@ class Recorder:
         self._engine, self._generate = engine, engine.generate
 
     def __enter__(self) -> Recorder:
-        async def generate(tokens: Sequence[int], sampling: Sampling, session: object | None = None) -> Generation:
+        async def generate(
+            tokens: Sequence[int], sampling: Sampling, session: object | None = None
+        ) -> Generation:
             self.requests.append((list(tokens), sampling))
             return await self._generate(tokens, sampling, session)
 
@@ -187,7 +222,9 @@ def timed(work: Callable[[], int]) -> tuple[float, int]:
     return time.perf_counter() - began, tokens
 
 
-def alternate(engine: VllmEngine, ours: Callable[[], int], theirs: Callable[[], int], pairs: int) -> tuple[list[float], list[float]]:
+def alternate(
+    engine: VllmEngine, ours: Callable[[], int], theirs: Callable[[], int], pairs: int
+) -> tuple[list[float], list[float]]:
     """Runs both sides so often, in turns; returns what each got done per second in each run."""
     speeds: tuple[list[float], list[float]] = ([], [])
     for number in range(pairs):
@@ -208,7 +245,9 @@ def against_lock_step(bench: Sides) -> list[dict[str, Any]]:
             side(latency)
             return len(bench.requests)
 
-        ours, theirs = alternate(bench.engine, lambda: collect(bench.ours), lambda: collect(bench.lock_step), pairs)
+        ours, theirs = alternate(
+            bench.engine, lambda: collect(bench.ours), lambda: collect(bench.lock_step), pairs
+        )
         rows.append(row(f"rollouts, {name}: against lock-step rounds", ours, "episodes/s", theirs))
     return rows
 
@@ -218,7 +257,10 @@ def against_trl(bench: Sides) -> list[dict[str, Any]]:
     from tests.benchmarks.trl_loop import TrlLoop
 
     rows = []
-    for name, latency, count, pairs in (("no latency", None, FEW_EPISODES * 2, 5), ("latency mean 0.02 s", slow, IN_FLIGHT * 2, 3)):
+    for name, latency, count, pairs in (
+        ("no latency", None, FEW_EPISODES * 2, 5),
+        ("latency mean 0.02 s", slow, IN_FLIGHT * 2, 3),
+    ):
         few = bench.with_requests(count)
         with tempfile.TemporaryDirectory() as folder:
             loop = TrlLoop(few, few.model, Path(folder), IN_FLIGHT, HORIZON, latency)
@@ -239,18 +281,31 @@ def against_trl(bench: Sides) -> list[dict[str, Any]]:
 
 def against_offline(bench: Sides, name: str, pairs: int) -> dict[str, Any]:
     """The same requests in one call; what is compared is tokens sampled per second."""
-    bench = replace(bench, rollout=ROLLOUT.model_copy(update={"max_concurrent_episodes": MORE_IN_FLIGHT}))
+    bench = replace(
+        bench, rollout=ROLLOUT.model_copy(update={"max_concurrent_episodes": MORE_IN_FLIGHT})
+    )
     with Recorder(bench.engine) as recorder:
         bench.ours(none)
-    ours, theirs = alternate(bench.engine, lambda: bench.ours(none), lambda: bench.offline(recorder.requests), pairs)
-    return row(f"rollouts, no latency, policy of {name}: engine use, against one offline call", ours, "tokens/s", theirs)
+    ours, theirs = alternate(
+        bench.engine, lambda: bench.ours(none), lambda: bench.offline(recorder.requests), pairs
+    )
+    return row(
+        f"rollouts, no latency, policy of {name}: engine use, against one offline call",
+        ours,
+        "tokens/s",
+        theirs,
+    )
 
 
 def run() -> list[dict[str, Any]]:
     """The rows of the table."""
     with sides(StarterPolicy(hidden_size=64, layers=2, heads=2)) as bench:
         bench.with_requests(FEW_EPISODES).ours(none)  # warms up
-        rows = [*against_lock_step(bench), *against_trl(bench), against_offline(bench, "60,000 parameters", 3)]
+        rows = [
+            *against_lock_step(bench),
+            *against_trl(bench),
+            against_offline(bench, "60,000 parameters", 3),
+        ]
     with sides(StarterPolicy(hidden_size=192, layers=4, heads=4)) as bench:
         bench.with_requests(FEW_EPISODES).ours(none)
         return [*rows, against_offline(bench.with_requests(FEW_EPISODES * 2), "3 million", 2)]

@@ -1,6 +1,7 @@
 """SciWorld behind the server: steps and resets with 64 clients, CPU, memory, latency of create and reset.
 
-AgentGym's server is not on any package index, so it cannot be run beside ours. Ours is compared with its figures as they were recorded
+AgentGym's server is not on any package index, so it cannot be run beside ours. Ours is compared
+with its figures as they were recorded
 on a quiet machine of 2 cores with 64 clients ("recorded").
 """
 
@@ -37,7 +38,16 @@ RECORDED_RESET_CPU_MS = 1026.0
 RECORDED_MB = 10_800.0
 """Resident memory of AgentGym's server with 64 sessions."""
 
-FORMS = ("look around", "inventory", "open door to {}", "go to {}", "look at {}", "pick up {}", "wait1", "open {}")
+FORMS = (
+    "look around",
+    "inventory",
+    "open door to {}",
+    "go to {}",
+    "look at {}",
+    "pick up {}",
+    "wait1",
+    "open {}",
+)
 
 
 def action(rng: random.Random, observation: str) -> str:
@@ -46,7 +56,9 @@ def action(rng: random.Random, observation: str) -> str:
     if "door" in form or "go to" in form:
         seen = re.findall(r"[Dd]oor to the ([a-z ]+?) \(", observation) or ["hallway"]
     else:
-        seen = re.findall(r"^\t(?:an?|the) ([a-z ]+?)(?: \(|$|,|\.)", observation, re.MULTILINE) or ["cupboard"]
+        seen = re.findall(
+            r"^\t(?:an?|the) ([a-z ]+?)(?: \(|$|,|\.)", observation, re.MULTILINE
+        ) or ["cupboard"]
     return form.format(rng.choice(seen))
 
 
@@ -75,7 +87,10 @@ class Player:
     def play(self) -> Client:
         """Performs an episode's steps."""
         for _ in range(STEPS):
-            self._seen = yield "/step", {"action": action(self._rng, self._seen["observation"]), "id": self.session}
+            self._seen = yield (
+                "/step",
+                {"action": action(self._rng, self._seen["observation"]), "id": self.session},
+            )
             if self._seen["done"]:
                 return
 
@@ -106,7 +121,9 @@ def _rows(server: LocalServer, tasks: Iterator[int]) -> list[dict[str, Any]]:
         player.resets_s.clear()
     resets, steps, anew, memory = [], [], [], []
     for _ in range(ROUNDS):
-        resets.append(drive(server, [player.reset(next(tasks)) for player in players], keep_alive=True))
+        resets.append(
+            drive(server, [player.reset(next(tasks)) for player in players], keep_alive=True)
+        )
         steps.append(drive(server, [player.play() for player in players], keep_alive=True))
         drive(server, [player.reset(next(tasks)) for player in players], keep_alive=True)
         anew.append(drive(server, [player.play() for player in players], keep_alive=False))
@@ -121,22 +138,63 @@ def _rows(server: LocalServer, tasks: Iterator[int]) -> list[dict[str, Any]]:
 
     many = f"sciworld: {{}}, {CLIENTS} clients, {{}}, AgentGym's recorded"
     return [
-        row(many.format("steps", "keep-alive"), [load.rate for load in steps], "1/s", recorded(RECORDED_STEPS)),
-        row(many.format("steps", "new connection per request"), [load.rate for load in anew], "1/s", recorded(RECORDED_STEPS)),
-        row(many.format("resets", "keep-alive"), [load.rate for load in resets], "1/s", recorded(RECORDED_RESETS)),
-        row("sciworld: CPU of a step, AgentGym's recorded", [load.cpu_ms for load in steps], "ms", recorded(RECORDED_STEP_CPU_MS)),
-        row("sciworld: CPU of a reset, AgentGym's recorded", [load.cpu_ms for load in resets], "ms", recorded(RECORDED_RESET_CPU_MS)),
-        row(f"sciworld: memory, {CLIENTS} sessions, AgentGym's recorded", memory, "MB", recorded(RECORDED_MB)),
-        _latency(f"sciworld: create p50, {CLIENTS} at once", [1000 * player.creates_s[0] for player in players]),
+        row(
+            many.format("steps", "keep-alive"),
+            [load.rate for load in steps],
+            "1/s",
+            recorded(RECORDED_STEPS),
+        ),
+        row(
+            many.format("steps", "new connection per request"),
+            [load.rate for load in anew],
+            "1/s",
+            recorded(RECORDED_STEPS),
+        ),
+        row(
+            many.format("resets", "keep-alive"),
+            [load.rate for load in resets],
+            "1/s",
+            recorded(RECORDED_RESETS),
+        ),
+        row(
+            "sciworld: CPU of a step, AgentGym's recorded",
+            [load.cpu_ms for load in steps],
+            "ms",
+            recorded(RECORDED_STEP_CPU_MS),
+        ),
+        row(
+            "sciworld: CPU of a reset, AgentGym's recorded",
+            [load.cpu_ms for load in resets],
+            "ms",
+            recorded(RECORDED_RESET_CPU_MS),
+        ),
+        row(
+            f"sciworld: memory, {CLIENTS} sessions, AgentGym's recorded",
+            memory,
+            "MB",
+            recorded(RECORDED_MB),
+        ),
+        _latency(
+            f"sciworld: create p50, {CLIENTS} at once",
+            [1000 * player.creates_s[0] for player in players],
+        ),
         _latency(f"sciworld: reset p50, {CLIENTS} at once", at_once_ms),
-        _latency("sciworld: reset p50, one client", [1000 * seconds for seconds in players[0].resets_s]),
-        row("sciworld: CPU of a request beyond the world's own", [_request_ms(server, players)], "ms"),
+        _latency(
+            "sciworld: reset p50, one client", [1000 * seconds for seconds in players[0].resets_s]
+        ),
+        row(
+            "sciworld: CPU of a request beyond the world's own",
+            [_request_ms(server, players)],
+            "ms",
+        ),
     ]
 
 
 def _resident_mb(server: LocalServer) -> float:
     root = psutil.Process(server.pid)
-    return sum(process.memory_info().rss for process in (root, *root.children(recursive=True))) / 1e6
+    return (
+        sum(process.memory_info().rss for process in (root, *root.children(recursive=True))) / 1e6
+    )
 
 
 def _latency(name: str, milliseconds: list[float]) -> dict[str, Any]:

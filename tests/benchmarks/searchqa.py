@@ -1,6 +1,7 @@
 """SearchQA's embedded questions behind the server: latency of a search over 150,000 passages, searches per second, cost of HTTP.
 
-AgentGym's server searches 21 million passages with 64 GB of vectors, so it cannot be run beside ours: there are no figures of the
+AgentGym's server searches 21 million passages with 64 GB of vectors, so it cannot be run beside
+ours: there are no figures of the
 other side.
 """
 
@@ -40,7 +41,12 @@ class Client:
 
     def ask(self, operation: str, items: list[dict[str, Any]]) -> list[dict[str, Any]]:
         """One request of our dialect."""
-        self._http.request("POST", f"/v1/{operation}", json.dumps({"items": items}), {"Content-Type": "application/json"})
+        self._http.request(
+            "POST",
+            f"/v1/{operation}",
+            json.dumps({"items": items}),
+            {"Content-Type": "application/json"},
+        )
         replies: list[dict[str, Any]] = json.load(self._http.getresponse())["items"]
         if any(reply["status"] != 200 for reply in replies):
             raise RuntimeError(f"{operation}: {replies}")
@@ -49,7 +55,12 @@ class Client:
     def search(self, *queries: str) -> float:
         """Searches for all the queries in one request; returns the seconds that it took."""
         items = [
-            {"session": self._session, "turn": self._turn + n, "action": f"<search>{query}</search>"} for n, query in enumerate(queries)
+            {
+                "session": self._session,
+                "turn": self._turn + n,
+                "action": f"<search>{query}</search>",
+            }
+            for n, query in enumerate(queries)
         ]
         self._turn += len(queries)
         began = time.perf_counter()
@@ -74,7 +85,10 @@ def _measure(server: LocalServer, world: SearchQA) -> list[dict[str, Any]]:
     for _ in range(ROUNDS):
         some = list(itertools.islice(queries, SEARCHES))
         latencies_ms.append(statistics.median(one.search(query) for query in some) * 1000)
-        batched.append(len(some) / sum(one.search(*some[n : n + CLIENTS]) for n in range(0, len(some), CLIENTS)))
+        batched.append(
+            len(some)
+            / sum(one.search(*some[n : n + CLIENTS]) for n in range(0, len(some), CLIENTS))
+        )
         http_ms.append(_http_ms(server, world, task))
 
     clients = [Client(server.url, task) for _ in range(CLIENTS)]
@@ -83,7 +97,11 @@ def _measure(server: LocalServer, world: SearchQA) -> list[dict[str, Any]]:
         for _ in range(ROUNDS):
             shares = [list(itertools.islice(queries, 2 * SEARCHES // CLIENTS)) for _ in clients]
             began = time.perf_counter()
-            list(pool.map(lambda client, share: [client.search(query) for query in share], clients, shares))
+            list(
+                pool.map(
+                    lambda client, share: [client.search(query) for query in share], clients, shares
+                )
+            )
             rates.append(sum(map(len, shares)) / (time.perf_counter() - began))
     return [
         row("searchqa: search over 150,000 passages, 1 session, p50", latencies_ms, "ms"),
@@ -106,7 +124,8 @@ def _queries(world: SearchQA) -> Iterator[str]:
 def _http_ms(server: LocalServer, world: SearchQA, task: int) -> float:
     """CPU of a step over HTTP with all the clients at once, less that of the same step in this process.
 
-    Its action is neither a search nor an answer: a search costs several times what is to be measured, and in a server that
+    Its action is neither a search nor an answer: a search costs several times what is to be
+    measured, and in a server that
     does other things between two of them, with colder caches, more than in a loop.
     """
     sessions: list[str] = []
@@ -116,7 +135,10 @@ def _http_ms(server: LocalServer, world: SearchQA, task: int) -> float:
 
     def idle(session: str) -> Driven:
         for turn in range(CHEAP_STEPS):
-            yield "/v1/step", {"items": [{"session": session, "turn": turn, "action": "Let me think."}]}
+            yield (
+                "/v1/step",
+                {"items": [{"session": session, "turn": turn, "action": "Let me think."}]},
+            )
 
     drive(server, [create() for _ in range(CLIENTS)], keep_alive=True)
     served_ms = drive(server, [idle(session) for session in sessions], keep_alive=True).cpu_ms

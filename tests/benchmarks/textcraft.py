@@ -1,8 +1,11 @@
 """TextCraft behind the server: 64 clients on 2 cores, with a new connection per request, kept alive, and in batches; cost of HTTP.
 
-AgentGym's own server is on no package index. Ours is compared with its figures as they were recorded on a quiet machine of 2 cores
-("recorded"), and side by side with a FastAPI server of the same world and with an application that does nothing under uvicorn: there the
-noise of a machine cancels. CPU is the server's, the kernel's part included, less what the same steps take without a server.
+AgentGym's own server is on no package index. Ours is compared with its figures as they were
+recorded on a quiet machine of 2 cores
+("recorded"), and side by side with a FastAPI server of the same world and with an application that
+does nothing under uvicorn: there the
+noise of a machine cancels. CPU is the server's, the kernel's part included, less what the same
+steps take without a server.
 """
 
 from __future__ import annotations
@@ -39,7 +42,11 @@ def action(rng: random.Random, observation: str) -> str:
     if chance < 0.15:
         return "inventory"
     count, output, needed = rng.choice(commands)
-    return "get " + rng.choice(needed.split(", ")) if chance < 0.6 else f"craft {count} {output} using {needed}"
+    return (
+        "get " + rng.choice(needed.split(", "))
+        if chance < 0.6
+        else f"craft {count} {output} using {needed}"
+    )
 
 
 class Play:
@@ -62,11 +69,16 @@ class Play:
 
     def create(self, number: int) -> Client:
         """Opens a session."""
-        self.sessions[number] = (yield "/create", {"minecraft_dir": None, "commands": None, "goal": None})["id"]
+        self.sessions[number] = (
+            yield "/create", {"minecraft_dir": None, "commands": None, "goal": None}
+        )["id"]
 
     def reset(self, number: int, shift: int = 0) -> Client:
         """Begins the client's task, or that of the client `shift` further."""
-        yield "/reset", {"data_idx": self.tasks[(number + shift) % CLIENTS], "id": self.sessions[number]}
+        yield (
+            "/reset",
+            {"data_idx": self.tasks[(number + shift) % CLIENTS], "id": self.sessions[number]},
+        )
 
     def resets(self, number: int) -> Client:
         """Begins tasks, the client's own at last."""
@@ -106,10 +118,22 @@ class Play:
     def batch_steps(self) -> Client:
         """Performs the actions of all sessions, a turn of all with each request."""
         for turn in range(STEPS):
-            played = [(session, said[turn]) for session, said in zip(self.sessions, self.actions, strict=True) if turn < len(said)]
+            played = [
+                (session, said[turn])
+                for session, said in zip(self.sessions, self.actions, strict=True)
+                if turn < len(said)
+            ]
             if not played:
                 return
-            yield "/v1/step", {"items": [{"session": session, "turn": turn, "action": said} for session, said in played]}
+            yield (
+                "/v1/step",
+                {
+                    "items": [
+                        {"session": session, "turn": turn, "action": said}
+                        for session, said in played
+                    ]
+                },
+            )
 
     def batch_close(self) -> Client:
         """Ends all sessions with one request."""
@@ -118,12 +142,18 @@ class Play:
 
 def measure(server: LocalServer, play: Play, what: str, *, keep_alive: bool) -> Load:
     """All clients do `what` at once."""
-    return drive(server, [getattr(play, what)(number) for number in range(CLIENTS)], keep_alive=keep_alive)
+    return drive(
+        server, [getattr(play, what)(number) for number in range(CLIENTS)], keep_alive=keep_alive
+    )
 
 
 def run() -> list[dict[str, Any]]:
     """The rows of the benchmark, about a minute."""
-    started = (served("textcraft"), served("FastAPI", command=_other("fastapi_textcraft")), served("bare", command=_other("bare_asgi")))
+    started = (
+        served("textcraft"),
+        served("FastAPI", command=_other("fastapi_textcraft")),
+        served("bare", command=_other("bare_asgi")),
+    )
     with started[0] as ours, started[1] as theirs, started[2] as bare:
         return _rows({"ours": ours, "FastAPI": theirs, BARE: bare})
 
@@ -144,7 +174,9 @@ def _rows(servers: dict[str, LocalServer]) -> list[dict[str, Any]]:
             measure(server, play, "create", keep_alive=True)
             for how, keep_alive in HOWS.items():
                 for what in ("resets", "steps"):
-                    loads.setdefault((who, what, how), []).append(measure(server, play, what, keep_alive=keep_alive))
+                    loads.setdefault((who, what, how), []).append(
+                        measure(server, play, what, keep_alive=keep_alive)
+                    )
                 measure(server, play, "reset", keep_alive=True)
             measure(server, play, "close", keep_alive=True)
         plays = [Play(1000 * number + seed) for number in range(BATCH_CLIENTS)]
@@ -160,7 +192,10 @@ def _rows(servers: dict[str, LocalServer]) -> list[dict[str, Any]]:
 
     def costs(who: str, what: str, how: str) -> list[float]:
         worlds = alone_ms[what] if who != BARE else [0.0] * (ROUNDS + 1)
-        return [load.cpu_ms - world_ms / load.requests for load, world_ms in zip(loads[who, what, how], worlds, strict=True)][1:]
+        return [
+            load.cpu_ms - world_ms / load.requests
+            for load, world_ms in zip(loads[who, what, how], worlds, strict=True)
+        ][1:]
 
     rows = []
     for what, recorded in (("resets", RECORDED_RESETS), ("steps", RECORDED_STEPS)):
@@ -168,17 +203,36 @@ def _rows(servers: dict[str, LocalServer]) -> list[dict[str, Any]]:
             name, mine = f"textcraft: {what}, {CLIENTS} clients, {how}", rates("ours", what, how)
             rows.append(row(f"{name}, AgentGym's recorded", mine, "1/s", [recorded] * ROUNDS))
             rows.append(row(f"{name}, beside FastAPI", mine, "1/s", rates("FastAPI", what, how)))
-        as_theirs = rates("FastAPI", what, "new connection per request")  # which AgentGym's clients open
-        rows.append(row(f"{name}, beside FastAPI with a new connection per request", mine, "1/s", as_theirs))
+        as_theirs = rates(
+            "FastAPI", what, "new connection per request"
+        )  # which AgentGym's clients open
+        rows.append(
+            row(f"{name}, beside FastAPI with a new connection per request", mine, "1/s", as_theirs)
+        )
     name = f"textcraft: steps, batches of {CLIENTS}"
     rows.append(row(f"{name}, AgentGym's recorded", batches[1:], "1/s", [RECORDED_STEPS] * ROUNDS))
-    rows += [row(f"{name}, beside one a request, {how}", batches[1:], "1/s", rates("ours", "steps", how)) for how in HOWS]
+    rows += [
+        row(f"{name}, beside one a request, {how}", batches[1:], "1/s", rates("ours", "steps", how))
+        for how in HOWS
+    ]
     for how in HOWS:
         for what in alone_ms:
-            name, mine = f"textcraft: CPU of HTTP and sessions, of a {what[:-1]}, {how}", costs("ours", what, how)
-            rows += [row(f"{name}, beside {who}", mine, "ms", costs(who, what, how)) for who in servers if who != "ours"]
+            name, mine = (
+                f"textcraft: CPU of HTTP and sessions, of a {what[:-1]}, {how}",
+                costs("ours", what, how),
+            )
+            rows += [
+                row(f"{name}, beside {who}", mine, "ms", costs(who, what, how))
+                for who in servers
+                if who != "ours"
+            ]
     rows.append(
-        row(f"textcraft: all CPU of a step, batches of {CLIENTS}, AgentGym's recorded", batch_ms[1:], "ms", [RECORDED_STEP_MS] * ROUNDS)
+        row(
+            f"textcraft: all CPU of a step, batches of {CLIENTS}, AgentGym's recorded",
+            batch_ms[1:],
+            "ms",
+            [RECORDED_STEP_MS] * ROUNDS,
+        )
     )
     for what, recorded_ms in (("resets", RECORDED_RESET_MS), ("steps", RECORDED_STEP_MS)):
         for how in HOWS:

@@ -1,15 +1,20 @@
 """TRL's own multi-turn loop on our benchmark's episodes: `GRPOTrainer` with `environment_factory` and colocated vLLM, as it is installed.
 
-Left as TRL has it: the loop itself (`_tool_call_loop`), its calls of `LLM.generate`, its chat templates and tokenisation, the environment
+Left as TRL has it: the loop itself (`_tool_call_loop`), its calls of `LLM.generate`, its chat
+templates and tokenisation, the environment
 as a tool that it awaits. What is replaced makes it no slower:
 
-- its `LLM` gets the engine of our side, started with our settings: TRL's own would compile the model on a CPU, and compute most of a
+- its `LLM` gets the engine of our side, started with our settings: TRL's own would compile the
+  model on a CPU, and compute most of a
   short dialogue again each turn, as its blocks of the prefix cache are four times as large;
-- every message of the random policy is taken for a call of the tool, in the place of TRL's parser, and the tool performs the expert's
+- every message of the random policy is taken for a call of the tool, in the place of TRL's parser,
+  and the tool performs the expert's
   action, as our side does;
-- it stops before scoring and padding: resetting the environments, rendering the prompts and generating alone are timed.
+- it stops before scoring and padding: resetting the environments, rendering the prompts and
+  generating alone are timed.
 
-TRL has no other end of an episode than a message that calls no tool: there is one message more when the world has ended it.
+TRL has no other end of an episode than a message that calls no tool: there is one message more when
+the world has ended it.
 """
 
 from __future__ import annotations
@@ -28,7 +33,8 @@ if TYPE_CHECKING:
 TEMPLATE = (
     "{% for message in messages %}"
     "{% if message.role == 'assistant' %}{{ '<|assistant|>' + message.content }}"
-    "{% for call in message.tool_calls or [] %}{{ call.function.name }}{{ call.function.arguments }}{% endfor %}{{ '<|end|>' }}"
+    "{% for call in message.tool_calls or [] %}{{ call.function.name }}{{ call.function.arguments "
+    "}}{% endfor %}{{ '<|end|>' }}"
     "{% else %}{{ '<|user|>' + message.content }}{% endif %}"
     "{% endfor %}"
     "{% if add_generation_prompt %}{{ '<|assistant|>' }}{% endif %}"
@@ -58,7 +64,14 @@ class TextCraft:
         return str(reply["observation"])
 
     def _act(self) -> str:
-        reply = self._ask("step", {"session": self.session, "turn": self.turn, "action": self.solutions[self.task][self.turn]})
+        reply = self._ask(
+            "step",
+            {
+                "session": self.session,
+                "turn": self.turn,
+                "action": self.solutions[self.task][self.turn],
+            },
+        )
         self.turn += 1
         if not reply["done"]:
             return str(reply["observation"])
@@ -67,7 +80,12 @@ class TextCraft:
         return f"{reply['observation']}{OVER}"
 
     def _ask(self, operation: str, item: dict[str, Any]) -> dict[str, Any]:
-        self._http.request("POST", f"/v1/{operation}", json.dumps({"items": [item]}), {"content-type": "application/json"})
+        self._http.request(
+            "POST",
+            f"/v1/{operation}",
+            json.dumps({"items": [item]}),
+            {"content-type": "application/json"},
+        )
         [reply] = json.loads(self._http.getresponse().read())["items"]
         assert reply["status"] == 200, reply
         return dict(reply)
@@ -105,7 +123,15 @@ class LateTextCraft(TextCraft):
 class TrlLoop:
     """A trainer of TRL around the engine of our side."""
 
-    def __init__(self, sides: Sides, model: str, folder: Path, in_flight: int, horizon: int, latency: Latency | None) -> None:
+    def __init__(
+        self,
+        sides: Sides,
+        model: str,
+        folder: Path,
+        in_flight: int,
+        horizon: int,
+        latency: Latency | None,
+    ) -> None:
         """`latency` is the environment's; None if it answers at once."""
         from datasets import Dataset
         from transformers import AutoTokenizer
@@ -125,10 +151,13 @@ class TrlLoop:
         if latency is not None:
             LateTextCraft._latency = staticmethod(latency)
         tokenizer = AutoTokenizer.from_pretrained(model, chat_template=TEMPLATE)
-        tokenizer.response_template = {}  # TRL looks whether there is one; what reads it is replaced
+        # TRL looks whether there is one; what reads it is replaced
+        tokenizer.response_template = {}
         over = tokenizer.encode(f"{OVER}<|assistant|>", add_special_tokens=False)
 
-        def parse(tokenizer: Any, ids: Sequence[int], prefix: Sequence[int] = (), tools: Any = None) -> dict[str, Any]:
+        def parse(
+            tokenizer: Any, ids: Sequence[int], prefix: Sequence[int] = (), tools: Any = None
+        ) -> dict[str, Any]:
             text = tokenizer.decode(ids, skip_special_tokens=True)
             if list(prefix[-len(over) :]) == over:
                 return {"role": "assistant", "content": text}
@@ -162,13 +191,17 @@ class TrlLoop:
                 model=model,
                 reward_funcs=[lambda completions, **_: [0.0] * len(completions)],
                 args=arguments,
-                train_dataset=Dataset.from_list([{"prompt": [{"role": "user", "content": ""}]}] * in_flight),
+                train_dataset=Dataset.from_list(
+                    [{"prompt": [{"role": "user", "content": ""}]}] * in_flight
+                ),
                 processing_class=tokenizer,
                 environment_factory=environment,
             )
         finally:
             LLMEngine.from_engine_args = start  # type: ignore[method-assign]
-        self.trainer._last_loaded_step = self.trainer.state.global_step  # both sides keep the weights that the engine began with
+        self.trainer._last_loaded_step = (
+            self.trainer.state.global_step
+        )  # both sides keep the weights that the engine began with
         self.trainer.model.train()
         self._in_flight = in_flight
 
@@ -176,7 +209,10 @@ class TrlLoop:
         """Plays an episode of each task, `in_flight` at a time; returns the number of tokens sampled."""
         tokens = 0
         for begin in range(0, len(tasks), self._in_flight):
-            rows = [{"prompt": [{"role": "user", "content": ""}], "task": task} for task in tasks[begin : begin + self._in_flight]]
+            rows = [
+                {"prompt": [{"role": "user", "content": ""}], "task": task}
+                for task in tasks[begin : begin + self._in_flight]
+            ]
             try:
                 self.trainer._generate_and_score_completions(rows)
             except Rolled:

@@ -1,9 +1,12 @@
 """Our update against the stock GRPOTrainer of TRL on the same recorded trajectories: the same gradient, tokens per second, memory.
 
-`python -m tests.benchmarks update` runs in small on a CPU. `make bench-gpu` (gpu.py) runs the same update on a GPU.
+`python -m tests.benchmarks update` runs in small on a CPU. `make bench-gpu` (gpu.py) runs the same
+update on a GPU.
 
-Both make the update of one batch from tokens to gradients: padding, micro-batches, forward and backward passes. TRL pads every
-trajectory to the longest of the batch and cuts the batch into equal numbers of rows; we sort by length and cut so that the largest
+Both make the update of one batch from tokens to gradients: padding, micro-batches, forward and
+backward passes. TRL pads every
+trajectory to the longest of the batch and cuts the batch into equal numbers of rows; we sort by
+length and cut so that the largest
 micro-batch is as small as can be, and leave out what has no gradient.
 """
 
@@ -51,7 +54,9 @@ def measure(side: Ours | Stock) -> Measured:
     if torch.cuda.is_available():
         torch.cuda.synchronize()
     seconds = time.perf_counter() - began
-    return Measured(seconds, torch.cuda.max_memory_allocated() / 2**20 if torch.cuda.is_available() else 0.0)
+    return Measured(
+        seconds, torch.cuda.max_memory_allocated() / 2**20 if torch.cuda.is_available() else 0.0
+    )
 
 
 def kept_for_backward(side: Ours | Stock) -> float:
@@ -81,7 +86,13 @@ def kept_for_backward(side: Ours | Stock) -> float:
 
 def gradient(side: Ours | Stock) -> torch.Tensor:
     """All gradients as one vector, on the CPU."""
-    return torch.cat([p.grad.detach().float().cpu().flatten() for p in side.trainer.model.parameters() if p.grad is not None])
+    return torch.cat(
+        [
+            p.grad.detach().float().cpu().flatten()
+            for p in side.trainer.model.parameters()
+            if p.grad is not None
+        ]
+    )
 
 
 def compare(size: Size, repeats: int = REPEATS) -> list[dict[str, Any]]:
@@ -90,7 +101,10 @@ def compare(size: Size, repeats: int = REPEATS) -> list[dict[str, Any]]:
         policy = Path(folder) / "policy"
         build_policy(size, policy)
         batch = trajectories(size)
-        ours, stock = Ours(size, str(policy), batch, Path(folder) / "ours"), Stock(size, str(policy), batch, Path(folder) / "stock")
+        ours, stock = (
+            Ours(size, str(policy), batch, Path(folder) / "ours"),
+            Stock(size, str(policy), batch, Path(folder) / "stock"),
+        )
         for side in (ours, stock):
             measure(side)
         right = gradient(stock)
@@ -107,7 +121,11 @@ def compare(size: Size, repeats: int = REPEATS) -> list[dict[str, Any]]:
     ratios = [stock_one.seconds / our_one.seconds for our_one, stock_one in found]
     half = 2.0 * stdev(ratios) / len(ratios) ** 0.5 if len(ratios) > 1 else float("nan")
     speeds = [tokens / median(pair[i].seconds for pair in found) for i in (0, 1)]
-    what = "peak memory" if torch.cuda.is_available() else "kept for the backward pass, largest micro-batch"
+    what = (
+        "peak memory"
+        if torch.cuda.is_available()
+        else "kept for the backward pass, largest micro-batch"
+    )
     row = {"low": None, "high": None}
     return [
         {
@@ -127,10 +145,24 @@ def compare(size: Size, repeats: int = REPEATS) -> list[dict[str, Any]]:
             "ratio": memory[0] / memory[1],
             "unit": "MiB",
         },
-        {**row, "name": f"update, {size.name}: gradient's distance", "ours": apart, "other": None, "ratio": None, "unit": "relative norm"},
+        {
+            **row,
+            "name": f"update, {size.name}: gradient's distance",
+            "ours": apart,
+            "other": None,
+            "ratio": None,
+            "unit": "relative norm",
+        },
     ]
 
 
 def run() -> list[dict[str, Any]]:
     """On a CPU in small: groups whose rewards differ, and a batch of which half the groups have zero variance."""
-    return [*compare(SMALL), *compare(replace(SMALL, name="small, half of the groups with zero variance", zero_variance_groups=0.5))]
+    return [
+        *compare(SMALL),
+        *compare(
+            replace(
+                SMALL, name="small, half of the groups with zero variance", zero_variance_groups=0.5
+            )
+        ),
+    ]

@@ -24,7 +24,10 @@ from tasks.training.policy_gradient_trainer import PolicyGradientTrainer
 
 @dataclass(frozen=True)
 class Size:
-    """What is measured. Turns are drawn from a log-normal distribution, as long tails are what rollouts have."""
+    """What is measured.
+
+    Turns are drawn from a log-normal distribution, as long tails are what rollouts have.
+    """
 
     name: str
     hidden: int
@@ -57,13 +60,30 @@ def trajectories(size: Size, seed: int = 0) -> list[Trajectory]:
     random, made = Random(seed), list[Trajectory]()
     scale = size.longest / 640
     for group in range(size.groups):
-        prompt = [random.randrange(size.vocabulary) for _ in range(size.prompt + random.randrange(size.prompt // 4))]
+        prompt = [
+            random.randrange(size.vocabulary)
+            for _ in range(size.prompt + random.randrange(size.prompt // 4))
+        ]
         dull = group < size.zero_variance_groups * size.groups
         for member in range(size.members):
-            budget = min(size.longest - len(prompt), int(len(prompt) * 0.5 + 110 * scale * random.lognormvariate(0, 0.7)))
+            budget = min(
+                size.longest - len(prompt),
+                int(len(prompt) * 0.5 + 110 * scale * random.lognormvariate(0, 0.7)),
+            )
             if group == member == size.groups - 1:
                 budget = size.longest - len(prompt)
-            t = Trajectory("recorded", group, group, member, 0, 30, 0, "recorded", prompt=prompt, outcome=Outcome.FINISHED)
+            t = Trajectory(
+                "recorded",
+                group,
+                group,
+                member,
+                0,
+                30,
+                0,
+                "recorded",
+                prompt=prompt,
+                outcome=Outcome.FINISHED,
+            )
             while budget > 0:
                 own = min(budget, max(2, int(scale * random.randint(5, 15))))
                 other = min(budget - own, int(scale * random.randint(10, 40)))
@@ -71,7 +91,9 @@ def trajectories(size: Size, seed: int = 0) -> list[Trajectory]:
                 t.turns.append(Turn(draw[:own], [0.0] * own, "act", observation_tokens=draw[own:]))
                 budget -= own + other
             t.turns[-1].observation_tokens = []
-            t.turns[-1].reward = 0.0 if dull else float(member % 2 if member < 2 else random.random() < 0.4)
+            t.turns[-1].reward = (
+                0.0 if dull else float(member % 2 if member < 2 else random.random() < 0.4)
+            )
             made.append(t)
     return made
 
@@ -115,7 +137,9 @@ def recipe(size: Size, lora_rank: int | None = None) -> Experiment:
             "rollout.tasks_per_step": size.groups,
             "rollout.group_size": size.members,
             "rollout.trajectory_tokens": size.longest + 1,
-            "policy.dtype": "bfloat16" if torch.cuda.is_available() else "float32",  # as TRL computes
+            "policy.dtype": "bfloat16"
+            if torch.cuda.is_available()
+            else "float32",  # as TRL computes
             "policy.gradient_checkpointing": size.longest > 4000,
             **({"policy.lora": {"rank": lora_rank}} if lora_rank else {}),
         },
@@ -125,13 +149,24 @@ def recipe(size: Size, lora_rank: int | None = None) -> Experiment:
 class Ours:
     """Our trainer, outside its loop."""
 
-    def __init__(self, size: Size, policy: str, batch: list[Trajectory], folder: Path, lora_rank: int | None = None) -> None:
+    def __init__(
+        self,
+        size: Size,
+        policy: str,
+        batch: list[Trajectory],
+        folder: Path,
+        lora_rank: int | None = None,
+    ) -> None:
         tokenizer = AutoTokenizer.from_pretrained(policy)
-        self.trainer = PolicyGradientTrainer(recipe(size, lora_rank), policy, tokenizer, folder, "bench")
+        self.trainer = PolicyGradientTrainer(
+            recipe(size, lora_rank), policy, tokenizer, folder, "bench"
+        )
         self.batch = batch
         _ready(self.trainer, size.micro_batches)
         # As sampled by this very policy: the ratio is 1, as it is in TRL without vLLM.
-        rows = self.trainer._rows(lambda tensors: self.trainer.score(self.trainer.model, tensors), batch)
+        rows = self.trainer._rows(
+            lambda tensors: self.trainer.score(self.trainer.model, tensors), batch
+        )
         for t, row in zip(batch, rows, strict=True):
             for turn, end in zip(t.turns, t.turn_ends, strict=True):
                 turn.log_probabilities = row[end + 1 - len(turn.tokens) : end + 1].tolist()
@@ -139,7 +174,9 @@ class Ours:
     def update(self) -> None:
         """Adds the gradient of the batch to the weights."""
         for tensors in self.trainer.mini_batches_of(self.batch, 0)[0]:
-            inputs = {name: tensor.to(self.trainer.accelerator.device) for name, tensor in tensors.items()}
+            inputs = {
+                name: tensor.to(self.trainer.accelerator.device) for name, tensor in tensors.items()
+            }
             self.trainer.accelerator.backward(self.trainer.compute_loss(self.trainer.model, inputs))
 
 

@@ -1,6 +1,7 @@
 """WebArena's embedded sites behind the server: latency of a step, steps and resets with many sessions, memory of a session.
 
-The reference's server cannot be run beside ours (it needs WebArena's own sites), so there are no figures of the other side.
+The reference's server cannot be run beside ours (it needs WebArena's own sites), so there are no
+figures of the other side.
 """
 
 from __future__ import annotations
@@ -37,7 +38,12 @@ class Client:
 
     def ask(self, operation: str, **fields: Any) -> dict[str, Any]:
         """One item of our dialect."""
-        self._http.request("POST", f"/v1/{operation}", json.dumps({"items": [fields]}), {"Content-Type": "application/json"})
+        self._http.request(
+            "POST",
+            f"/v1/{operation}",
+            json.dumps({"items": [fields]}),
+            {"Content-Type": "application/json"},
+        )
         reply: dict[str, Any] = json.load(self._http.getresponse())["items"][0]
         if reply["status"] != 200:
             raise RuntimeError(f"{operation}: {reply}")
@@ -123,7 +129,11 @@ def _measure(server: LocalServer) -> list[dict[str, Any]]:
         row("webarena: step, 1 session, p50", steps_ms, "ms"),
         row("webarena: reset, 1 session, p50", resets_ms, "ms"),
         row(f"webarena: steps, {SESSIONS} sessions, resets included", rates, "1/s"),
-        row(f"webarena: processor time per step, {SESSIONS} sessions, resets included", costs_ms, "ms"),
+        row(
+            f"webarena: processor time per step, {SESSIONS} sessions, resets included",
+            costs_ms,
+            "ms",
+        ),
         row("webarena: memory of a session", [session_mb], "MB"),
     ]
 

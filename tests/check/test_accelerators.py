@@ -92,7 +92,9 @@ def test_the_accelerators_of_a_killed_run_are_free_at_once(tmp_path: Path) -> No
     assert holders(tmp_path) == []
 
 
-def test_a_run_that_needs_all_accelerators_is_not_overtaken_by_a_smaller_one(tmp_path: Path) -> None:
+def test_a_run_that_needs_all_accelerators_is_not_overtaken_by_a_smaller_one(
+    tmp_path: Path,
+) -> None:
     first = Holder(tmp_path, "first", 1, 2)
     assert first.line() == "holding"
     both = Holder(tmp_path, "both", 2, 2)

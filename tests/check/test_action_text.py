@@ -28,4 +28,7 @@ def test_only_what_encloses_an_action_is_removed(text: str, cleaned: str) -> Non
 
 
 def test_agentgyms_clients_keep_letters_digits_commas_and_single_spaces() -> None:
-    assert plain_words("  **craft** 4 minecraft:oak_planks \n using:  1 oak-log, 2 é. ") == "craft 4 minecraftoakplanks using 1 oaklog, 2"
+    assert (
+        plain_words("  **craft** 4 minecraft:oak_planks \n using:  1 oak-log, 2 é. ")
+        == "craft 4 minecraftoakplanks using 1 oaklog, 2"
+    )

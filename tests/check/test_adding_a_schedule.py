@@ -19,7 +19,11 @@ from tasks.training.rollout_batches import RolloutBatches
 from tests.support.playing import ROOT
 
 GUIDE = (ROOT / "configs" / "ADDING_A_SCHEDULE.md").read_text(encoding="utf-8")
-CYCLIC = {"kind": "outside_schedules.cyclic_horizon:CyclicHorizon", "horizons": [6, 10, 16], "every": 2}
+CYCLIC = {
+    "kind": "outside_schedules.cyclic_horizon:CyclicHorizon",
+    "horizons": [6, 10, 16],
+    "every": 2,
+}
 
 
 @pytest.fixture(scope="module")
@@ -44,7 +48,9 @@ def recipe(**fields: Any) -> Experiment:
 def test_every_horizon_comes_once_in_each_round_and_each_is_a_phase() -> None:
     horizons = [recipe().curriculum.horizon_at(step, Training(12)) for step in range(12)]
     assert horizons == [6, 6, 10, 10, 16, 16] * 2
-    assert [p.horizon for p in phases(recipe(), {}) for _ in range(p.first_step, p.end_step)] == horizons
+    assert [
+        p.horizon for p in phases(recipe(), {}) for _ in range(p.first_step, p.end_step)
+    ] == horizons
     assert len(phases(recipe(), {})) == 6
 
 
@@ -60,7 +66,11 @@ def test_it_survives_the_way_to_the_trainer_and_limits_the_episodes_there() -> N
     source = RolloutBatches(job, Alone(), None)  # type: ignore[arg-type]
     for step in range(12):
         plan = source.plan(step, {})
-        assert plan.horizon == plan.batches[0].settings.horizon == experiment.curriculum.horizon_at(step, Training(12))
+        assert (
+            plan.horizon
+            == plan.batches[0].settings.horizon
+            == experiment.curriculum.horizon_at(step, Training(12))
+        )
 
 
 def test_its_fields_are_checked_and_no_others_taken() -> None:
@@ -71,6 +81,14 @@ def test_its_fields_are_checked_and_no_others_taken() -> None:
 
 
 def test_example_passes_the_linter_and_type_checker(folder: Path) -> None:
-    style = [sys.executable, "-m", "ruff", "check", "--config", str(ROOT / "pyproject.toml"), str(folder / "outside_schedules")]
+    style = [
+        sys.executable,
+        "-m",
+        "ruff",
+        "check",
+        "--config",
+        str(ROOT / "pyproject.toml"),
+        str(folder / "outside_schedules"),
+    ]
     found = subprocess.run(style, capture_output=True, text=True, check=False)
     assert found.returncode == 0, found.stdout + found.stderr

@@ -1,4 +1,7 @@
-"""The package of the guide is installed as the guide says. It then works by its entry point, without changes to this project."""
+"""The package of the guide is installed as the guide says.
+
+It then works by its entry point, without changes to this project.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +31,14 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         [text] = re.findall(rf"^```{language}\n(.*?)^```", GUIDE, re.MULTILINE | re.DOTALL)
         (source / name).write_text(text, encoding="utf-8")
     target = tmp_path_factory.mktemp("installed")
-    options = ["--quiet", "--no-deps", "--no-build-isolation", "--no-index", "--target", str(target)]
+    options = [
+        "--quiet",
+        "--no-deps",
+        "--no-build-isolation",
+        "--no-index",
+        "--target",
+        str(target),
+    ]
     subprocess.run([sys.executable, "-m", "pip", "install", *options, str(source)], check=True)
     return target
 
@@ -38,17 +48,35 @@ def test_the_package_passes_every_check_of_the_conformance_kit(folder: Path) -> 
     environment = {**os.environ, "PYTHONPATH": f"{ROOT}:{folder}"}
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     lines = done.stdout.splitlines()
-    assert (done.returncode, {line.split()[0] for line in lines[1:-1]}) == (0, {"pass"}), done.stdout + done.stderr
+    assert (done.returncode, {line.split()[0] for line in lines[1:-1]}) == (0, {"pass"}), (
+        done.stdout + done.stderr
+    )
 
 
 def test_the_example_keeps_to_the_contract_and_to_the_style_of_the_project(folder: Path) -> None:
     checked = folder / "checked.py"
-    checked.write_text("from environments.environment import World\nfrom guessing import Guessing\n\nworld: World = Guessing()\n")
+    checked.write_text(
+        "from environments.environment import World\nfrom guessing import Guessing\n\nworld: World "
+        "= Guessing()\n"
+    )
     typed = [sys.executable, "-m", "mypy", "--strict", "--no-error-summary", str(checked)]
-    style = [sys.executable, "-m", "ruff", "check", "--config", str(ROOT / "pyproject.toml"), str(folder / "guessing.py")]
+    style = [
+        sys.executable,
+        "-m",
+        "ruff",
+        "check",
+        "--config",
+        str(ROOT / "pyproject.toml"),
+        str(folder / "guessing.py"),
+    ]
     for command in (typed, style):
         found = subprocess.run(
-            command, cwd=folder, env={"MYPYPATH": f"{ROOT}:{folder}", "PATH": ""}, capture_output=True, text=True, check=False
+            command,
+            cwd=folder,
+            env={"MYPYPATH": f"{ROOT}:{folder}", "PATH": ""},
+            capture_output=True,
+            text=True,
+            check=False,
         )
         assert found.returncode == 0, found.stdout + found.stderr
 
@@ -93,16 +121,32 @@ print(sorted((str(t.outcome), t.reward) for t in played)[0], len(played))
 def run_in(folder: Path, name: str, state: Path, **variables: str) -> str:
     code = PLAYED.format(name=name, state=state)
     environment = {**os.environ, **variables}
-    done = subprocess.run([sys.executable, "-c", code], cwd=folder, env=environment, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=folder,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert done.returncode == 0, done.stderr[-3000:]
     return done.stdout.strip()
 
 
 @pytest.mark.parametrize("name", ["guessing", "guessing:Guessing"])
-def test_a_recipe_and_a_collection_select_a_world_of_another_package(name: str, folder: Path, tmp_path: Path) -> None:
+def test_a_recipe_and_a_collection_select_a_world_of_another_package(
+    name: str, folder: Path, tmp_path: Path
+) -> None:
     environment = {**os.environ, "PYTHONPATH": f"{ROOT}:{folder}"}
     code = PLAYED.format(name=name, state=tmp_path / "state")
-    done = subprocess.run([sys.executable, "-c", code], cwd=folder, env=environment, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=folder,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert done.returncode == 0, done.stderr[-3000:]
     assert done.stdout.strip() == "('success', 1.0) 50"
 
@@ -111,12 +155,27 @@ def test_the_commands_know_a_world_by_its_entry_point(folder: Path, tmp_path: Pa
     environment = {**os.environ, "PYTHONPATH": f"{ROOT}:{folder}"}
 
     def output(*command: str) -> str:
-        return subprocess.run([sys.executable, "-m", *command], env=environment, capture_output=True, text=True, check=True).stdout
+        return subprocess.run(
+            [sys.executable, "-m", *command],
+            env=environment,
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout
 
     assert "guessing" in output("environments", "worlds").split()
     assert re.search(r"^test +50", output("environments", "tasks", "guessing"), re.MULTILINE)
     measured = output(
-        "tasks.evaluation.baselines", "guessing", "--tasks", "test", "--n-tasks", "10", "--horizon", "10", "--folder", str(tmp_path)
+        "tasks.evaluation.baselines",
+        "guessing",
+        "--tasks",
+        "test",
+        "--n-tasks",
+        "10",
+        "--horizon",
+        "10",
+        "--folder",
+        str(tmp_path),
     )
     assert re.search(r"oracle.*100", measured)
 
@@ -129,22 +188,34 @@ def attributes(section: str) -> dict[str, str]:
 
 
 def test_the_guide_lists_every_attribute_with_its_default() -> None:
-    world, environment = attributes("## The attributes of a world"), attributes("The attributes of a session")
+    world, environment = (
+        attributes("## The attributes of a world"),
+        attributes("The attributes of a session"),
+    )
     assert set(world) == WORLD_MEMBERS
     assert set(environment) == MEMBERS - {"offers", "reset_awaited", "step_awaited"}
-    defaults = {name: repr(value) for name, value in vars(World).items() if isinstance(value, None | bool | int | float | str | tuple)}
-    assert {name: default.replace('"', "'") for name, default in world.items() if name in defaults} == {
-        name: default for name, default in defaults.items() if name in WORLD_MEMBERS
+    defaults = {
+        name: repr(value)
+        for name, value in vars(World).items()
+        if isinstance(value, None | bool | int | float | str | tuple)
     }
+    assert {
+        name: default.replace('"', "'") for name, default in world.items() if name in defaults
+    } == {name: default for name, default in defaults.items() if name in WORLD_MEMBERS}
     needed = {"name", "version", "instruction"} | World.__abstractmethods__
     assert {name for name, default in world.items() if default == "required"} == needed
-    assert {name for name, default in environment.items() if default == "required"} == Environment.__abstractmethods__
+    assert {
+        name for name, default in environment.items() if default == "required"
+    } == Environment.__abstractmethods__
 
 
 def test_a_misspelt_world_in_a_recipe_is_refused_with_the_nearest() -> None:
     with pytest.raises(RecipeError, match=r"environment\.name: .*'textcarft'.*'textcraft'"):
-        check_experiment(load_recipe("textcraft", {"environment.name": "textcarft"}), InfraSettings())
+        check_experiment(
+            load_recipe("textcraft", {"environment.name": "textcarft"}), InfraSettings()
+        )
     with pytest.raises(RecipeError, match="'textcarft'"):
         check_experiment(
-            load_recipe("textcraft", {"environment.name": "textcarft"}), InfraSettings(environment_urls=["http://127.0.0.1:1"])
+            load_recipe("textcraft", {"environment.name": "textcarft"}),
+            InfraSettings(environment_urls=["http://127.0.0.1:1"]),
         )

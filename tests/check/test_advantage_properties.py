@@ -34,7 +34,9 @@ def test_advantages_are_zero_outside_the_mask(name: str, experience: Experience)
 @pytest.mark.parametrize("name", ESTIMATORS)
 @few
 @given(experience=experiences(), seed=st.integers(0, 10**6))
-def test_advantages_do_not_depend_on_trajectory_order_or_group_numbers(name: str, experience: Experience, seed: int) -> None:
+def test_advantages_do_not_depend_on_trajectory_order_or_group_numbers(
+    name: str, experience: Experience, seed: int
+) -> None:
     order = torch.randperm(len(experience.groups), generator=torch.Generator().manual_seed(seed))
     assert experience.values is not None
     mixed = Experience(
@@ -51,11 +53,25 @@ def test_advantages_do_not_depend_on_trajectory_order_or_group_numbers(name: str
 @pytest.mark.parametrize("name", GROUP_RELATIVE)
 @few
 @given(experience=experiences(), shift=st.floats(-3, 3))
-def test_constant_reward_in_a_group_does_not_change_advantages(name: str, experience: Experience, shift: float) -> None:
-    """The reward is shifted on the last turn. GiGPO's discounted returns shift differently in turns of different distance, so gamma 1."""
-    estimator = ESTIMATORS[name] if name != "gigpo" else lambda e: gigpo_advantages(e, discount=1.0, step_weight=1.0, scale=False)
+def test_constant_reward_in_a_group_does_not_change_advantages(
+    name: str, experience: Experience, shift: float
+) -> None:
+    """The reward is shifted on the last turn.
+
+    GiGPO's discounted returns shift differently in turns of different distance, so gamma 1.
+    """
+    estimator = (
+        ESTIMATORS[name]
+        if name != "gigpo"
+        else lambda e: gigpo_advantages(e, discount=1.0, step_weight=1.0, scale=False)
+    )
     last = (experience.turn_ends >= 0).sum(dim=1, keepdim=True) - 1
-    shifted = replace(experience, rewards=experience.rewards.scatter_add(1, last, torch.full(last.shape, shift, dtype=torch.float64)))
+    shifted = replace(
+        experience,
+        rewards=experience.rewards.scatter_add(
+            1, last, torch.full(last.shape, shift, dtype=torch.float64)
+        ),
+    )
     torch.testing.assert_close(estimator(shifted), estimator(experience), atol=1e-6, rtol=1e-6)
 
 
@@ -64,33 +80,49 @@ def test_constant_reward_in_a_group_does_not_change_advantages(name: str, experi
 @given(experience=experiences(), factor=st.floats(0.1, 10))
 def test_advantages_grow_with_the_rewards(name: str, experience: Experience, factor: float) -> None:
     assert experience.values is not None
-    larger = replace(experience, rewards=factor * experience.rewards, values=factor * experience.values)
+    larger = replace(
+        experience, rewards=factor * experience.rewards, values=factor * experience.values
+    )
     torch.testing.assert_close(ESTIMATORS[name](larger), factor * ESTIMATORS[name](experience))
 
 
 @few
 @given(experiences(), st.floats(0.5, 10), st.integers(0, 10**9))
-def test_grpo_does_not_depend_on_the_reward_scale(experience: Experience, factor: float, seed: int) -> None:
-    drawn = torch.randn(experience.rewards.shape, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
+def test_grpo_does_not_depend_on_the_reward_scale(
+    experience: Experience, factor: float, seed: int
+) -> None:
+    drawn = torch.randn(
+        experience.rewards.shape, dtype=torch.float64, generator=torch.Generator().manual_seed(seed)
+    )
     rewards = 100 * drawn * (experience.turn_ends >= 0)
     scores = rewards.sum(dim=1)
     groups = [scores[experience.groups == group] for group in experience.groups.unique()]
-    assume(all(float(some.std()) > 10 for some in groups if len(some) > 1))  # large beside the small number that is added to it
+    assume(
+        all(float(some.std()) > 10 for some in groups if len(some) > 1)
+    )  # large beside the small number that is added to it
     one, other = replace(experience, rewards=rewards), replace(experience, rewards=factor * rewards)
-    torch.testing.assert_close(grpo_advantages(other, True), grpo_advantages(one, True), atol=1e-3, rtol=1e-3)
+    torch.testing.assert_close(
+        grpo_advantages(other, True), grpo_advantages(one, True), atol=1e-3, rtol=1e-3
+    )
 
 
 @few
 @given(experiences())
 def test_rloo_is_grpo_without_scaling_times_n_over_n_minus_1(experience: Experience) -> None:
     n = int((experience.groups == experience.groups[0]).sum())
-    torch.testing.assert_close(rloo_advantages(experience), grpo_advantages(experience, scale=False) * n / (n - 1))
+    torch.testing.assert_close(
+        rloo_advantages(experience), grpo_advantages(experience, scale=False) * n / (n - 1)
+    )
 
 
 @few
 @given(experiences())
 def test_advantages_of_a_group_sum_to_zero(experience: Experience) -> None:
-    for advantages in (grpo_advantages(experience, True), grpo_advantages(experience, False), rloo_advantages(experience)):
+    for advantages in (
+        grpo_advantages(experience, True),
+        grpo_advantages(experience, False),
+        rloo_advantages(experience),
+    ):
         per_trajectory = advantages.gather(1, experience.turn_ends[:, :1]).squeeze(1)
         sums = torch.zeros(3, dtype=torch.float64).index_add_(0, experience.groups, per_trajectory)
         assert sums.abs().max() < 1e-9
@@ -117,7 +149,9 @@ def test_groups_are_independent(experience: Experience) -> None:
 @given(experiences(), st.floats(0, 1))
 def test_gae_at_lambda_1_is_return_minus_value(experience: Experience, discount: float) -> None:
     assert experience.values is not None
-    expected = (reinforce_plus_plus_advantages(experience, discount) - experience.values) * experience.policy_mask
+    expected = (
+        reinforce_plus_plus_advantages(experience, discount) - experience.values
+    ) * experience.policy_mask
     torch.testing.assert_close(gae_advantages(experience, discount, 1.0), expected)
 
 
@@ -131,7 +165,9 @@ def test_gae_at_lambda_0_is_the_one_step_error(experience: Experience, discount:
         own = places[i][inside[i]].tolist()
         for here, following in zip(own, [*own[1:], None], strict=True):
             coming = 0.0 if following is None else float(experience.values[i, following])
-            assert float(advantages[i, here]) == pytest.approx(float(rewards[i, here] + discount * coming - experience.values[i, here]))
+            assert float(advantages[i, here]) == pytest.approx(
+                float(rewards[i, here] + discount * coming - experience.values[i, here])
+            )
 
 
 @few
@@ -144,12 +180,16 @@ def test_exact_values_give_zero_advantage(experience: Experience) -> None:
 @few
 @given(experiences())
 def test_gigpo_without_step_advantage_is_grpo(experience: Experience) -> None:
-    torch.testing.assert_close(gigpo_advantages(experience, 0.9, 0.0, True), grpo_advantages(experience, True))
+    torch.testing.assert_close(
+        gigpo_advantages(experience, 0.9, 0.0, True), grpo_advantages(experience, True)
+    )
 
 
 @few
 @given(experiences())
-def test_normalisation_does_not_depend_on_the_split_across_processes(experience: Experience) -> None:
+def test_normalisation_does_not_depend_on_the_split_across_processes(
+    experience: Experience,
+) -> None:
     assert experience.values is not None
     values, mask = experience.values, experience.policy_mask
     parts, met, shared = [slice(0, 1), slice(1, None)], Barrier(2), dict[int, torch.Tensor]()
@@ -165,4 +205,6 @@ def test_normalisation_does_not_depend_on_the_split_across_processes(experience:
         return whitened(values[parts[number]], mask[parts[number]], total)
 
     with ThreadPoolExecutor(2) as threads:
-        torch.testing.assert_close(torch.cat(list(threads.map(part_of, [0, 1]))), whitened(values, mask))
+        torch.testing.assert_close(
+            torch.cat(list(threads.map(part_of, [0, 1]))), whitened(values, mask)
+        )

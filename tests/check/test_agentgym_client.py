@@ -10,7 +10,14 @@ from aiohttp import web
 
 from environments.agentgym_client import AgentGymClient
 from environments.agentgym_wires import WIRES
-from environments.errors import EnvironmentCallError, RefusedError, ServerFailedError, SessionLostError, UnreachableError, WrongWorldError
+from environments.errors import (
+    EnvironmentCallError,
+    RefusedError,
+    ServerFailedError,
+    SessionLostError,
+    UnreachableError,
+    WrongWorldError,
+)
 
 
 def test_an_episode_on_a_server_that_speaks_their_dialect(counting_server: str) -> None:
@@ -29,7 +36,9 @@ def test_an_episode_on_a_server_that_speaks_their_dialect(counting_server: str) 
 
 
 @asynccontextmanager
-async def scripted(greeting: str = WIRES["textcraft"].greeting, **replies: list[Any]) -> AsyncIterator[tuple[str, list[tuple[str, Any]]]]:
+async def scripted(
+    greeting: str = WIRES["textcraft"].greeting, **replies: list[Any]
+) -> AsyncIterator[tuple[str, list[tuple[str, Any]]]]:
     """A server that gives out prepared replies by operation and keeps what it was asked; an exception drops the connection."""
     asked: list[tuple[str, Any]] = []
 
@@ -60,7 +69,8 @@ async def scripted(greeting: str = WIRES["textcraft"].greeting, **replies: list[
 
 
 SCRIPTS: dict[str, tuple[Any, Any, list[Any], Any, list[tuple[str, float, bool]]]] = {
-    # create's reply, reset's reply, the steps' replies, reset's expected body, what the client should make of it
+    # create's reply, reset's reply, the steps' replies, reset's expected body, what the client
+    # should make of it
     "babyai": (
         {"id": 0},
         {"observation": "first", "reward": 0, "score": 0, "done": False, "deleted": False},
@@ -73,19 +83,33 @@ SCRIPTS: dict[str, tuple[Any, Any, list[Any], Any, list[tuple[str, float, bool]]
     ),
     "sciworld": (
         {"id": 3},
-        {"task_description": "Boil.", "observation": "first", "reward": 0, "score": 0, "done": False, "deleted": False},
+        {
+            "task_description": "Boil.",
+            "observation": "first",
+            "reward": 0,
+            "score": 0,
+            "done": False,
+            "deleted": False,
+        },
         [
             {"observation": "a", "reward": 5, "score": 25, "done": False},
             {"observation": "b", "reward": 0, "score": 25, "done": False},
             {"observation": "c", "reward": -100, "score": -100, "done": True},
         ],
         {"data_idx": 7, "id": 3},
-        [("a", 0.25, False), ("b", 0.0, False), ("c", -1.25, True)],  # a failed task is worth -1 in all
+        [
+            ("a", 0.25, False),
+            ("b", 0.0, False),
+            ("c", -1.25, True),
+        ],  # a failed task is worth -1 in all
     ),
     "searchqa": (
         0,
         "first",
-        [{"observation": "a", "reward": 0, "done": False, "info": None}, {"observation": "b", "reward": 1, "done": True, "info": None}],
+        [
+            {"observation": "a", "reward": 0, "done": False, "info": None},
+            {"observation": "b", "reward": 1, "done": True, "info": None},
+        ],
         {"id": 7, "env_idx": 0},
         [("a", 0.0, False), ("b", 1.0, True)],
     ),
@@ -93,7 +117,13 @@ SCRIPTS: dict[str, tuple[Any, Any, list[Any], Any, list[tuple[str, float, bool]]
         {"env_idx": 2},
         {"observation": "first", "sites": [], "object": ""},
         [
-            {"observation": "a", "reward": 0.5, "terminated": False, "truncated": False, "info": {}},
+            {
+                "observation": "a",
+                "reward": 0.5,
+                "terminated": False,
+                "truncated": False,
+                "info": {},
+            },
             {"observation": "b", "reward": 1.0, "terminated": True, "truncated": False, "info": {}},
         ],
         {"seed": 0, "idx": 7, "env_idx": 2},
@@ -108,7 +138,13 @@ def test_each_world_is_asked_and_read_in_its_own_way(world: str) -> None:
 
     async def play() -> None:
         async with (
-            scripted(WIRES[world].greeting, create=[created], reset=[begun], step=list(stepped), close=[True]) as (url, asked),
+            scripted(
+                WIRES[world].greeting,
+                create=[created],
+                reset=[begun],
+                step=list(stepped),
+                close=[True],
+            ) as (url, asked),
             AgentGymClient([url], world) as client,
         ):
             session, observation = await client.start(7)
@@ -123,7 +159,10 @@ def test_each_world_is_asked_and_read_in_its_own_way(world: str) -> None:
 
 def test_their_errors_with_status_200_are_faults() -> None:
     async def play() -> None:
-        async with scripted(create=[{"error": "no memory"}]) as (url, _), AgentGymClient([url], "textcraft") as client:
+        async with (
+            scripted(create=[{"error": "no memory"}]) as (url, _),
+            AgentGymClient([url], "textcraft") as client,
+        ):
             with pytest.raises(ServerFailedError, match="no memory"):
                 await client.start(0)
 
@@ -135,7 +174,10 @@ def test_a_failed_reset_of_webarena_is_a_fault_and_the_session_is_closed() -> No
 
     async def play() -> None:
         async with (
-            scripted("ok", create=[{"env_idx": 1}], reset=[begun], close=[{"closed": True}]) as (url, asked),
+            scripted("ok", create=[{"env_idx": 1}], reset=[begun], close=[{"closed": True}]) as (
+                url,
+                asked,
+            ),
             AgentGymClient([url], "webarena") as client,
         ):
             with pytest.raises(ServerFailedError):
@@ -145,7 +187,16 @@ def test_a_failed_reset_of_webarena_is_a_fault_and_the_session_is_closed() -> No
     asyncio.run(play())
 
 
-@pytest.mark.parametrize("reply", [{}, [], "text", {"observation": "a", "reward": "1", "done": False}, {"observation": "a", "reward": 1}])
+@pytest.mark.parametrize(
+    "reply",
+    [
+        {},
+        [],
+        "text",
+        {"observation": "a", "reward": "1", "done": False},
+        {"observation": "a", "reward": 1},
+    ],
+)
 def test_an_incomplete_step_is_a_fault(reply: Any) -> None:
     begun = {"id": 0, "observation": "first", "done": False, "reward": 0}
 
@@ -166,16 +217,27 @@ OUTSIDE = [1e9, 7, -5, float("nan"), float("inf")]
 
 @pytest.mark.parametrize(
     ("world", "reward"),
-    [(world, reward) for world in WIRES for reward in OUTSIDE if (world, reward) != ("babyai", -5)],  # which BabyAI can earn
+    [
+        (world, reward)
+        for world in WIRES
+        for reward in OUTSIDE
+        if (world, reward) != ("babyai", -5)
+    ],  # which BabyAI can earn
 )
 def test_a_reward_outside_the_range_of_the_world_is_a_fault(world: str, reward: float) -> None:
     begins = {"id": 0, "observation": "first", "done": False, "reward": 0}
     created, begun, stepped, _, _ = SCRIPTS.get(world) or (begins, begins, [begins], None, [])
-    spoilt = {**stepped[0], "terminated": True, **({"score": 100 * reward} if "score" in stepped[0] else {"reward": reward})}
+    spoilt = {
+        **stepped[0],
+        "terminated": True,
+        **({"score": 100 * reward} if "score" in stepped[0] else {"reward": reward}),
+    }
 
     async def play() -> None:
         async with (
-            scripted(WIRES[world].greeting, create=[created], reset=[begun], step=[spoilt], close=[True]) as (url, _),
+            scripted(
+                WIRES[world].greeting, create=[created], reset=[begun], step=[spoilt], close=[True]
+            ) as (url, _),
             AgentGymClient([url], world) as client,
         ):
             session, _ = await client.start(0)
@@ -190,7 +252,9 @@ def test_a_step_whose_answer_is_lost_is_not_performed_twice() -> None:
 
     async def play() -> None:
         async with (
-            scripted(create=[{"id": 0}], reset=[begun], step=[ConnectionError(), {}], close=[True]) as (url, asked),
+            scripted(
+                create=[{"id": 0}], reset=[begun], step=[ConnectionError(), {}], close=[True]
+            ) as (url, asked),
             AgentGymClient([url], "textcraft") as client,
         ):
             session, _ = await client.start(0)
@@ -219,7 +283,10 @@ def test_an_action_goes_out_as_agentgyms_own_client_would_send_it() -> None:
 
     async def play() -> None:
         async with (
-            scripted(create=[{"id": 0}], reset=[begun], step=[stepped], close=[True]) as (url, asked),
+            scripted(create=[{"id": 0}], reset=[begun], step=[stepped], close=[True]) as (
+                url,
+                asked,
+            ),
             AgentGymClient([url], "textcraft") as client,
         ):
             session, _ = await client.start(0)
@@ -245,14 +312,19 @@ def test_a_server_of_another_world_is_refused_before_a_session_is_opened() -> No
     assert "'nginx'" in asyncio.run(play("searchqa", "nginx"))
 
 
-def test_sessions_are_shared_out_over_servers_and_closed_with_the_client_or_a_cancelled_start() -> None:
+def test_sessions_are_shared_out_over_servers_and_closed_with_the_client_or_a_cancelled_start() -> (
+    None
+):
     begun = {"id": 0, "observation": "first", "done": False, "reward": 0}
 
     def script() -> dict[str, list[Any]]:
         return {"create": [{"id": n} for n in range(4)], "reset": [begun] * 4, "close": [True] * 4}
 
     async def play() -> None:
-        async with scripted(**script()) as (one, asked_one), scripted(**script()) as (other, asked_other):
+        async with (
+            scripted(**script()) as (one, asked_one),
+            scripted(**script()) as (other, asked_other),
+        ):
             async with AgentGymClient([one, other], "textcraft") as client:
                 await asyncio.gather(*(client.start(index) for index in range(4)))
                 starting = asyncio.ensure_future(client.start(4))

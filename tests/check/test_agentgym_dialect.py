@@ -37,7 +37,9 @@ def test_a_client_written_for_agentgym_plays_an_episode(counting_server: str) ->
         ("/reset", {"id": "x", "data_idx": 1}, 422),
     ],
 )
-def test_agentgym_errors_have_a_status_and_an_error_field(counting_server: str, path: str, body: dict[str, Any], status: int) -> None:
+def test_agentgym_errors_have_a_status_and_an_error_field(
+    counting_server: str, path: str, body: dict[str, Any], status: int
+) -> None:
     response = requests.post(counting_server + path, json=body, timeout=PATIENCE_S)
     assert response.status_code == status
     assert response.json()["error"]
@@ -47,6 +49,10 @@ def test_agentgym_errors_have_a_status_and_an_error_field(counting_server: str, 
 def test_agentgym_sessions_end(counting_server: str) -> None:
     client = AgentGymClient(counting_server)
     client.close()
-    response = requests.post(f"{counting_server}/step", json={"action": "add 1", "id": client.id}, timeout=PATIENCE_S)
+    response = requests.post(
+        f"{counting_server}/step", json={"action": "add 1", "id": client.id}, timeout=PATIENCE_S
+    )
     assert response.status_code == 410
-    assert requests.get(f"{counting_server}/observation?id=abc", timeout=PATIENCE_S).status_code == 422
+    assert (
+        requests.get(f"{counting_server}/observation?id=abc", timeout=PATIENCE_S).status_code == 422
+    )

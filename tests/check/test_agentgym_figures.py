@@ -4,13 +4,21 @@ from __future__ import annotations
 
 import pytest
 
-from tasks.evaluation.agentgym_figures import HEADER, average_at_n, figure_rows, last_value, pass_at_n
+from tasks.evaluation.agentgym_figures import (
+    HEADER,
+    average_at_n,
+    figure_rows,
+    last_value,
+    pass_at_n,
+)
 from tasks.rollout.trajectory import Outcome, Trajectory, Turn
 
 TWO_ACTIONS = "Action:\nturn left\nAction:\nturn right"
 
 
-def episode(world: str, *rewards: float, task: int = 0, last: str = "Action:\ngo", malformed: bool = False) -> Trajectory:
+def episode(
+    world: str, *rewards: float, task: int = 0, last: str = "Action:\ngo", malformed: bool = False
+) -> Trajectory:
     turns = [Turn([], [], "go", reward=reward, message="Action:\ngo") for reward in rewards]
     if turns:
         turns[-1].message, turns[-1].malformed = last, malformed
@@ -30,7 +38,9 @@ def episode(world: str, *rewards: float, task: int = 0, last: str = "Action:\ngo
         (episode("textcraft"), 0.0),
     ],
 )
-def test_episode_value_is_agentgyms_value_of_the_last_turn(played: Trajectory, value: float) -> None:
+def test_episode_value_is_agentgyms_value_of_the_last_turn(
+    played: Trajectory, value: float
+) -> None:
     assert last_value(played) == pytest.approx(value)
 
 
@@ -41,8 +51,15 @@ def test_average_covers_all_episodes_and_pass_counts_values_above_0() -> None:
 
 
 def test_categories_have_separate_rows() -> None:
-    played = [episode("textcraft", 1.0, task=0), episode("textcraft", 0.0, task=1), episode("textcraft", 1.0, task=2)]
-    rows = [dict(zip(HEADER, row, strict=True)) for row in figure_rows("test", played, {0: "wood", 1: "stone"})]
+    played = [
+        episode("textcraft", 1.0, task=0),
+        episode("textcraft", 0.0, task=1),
+        episode("textcraft", 1.0, task=2),
+    ]
+    rows = [
+        dict(zip(HEADER, row, strict=True))
+        for row in figure_rows("test", played, {0: "wood", 1: "stone"})
+    ]
     assert [row[HEADER[0]] for row in rows] == ["test", "- stone", "- wood"]
     assert [row["tasks"] for row in rows] == ["3", "1", "1"]
     assert [row["Pass@n"].split(" ")[0] for row in rows] == ["66.7", "0.0", "100.0"]

@@ -28,11 +28,13 @@ from tests.support.tiny_searchqa import CORPUS, QUESTIONS, write_corpus, write_l
 
 RECORDED = json.loads(Path(__file__).with_name("babyai_agentgym_rules.json").read_text())
 """Episodes of random actions recorded from AgentGym's own BabyAI wrapper on minigrid 3.2.0: a digest of every observation, the rewards that
-are not 0 by turn, the score and whether it was done at the end. Episodes in which its numbers of things disagree with its own description
+are not 0 by turn, the score and whether it was done at the end. Episodes in which its numbers of
+things disagree with its own description
 are left out."""
 CRAFTED = json.loads(Path(__file__).with_name("textcraft_agentgym_rules.json").read_text())
 """Episodes on AgentGym's own TextCraft, its recipes read in alphabetical order. Each step is a message's action and what the server said;
-null where the server refused what its client had made of it. Each episode ends with its goal crafted. Among the goals are all those for
+null where the server refused what its client had made of it. Each episode ends with its goal
+crafted. Among the goals are all those for
 which our rules accept another item than AgentGym's."""
 GUESS, RIGHT = "<answer>Quito</answer>", "<answer>Lima</answer>"
 
@@ -50,7 +52,11 @@ def crafting(rules: Rules, wanted: str) -> TextCraftEnvironment:
 # BabyAI
 
 
-@pytest.mark.parametrize("episode", RECORDED, ids=lambda episode: f"{LEVELS[episode['index'] % 40]}-{episode['index'] // 40}")
+@pytest.mark.parametrize(
+    "episode",
+    RECORDED,
+    ids=lambda episode: f"{LEVELS[episode['index'] % 40]}-{episode['index'] // 40}",
+)
 def test_babyai_plays_as_agentgyms_own_wrapper(episode: dict[str, object]) -> None:
     session = BabyAI("agentgym").create()
     index, actions, rewards = episode["index"], episode["actions"], episode["rewards"]
@@ -61,7 +67,10 @@ def test_babyai_plays_as_agentgyms_own_wrapper(episode: dict[str, object]) -> No
     steps = [session.step(action) for action in actions]
     assert [digest(step.observation) for step in steps] == episode["observations"]
     assert {str(turn): step.reward for turn, step in enumerate(steps) if step.reward} == rewards
-    assert (session.score, [step.done for step in steps]) == (episode["score"], [False] * (len(steps) - 1) + [episode["done"]])
+    assert (session.score, [step.done for step in steps]) == (
+        episode["score"],
+        [False] * (len(steps) - 1) + [episode["done"]],
+    )
 
 
 def test_the_recorded_episodes_hold_every_ending_and_every_level() -> None:
@@ -84,12 +93,21 @@ def test_random_babyai_episodes_succeed_more_often_under_our_rules() -> None:
         return False
 
     # AgentGym's own wrapper, with the same actions: 34.
-    assert [sum(won(rules, index) for index in range(160)) for rules in ("ours", "agentgym")] == [51, 34]
+    assert [sum(won(rules, index) for index in range(160)) for rules in ("ours", "agentgym")] == [
+        51,
+        34,
+    ]
 
 
 def test_under_agentgym_rules_goals_and_instruction_do_not_state_the_order() -> None:
-    index = next(index for index in babyai_list("test") if ", then " in BabyAI().create().reset(index).partition("\n")[0])
-    ours, theirs = (BabyAI(rules).create().reset(index).partition("\n")[0] for rules in ("ours", "agentgym"))
+    index = next(
+        index
+        for index in babyai_list("test")
+        if ", then " in BabyAI().create().reset(index).partition("\n")[0]
+    )
+    ours, theirs = (
+        BabyAI(rules).create().reset(index).partition("\n")[0] for rules in ("ours", "agentgym")
+    )
     assert theirs == ours.replace("then", "and").replace("after you", "and") != ours
     assert "order" in BabyAI().instruction
     assert "order" not in BabyAI("agentgym").instruction
@@ -112,9 +130,14 @@ def test_textcraft_plays_as_agentgyms_own_server(episode: dict[str, Any]) -> Non
     session = TextCraft("agentgym").create()
     session.reset(task_of(episode["goal"]))
     steps = [session.step(action) for action, _ in episode["steps"]]
-    accepted = [step.observation if step.observation.startswith(("Got", "Crafted", "Inventory")) else None for step in steps]
+    accepted = [
+        step.observation if step.observation.startswith(("Got", "Crafted", "Inventory")) else None
+        for step in steps
+    ]
     assert accepted == [said for _, said in episode["steps"]]
-    assert [(step.reward, step.done) for step in steps] == [(0.0, False)] * (len(steps) - 1) + [(1.0, True)]
+    assert [(step.reward, step.done) for step in steps] == [(0.0, False)] * (len(steps) - 1) + [
+        (1.0, True)
+    ]
 
 
 def test_the_recorded_crafting_holds_accepted_and_refused_actions() -> None:
@@ -139,8 +162,12 @@ def test_the_agentgym_index_addresses_every_goal_once() -> None:
     ours, theirs = TextCraft().agentgym_tasks, TextCraft("agentgym").agentgym_tasks
     assert (len(ours), len(theirs)) == (551, 554)
     session = TextCraft("agentgym").create()
-    assert {session.reset(index).rpartition("Goal: craft ")[2] for index in theirs} >= {f"{wanted}." for wanted in goals()}
-    assert [task_of(session.reset(index).rpartition("Goal: craft ")[2][:-1]) for index in theirs] == list(theirs)
+    assert {session.reset(index).rpartition("Goal: craft ")[2] for index in theirs} >= {
+        f"{wanted}." for wanted in goals()
+    }
+    assert [
+        task_of(session.reset(index).rpartition("Goal: craft ")[2][:-1]) for index in theirs
+    ] == list(theirs)
 
 
 def test_every_goal_of_textcraft_is_crafted_by_the_expert_under_agentgyms_rules() -> None:
@@ -175,7 +202,10 @@ MARKED = ["{}.", "`{}`", "[{}]", "({})", "**{}**", '"{}"', "** {}", "`{}`.", '"{
 @pytest.mark.parametrize("marked", MARKED)
 @pytest.mark.parametrize("rules", ["ours", "agentgym"])
 def test_punctuation_around_an_action_makes_no_difference(rules: Rules, marked: str) -> None:
-    for world, index in ((TextCraft(rules), task_list("test")[0]), (BabyAI(rules), 40 + LEVELS.index("GoToRedBall"))):
+    for world, index in (
+        (TextCraft(rules), task_list("test")[0]),
+        (BabyAI(rules), 40 + LEVELS.index("GoToRedBall")),
+    ):
         plain, other = world.create(), world.create()
         assert plain.reset(index) == other.reset(index)
         step = Step("", 0.0, False)
@@ -210,11 +240,16 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "library"
 
 
-def test_under_agentgym_rules_the_last_answer_of_a_message_counts_and_guessing_is_allowed(library: Path) -> None:
+def test_under_agentgym_rules_the_last_answer_of_a_message_counts_and_guessing_is_allowed(
+    library: Path,
+) -> None:
     world = SearchQA(Settings(library), rules="agentgym")
     session = world.create()
     assert session.reset(0) == "Question: what is the capital of peru"
-    assert [(step.reward, step.done) for step in (session.step(GUESS), session.step(f"{RIGHT} or {GUESS}"))] == [(0.0, False)] * 2
+    assert [
+        (step.reward, step.done)
+        for step in (session.step(GUESS), session.step(f"{RIGHT} or {GUESS}"))
+    ] == [(0.0, False)] * 2
     last = session.step(f"{GUESS} no, {RIGHT}")
     assert (last.reward, last.done) == (1.0, True)
     assert "one attempt" not in world.instruction
@@ -223,7 +258,9 @@ def test_under_agentgym_rules_the_last_answer_of_a_message_counts_and_guessing_i
     assert ours.step(f"{RIGHT} or {GUESS}").reward == 1.0
 
 
-def test_a_search_before_the_answers_of_a_message_is_performed_under_agentgyms_rules(library: Path) -> None:
+def test_a_search_before_the_answers_of_a_message_is_performed_under_agentgyms_rules(
+    library: Path,
+) -> None:
     session = SearchQA(Settings(library), rules="agentgym").create()
     session.reset(0)
     assert session.step(f"<search>Peru</search> {RIGHT}").observation.startswith("<information>")
@@ -246,4 +283,8 @@ def test_rules_that_a_world_does_not_support_are_refused() -> None:
 def test_a_misspelt_list_is_refused_with_the_nearest() -> None:
     with pytest.raises(UnknownTaskListError) as unknown:
         named({"train": (1,), "validation": (2,)}, "validaton", "chess")
-    assert (unknown.value.world, unknown.value.name, unknown.value.nearest) == ("chess", "validaton", "validation")
+    assert (unknown.value.world, unknown.value.name, unknown.value.nearest) == (
+        "chess",
+        "validaton",
+        "validation",
+    )

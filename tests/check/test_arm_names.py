@@ -21,25 +21,38 @@ def run_of(runs: Path, **overrides: Any) -> RunFolder:
 
 
 def test_arms_have_the_names_of_their_study(tmp_path: Path) -> None:
-    ahead = [{"rollout__max_off_policy_steps": steps, "seeds__training": seed} for steps in (0, 1) for seed in (0, 1)]
+    ahead = [
+        {"rollout__max_off_policy_steps": steps, "seeds__training": seed}
+        for steps in (0, 1)
+        for seed in (0, 1)
+    ]
     runs = [run_of(tmp_path, **fields) for fields in ahead]
     recipes = tmp_path / "studies" / "quickstart-1a2b3c4d" / "recipes"
     recipes.mkdir(parents=True)
-    for name, run in zip(("synchronous-0", "synchronous-1", "one-ahead-0", "one-ahead-1"), runs, strict=True):
+    for name, run in zip(
+        ("synchronous-0", "synchronous-1", "one-ahead-0", "one-ahead-1"), runs, strict=True
+    ):
         (recipes / f"{name}.yaml").write_text(yaml.safe_dump(run.recipe))
     (recipes / "half-written-0.yaml").write_text("name: [")
     (recipes / "damaged-0.yaml").write_bytes(b"name: \xff")
-    assert {arm.name: len(arm.runs) for arm in arms_of(runs, arms_of_studies(tmp_path, "quickstart"))} == {"one-ahead": 2, "synchronous": 2}
+    assert {
+        arm.name: len(arm.runs) for arm in arms_of(runs, arms_of_studies(tmp_path, "quickstart"))
+    } == {"one-ahead": 2, "synchronous": 2}
 
 
 def test_arms_without_a_study_are_named_by_the_fields_in_which_they_differ(tmp_path: Path) -> None:
     runs = [run_of(tmp_path, rollout__max_off_policy_steps=steps) for steps in (0, 1)]
-    assert [arm.name for arm in arms_of(runs, {})] == ["max_off_policy_steps 0", "max_off_policy_steps 1"]
+    assert [arm.name for arm in arms_of(runs, {})] == [
+        "max_off_policy_steps 0",
+        "max_off_policy_steps 1",
+    ]
     methods = [run_of(tmp_path, algorithm__name=name) for name in ("grpo", "rloo")]
     assert [arm.name for arm in arms_of(methods, {})] == ["grpo", "rloo"]
 
 
-def test_arms_with_equal_names_in_two_studies_are_distinguished_by_their_fields(tmp_path: Path) -> None:
+def test_arms_with_equal_names_in_two_studies_are_distinguished_by_their_fields(
+    tmp_path: Path,
+) -> None:
     runs = [run_of(tmp_path, evaluation__samples=samples) for samples in (4, 8)]
     for number, run in enumerate(runs):
         recipes = tmp_path / "studies" / f"quickstart-{number}" / "recipes"
@@ -52,9 +65,18 @@ def test_arms_with_equal_names_in_two_studies_are_distinguished_by_their_fields(
 
 
 def test_an_arm_is_named_by_every_field_in_which_it_differs(tmp_path: Path) -> None:
-    fields = [{"environment__name": name, "rollout__group_size": size} for name, size in (("textcraft", 4), ("textcraft", 8))]
-    runs = [run_of(tmp_path, **each) for each in fields] + [run_of(tmp_path, algorithm__name="rloo", rollout__group_size=4)]
-    assert [arm.name for arm in arms_of(runs, {})] == ["grpo, group_size 4", "grpo, group_size 8", "rloo, group_size 4"]
+    fields = [
+        {"environment__name": name, "rollout__group_size": size}
+        for name, size in (("textcraft", 4), ("textcraft", 8))
+    ]
+    runs = [run_of(tmp_path, **each) for each in fields] + [
+        run_of(tmp_path, algorithm__name="rloo", rollout__group_size=4)
+    ]
+    assert [arm.name for arm in arms_of(runs, {})] == [
+        "grpo, group_size 4",
+        "grpo, group_size 8",
+        "rloo, group_size 4",
+    ]
 
 
 def test_a_study_compares_finished_runs_with_the_same_evaluation(tmp_path: Path) -> None:

@@ -15,7 +15,13 @@ from environments.babyai.view import look
 
 LEFT, RIGHT, FORWARD, PICKUP, DROP, TOGGLE = range(6)
 UP = 3
-ENCLOSED = [(3, 0, Ball("red")), (2, 0, Box("grey")), (4, 0, Box("grey")), (3, 1, Key("grey")), (3, -1, Key("grey"))]
+ENCLOSED = [
+    (3, 0, Ball("red")),
+    (2, 0, Box("grey")),
+    (4, 0, Box("grey")),
+    (3, 1, Key("grey")),
+    (3, -1, Key("grey")),
+]
 
 
 def words(*things: tuple[int, int, WorldObj], carrying: WorldObj | None = None) -> list[str]:
@@ -35,7 +41,14 @@ def test_things_can_be_picked_up_and_gone_to_near_ones_first() -> None:
 
 def test_a_carried_object_can_be_dropped_and_no_second_one_picked_up() -> None:
     held = Key("red")
-    assert words((2, 0, Ball("blue")), carrying=held) == ["turn left", "turn right", "move forward", "drop", "go to blue ball 1", CHECK]
+    assert words((2, 0, Ball("blue")), carrying=held) == [
+        "turn left",
+        "turn right",
+        "move forward",
+        "drop",
+        "go to blue ball 1",
+        CHECK,
+    ]
     for thing in (Ball("blue"), Box("blue"), Key("blue"), WALL):
         assert "drop" not in words((1, 0, thing), carrying=held)
 
@@ -54,12 +67,20 @@ def test_walls_and_boxes_ahead_forbid_moving_forward() -> None:
         (Door("red", is_locked=True), None, ["go to red locked door 1"]),
         (Door("red", is_locked=True), Key("blue"), ["go to red locked door 1"]),
         (Door("red", is_locked=True), Ball("red"), ["go to red locked door 1"]),
-        (Door("red", is_locked=True), Key("red"), ["toggle and go through red locked door 1", "go to red locked door 1"]),
+        (
+            Door("red", is_locked=True),
+            Key("red"),
+            ["toggle and go through red locked door 1", "go to red locked door 1"],
+        ),
     ],
 )
-def test_doors_are_offered_by_their_state_and_the_key_in_hand(door: Door, carrying: WorldObj | None, offered: list[str]) -> None:
+def test_doors_are_offered_by_their_state_and_the_key_in_hand(
+    door: Door, carrying: WorldObj | None, offered: list[str]
+) -> None:
     wall = [(3, side, WALL) for side in (-3, -2, -1, 1, 2, 3)]
-    assert [action for action in words(*wall, (3, 0, door), carrying=carrying) if "door" in action] == offered
+    assert [
+        action for action in words(*wall, (3, 0, door), carrying=carrying) if "door" in action
+    ] == offered
 
 
 @pytest.mark.parametrize(
@@ -74,7 +95,9 @@ def test_doors_are_offered_by_their_state_and_the_key_in_hand(door: Door, carryi
         (WALL, None, False),
     ],
 )
-def test_doors_and_boxes_in_front_can_be_toggled(thing: WorldObj, carrying: WorldObj | None, offered: bool) -> None:
+def test_doors_and_boxes_in_front_can_be_toggled(
+    thing: WorldObj, carrying: WorldObj | None, offered: bool
+) -> None:
     assert ("toggle" in words((1, 0, thing), carrying=carrying)) == offered
     assert "toggle" not in words((2, 0, thing), carrying=carrying)
 
@@ -113,7 +136,8 @@ def test_unreachable_objects_are_not_offered_and_keep_their_number() -> None:
         ),
         (
             "toggle and go through red closed door 1", [(3, 0, Door("red")), *ENCLOSED[1:]], None,
-            "You cannot toggle and go through red closed door 1, as there is no path leading to it.",
+            "You cannot toggle and go through red closed door 1, as there is no path leading to "
+            "it.",
         ),
         (
             "go through red open door 1", [(3, 0, Door("red", is_open=True)), *ENCLOSED[1:]], None,
@@ -138,13 +162,26 @@ def test_an_impossible_action_is_refused_with_the_reason(
         ("go to red ball 1", [(1, 0, Ball("red"))], None, []),
         ("go to red ball 1", [(0, 2, Ball("red"))], None, [RIGHT, FORWARD]),
         ("pickup red ball 1", [(1, -1, Ball("red"))], None, [FORWARD, LEFT, PICKUP]),
-        ("go through red open door 1", [(2, 0, Door("red", is_open=True))], None, [FORWARD, FORWARD]),
-        ("toggle and go through red closed door 1", [(2, 0, Door("red"))], None, [FORWARD, TOGGLE, FORWARD]),
+        (
+            "go through red open door 1",
+            [(2, 0, Door("red", is_open=True))],
+            None,
+            [FORWARD, FORWARD],
+        ),
+        (
+            "toggle and go through red closed door 1",
+            [(2, 0, Door("red"))],
+            None,
+            [FORWARD, TOGGLE, FORWARD],
+        ),
         ("drop", [], Key("red"), [DROP]),
     ],
 )
 def test_text_actions_become_minigrid_actions(
-    action: str, things: list[tuple[int, int, WorldObj]], carrying: WorldObj | None, steps: list[int]
+    action: str,
+    things: list[tuple[int, int, WorldObj]],
+    carrying: WorldObj | None,
+    steps: list[int],
 ) -> None:
     view = look(scene(*things, carrying=carrying))
     assert low_level(available_actions(view, UP)[action], view, UP) == steps
@@ -152,7 +189,9 @@ def test_text_actions_become_minigrid_actions(
 
 @settings(max_examples=150)
 @given(st.integers(0, 39), st.integers(0, 300), st.lists(st.integers(0, 10**6), max_size=8))
-def test_a_route_without_unseen_obstacles_reaches_its_goal(level: int, seed: int, choices: list[int]) -> None:
+def test_a_route_without_unseen_obstacles_reaches_its_goal(
+    level: int, seed: int, choices: list[int]
+) -> None:
     made = make_level(level, seed)
     view = look(made)
     for choice in choices:
@@ -169,12 +208,17 @@ def test_a_route_without_unseen_obstacles_reaches_its_goal(level: int, seed: int
         if action == "drop" and view.carrying is None:
             assert any(thing.name == before.carrying for thing in view.things)
         if action == "turn left":
-            assert low_level(available_actions(view, int(made.agent_dir))["turn right"], view, 0) == [RIGHT]
+            assert low_level(
+                available_actions(view, int(made.agent_dir))["turn right"], view, 0
+            ) == [RIGHT]
 
 
 def test_an_action_stops_at_a_step_without_effect() -> None:
     made = scene((2, 0, Ball("red")))
     view, won = perform(made, look(made), [FORWARD, FORWARD, LEFT, LEFT])
     assert won is None
-    assert (tuple(made.agent_pos), made.agent_dir) == ((9, 13), UP)  # the ball is in the way; nothing after it was done
+    assert (tuple(made.agent_pos), made.agent_dir) == (
+        (9, 13),
+        UP,
+    )  # the ball is in the way; nothing after it was done
     assert view == look(made)

@@ -12,7 +12,9 @@ RANGES = st.tuples(st.integers(-100, 100), st.integers(1, 2**31))
 
 
 @given(st.integers(0, 2**63), st.lists(st.none() | RANGES, max_size=400))
-def test_integers_and_floats_in_any_order_are_numpys(seed: int, asked: list[tuple[int, int] | None]) -> None:
+def test_integers_and_floats_in_any_order_are_numpys(
+    seed: int, asked: list[tuple[int, int] | None]
+) -> None:
     draws, generator = Draws(seed), np.random.default_rng(seed)
     for request in asked:
         if request is None:

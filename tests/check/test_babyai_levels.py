@@ -29,15 +29,33 @@ def made_by_minigrid(level: int, seed: int) -> Any:
 
 def facts(made: Any) -> tuple[Any, ...]:
     """All that a layout and a mission consist of."""
-    things = [(at, cell.type, cell.color, cell.contains and cell.contains.type) for at, cell in enumerate(made.grid.grid) if cell]
-    doors = [(door.cur_pos, door.is_open, door.is_locked) for door in made.grid.grid if door and door.type == "door"]
-    agent = tuple(map(int, made.agent_pos)), int(made.agent_dir), made.carrying and (made.carrying.type, made.carrying.color)
+    things = [
+        (at, cell.type, cell.color, cell.contains and cell.contains.type)
+        for at, cell in enumerate(made.grid.grid)
+        if cell
+    ]
+    doors = [
+        (door.cur_pos, door.is_open, door.is_locked)
+        for door in made.grid.grid
+        if door and door.type == "door"
+    ]
+    agent = (
+        tuple(map(int, made.agent_pos)),
+        int(made.agent_dir),
+        made.carrying and (made.carrying.type, made.carrying.color),
+    )
     return made.mission, made.max_steps, made.width, made.height, things, doors, agent
 
 
-def test_there_are_forty_levels_and_all_but_the_substitutes_are_registered_under_their_name() -> None:
+def test_there_are_forty_levels_and_all_but_the_substitutes_are_registered_under_their_name() -> (
+    None
+):
     assert len(set(LEVELS)) == 40
-    assert (LEVELS[0], LEVELS[25], LEVELS[39]) == ("GoToRedBallGrey", "KeyInBox", "BossLevelNoUnlock")
+    assert (LEVELS[0], LEVELS[25], LEVELS[39]) == (
+        "GoToRedBallGrey",
+        "KeyInBox",
+        "BossLevelNoUnlock",
+    )
     for name in LEVELS:
         assert (f"BabyAI-{name}-v0" in gymnasium.registry) == (name not in SUBSTITUTES)
 
@@ -85,7 +103,10 @@ def test_steps_equal_minigrids_except_for_reward_and_image() -> None:
         ours, theirs = make_level(level, 4), made_by_minigrid(level, 4)
         for _ in range(25):
             step = int(rng.integers(0, 6))
-            (image, reward, ended, _, _), (_, discounted, their_end, _, _) = ours.step(step), theirs.step(step)
+            (image, reward, ended, _, _), (_, discounted, their_end, _, _) = (
+                ours.step(step),
+                theirs.step(step),
+            )
             assert image is None
             assert (reward, ended) == (float(discounted != 0), their_end)
             assert facts(ours)[4:] == facts(theirs)[4:]
@@ -107,24 +128,39 @@ def test_playing_a_copy_does_not_change_the_original() -> None:
 
 def test_opening_the_first_door_does_not_fail_a_strict_mission() -> None:
     level = LEVELS.index("OpenDoorsOrderN4Debug")
-    made = next(one for one in (make_level(level, seed) for seed in range(20)) if ", then " in one.mission)
+    made = next(
+        one for one in (make_level(level, seed) for seed in range(20)) if ", then " in one.mission
+    )
     colours = made.mission.split()[2::5]
 
     def open_door(colour: str) -> tuple[float, bool]:
         """Puts the agent before the door and toggles it."""
-        [(at, _)] = [(at, cell) for at, cell in enumerate(made.grid.grid) if cell and cell.type == "door" and cell.color == colour]
+        [(at, _)] = [
+            (at, cell)
+            for at, cell in enumerate(made.grid.grid)
+            if cell and cell.type == "door" and cell.color == colour
+        ]
         x, y = at % made.width, at // made.width
         for direction, (dx, dy) in enumerate(((1, 0), (0, 1), (-1, 0), (0, -1))):
-            if made.grid.get(x - dx, y - dy) is None and made.room_from_pos(x - dx, y - dy) is made.room_grid[1][1]:
+            if (
+                made.grid.get(x - dx, y - dy) is None
+                and made.room_from_pos(x - dx, y - dy) is made.room_grid[1][1]
+            ):
                 made.agent_pos, made.agent_dir = (x - dx, y - dy), direction
                 break
         _, reward, ended, _, _ = made.step(TOGGLE)
         return reward, ended
 
-    other = next(door.color for door in made.grid.grid if door and door.type == "door" and door.color not in colours)
+    other = next(
+        door.color
+        for door in made.grid.grid
+        if door and door.type == "door" and door.color not in colours
+    )
     assert open_door(colours[0]) == (0.0, False)
     assert open_door(colours[1]) == (1.0, True)
-    made = make_level(level, next(seed for seed in range(20) if ", then " in make_level(level, seed).mission))
+    made = make_level(
+        level, next(seed for seed in range(20) if ", then " in make_level(level, seed).mission)
+    )
     assert open_door(other) == (0.0, True)
 
 

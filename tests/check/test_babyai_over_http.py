@@ -27,7 +27,8 @@ Trace = list[tuple[str, float, bool]]
 
 PUBLISHED = Path(__file__).with_name("babyai_published.json")
 """Episodes recorded from AgentGym's own wrapper on minigrid 3.2.0 with random actions: a digest of every observation, taken without
-"toggle" in the list of actions, which ours offers in more places. Views in which its numbers of things do not agree with its own
+"toggle" in the list of actions, which ours offers in more places. Views in which its numbers of
+things do not agree with its own
 description are left out."""
 
 
@@ -59,7 +60,9 @@ def play(index: int, random_actions: int = 0) -> tuple[str, list[str], Trace]:
     return first, actions, trace
 
 
-async def play_over_http(client: EnvironmentClient | AgentGymClient, index: int, actions: Sequence[str]) -> tuple[str, Trace]:
+async def play_over_http(
+    client: EnvironmentClient | AgentGymClient, index: int, actions: Sequence[str]
+) -> tuple[str, Trace]:
     session, first = await client.start(index)
     steps = [await client.step(session, action) for action in actions]  # type: ignore[arg-type]
     await client.close(session)  # type: ignore[arg-type]
@@ -80,7 +83,12 @@ def test_the_expert_solves_the_whole_evaluation_list_64_sessions_at_a_time(url: 
                 async with turns:
                     return await play_over_http(client, index, actions)
 
-            return await asyncio.gather(*(one(index, actions) for index, (_, actions, _) in zip(tasks, expected, strict=True)))
+            return await asyncio.gather(
+                *(
+                    one(index, actions)
+                    for index, (_, actions, _) in zip(tasks, expected, strict=True)
+                )
+            )
 
     assert asyncio.run(run()) == [(first, trace) for first, _, trace in expected]
 
@@ -91,7 +99,10 @@ def test_both_dialects_answer_alike_with_any_hash_seed(start: Start) -> None:
     expected = [play(index, random_actions=10) for index in tasks]
 
     async def run() -> list[tuple[str, Trace]]:
-        async with EnvironmentClient([server.url]) as client, AgentGymClient([server.url], "babyai") as theirs:
+        async with (
+            EnvironmentClient([server.url]) as client,
+            AgentGymClient([server.url], "babyai") as theirs,
+        ):
             assert (await client.world()).version == BabyAI().version
             return await asyncio.gather(
                 *(
@@ -113,10 +124,20 @@ def test_observations_are_those_of_agentgyms_wrapper(url: str) -> None:
     for episode in episodes:
         first = client.reset(episode["index"])
         # AgentGym's wrapper does not tell the order of a goal's parts.
-        assert episode["first"] in (None, digest(without_order(first["observation"]))), (episode["index"], first)
-        for turn, (action, expected) in enumerate(zip(episode["actions"], episode["observations"], strict=True)):
+        assert episode["first"] in (None, digest(without_order(first["observation"]))), (
+            episode["index"],
+            first,
+        )
+        for turn, (action, expected) in enumerate(
+            zip(episode["actions"], episode["observations"], strict=True)
+        ):
             answered = client.step(action)
-            assert digest(answered["observation"]) == expected, (episode["index"], turn, action, answered)
+            assert digest(answered["observation"]) == expected, (
+                episode["index"],
+                turn,
+                action,
+                answered,
+            )
             assert (answered["reward"], answered["score"], answered["done"]) == (0, 0, False)
     assert {episode["index"] % 40 for episode in episodes} == set(range(40))
 
@@ -124,7 +145,9 @@ def test_observations_are_those_of_agentgyms_wrapper(url: str) -> None:
 def test_agentgym_clients_play_unchanged(url: str) -> None:
     assert requests.get(url, timeout=60).json() == "This is environment BabyAI."
     clients = [TheirClient(url) for _ in range(4)]
-    for client, level in zip(clients, ("GoToObjS6", "OpenRedDoor", "KeyInBox", "SynthSeq"), strict=True):
+    for client, level in zip(
+        clients, ("GoToObjS6", "OpenRedDoor", "KeyInBox", "SynthSeq"), strict=True
+    ):
         assert type(client.id) is int
         index = 8 * 40 + LEVELS.index(level)
         first, actions, trace = play(index)
@@ -138,7 +161,12 @@ def test_agentgym_clients_play_unchanged(url: str) -> None:
         assert begun["observation"] == first
         for action, (observation, reward, done) in zip(actions, trace, strict=True):
             answered = client.step(action)
-            assert answered == {"observation": observation, "reward": reward, "score": reward, "done": done}
+            assert answered == {
+                "observation": observation,
+                "reward": reward,
+                "score": reward,
+                "done": done,
+            }
             assert client.view("observation") == answered
         assert (answered["score"], answered["done"]) == (1.0, True)
         assert 0 < float(client.send("GET", f"/discounted_reward?id={client.id}")) < 1
@@ -154,7 +182,9 @@ def test_agentgym_clients_play_unchanged(url: str) -> None:
 @pytest.mark.parametrize("order", [" after you ", ", then "])
 def test_agentgym_clients_see_the_order_that_our_rules_enforce(url: str, order: str) -> None:
     client = TheirClient(url)
-    index = next(index for index in BabyAI().tasks("test") if order in BabyAI().create().reset(index))
+    index = next(
+        index for index in BabyAI().tasks("test") if order in BabyAI().create().reset(index)
+    )
     ours = BabyAI().create().reset(index)
     assert client.reset(index)["observation"] == ours
     assert client.view("observation")["observation"] == ours
@@ -186,7 +216,13 @@ def test_any_bytes_get_an_observation(url: str) -> None:
     client, rng = TheirClient(url), random.Random(0)
     client.reset(35)
     for _ in range(200):
-        text = rng.choice([rng.randbytes(rng.randrange(60)).decode("latin1"), chr(rng.randrange(0x110000)), "go to " * rng.randrange(50)])
+        text = rng.choice(
+            [
+                rng.randbytes(rng.randrange(60)).decode("latin1"),
+                chr(rng.randrange(0x110000)),
+                "go to " * rng.randrange(50),
+            ]
+        )
         if not any("\ud800" <= letter <= "\udfff" for letter in text):
             assert "\nAvailable actions: [" in client.step(text)["observation"]
     client.close()

@@ -17,7 +17,12 @@ from environments.babyai.view import View, look, place
 STATES = ("open ", "closed ", "locked ")
 
 
-def scene(*things: tuple[int, int, WorldObj], direction: int = 3, at: tuple[int, int] = (9, 14), carrying: WorldObj | None = None) -> Any:
+def scene(
+    *things: tuple[int, int, WorldObj],
+    direction: int = 3,
+    at: tuple[int, int] = (9, 14),
+    carrying: WorldObj | None = None,
+) -> Any:
     """An empty room of 20 x 20 with things at places `ahead` and to the `side` of the agent, who looks up."""
     made = make_level(LEVELS.index("OneRoomS20"), 0)
     made.grid.grid = [cell if cell is WALL else None for cell in made.grid.grid]
@@ -38,12 +43,18 @@ def seen_by_minigrid(made: QuickLevel) -> dict[int, str]:
             kind, colour, state = (int(value) for value in image[column, row])
             if IDX_TO_OBJECT[kind] not in ("unseen", "empty") and (column, row) != (3, 6):
                 mark = STATES[state] if IDX_TO_OBJECT[kind] == "door" else ""
-                found[place(6 - row, column - 3)] = f"{IDX_TO_COLOR[colour]} {mark}{IDX_TO_OBJECT[kind]}"
+                found[place(6 - row, column - 3)] = (
+                    f"{IDX_TO_COLOR[colour]} {mark}{IDX_TO_OBJECT[kind]}"
+                )
     return found
 
 
 @settings(max_examples=150)
-@given(st.integers(0, 39), st.integers(0, 200), st.lists(st.sampled_from([0, 1, 2, 2, 2, 3, 4, 5]), max_size=60))
+@given(
+    st.integers(0, 39),
+    st.integers(0, 200),
+    st.lists(st.sampled_from([0, 1, 2, 2, 2, 3, 4, 5]), max_size=60),
+)
 def test_the_view_is_what_minigrid_shows(level: int, seed: int, steps: list[int]) -> None:
     made = make_level(level, seed)
     for step in [None, *steps]:
@@ -53,7 +64,9 @@ def test_the_view_is_what_minigrid_shows(level: int, seed: int, steps: list[int]
         expected = seen_by_minigrid(made)
         walls = sum(at for at, name in expected.items() if name == "grey wall")
         assert view.walls == walls
-        assert {thing.at: thing.name for thing in view.things} == {at: name for at, name in expected.items() if name != "grey wall"}
+        assert {thing.at: thing.name for thing in view.things} == {
+            at: name for at, name in expected.items() if name != "grey wall"
+        }
         assert view.carrying == (made.carrying and f"{made.carrying.color} {made.carrying.type}")
 
 
@@ -75,7 +88,8 @@ def test_things_are_listed_from_near_to_far_and_numbered_by_name() -> None:
 
 def test_an_empty_view_is_described() -> None:
     assert look(scene()).describe() == (
-        "You cannot see any objects within sight.The room has walls around you. You are not carrying anything."
+        "You cannot see any objects within sight.The room has walls around you. You are not "
+        "carrying anything."
     )
 
 
@@ -106,7 +120,11 @@ def test_the_nearest_wall_or_box_straight_ahead_is_a_barrier(
 ) -> None:
     view = look(scene(*things))
     assert view.barrier == barrier
-    assert (f"You are facing a {barrier[0]} {barrier[1]} steps away. " in view.describe()) if barrier else ("facing" not in view.describe())
+    assert (
+        (f"You are facing a {barrier[0]} {barrier[1]} steps away. " in view.describe())
+        if barrier
+        else ("facing" not in view.describe())
+    )
 
 
 def test_a_rotated_scene_has_the_same_description() -> None:

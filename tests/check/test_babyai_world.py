@@ -42,7 +42,8 @@ def test_an_episode_from_the_first_observation_to_the_reward() -> None:
     session = BabyAI().create()
     assert session.reset(42) == (
         "Your goal: go to the red ball\n"
-        "In front of you in this room, you can see several objects: The room has walls around you. You are facing a wall 4 steps away. "
+        "In front of you in this room, you can see several objects: The room has walls around you. "
+        "You are facing a wall 4 steps away. "
         "You are not carrying anything.\n"
         'Available actions: ["turn left", "turn right", "move forward", "check available actions"]'
     )
@@ -50,24 +51,32 @@ def test_an_episode_from_the_first_observation_to_the_reward() -> None:
     assert session.step("turn right") == Step(
         "In front of you in this room, you can see several objects: "
         "There is a red ball 1 2 steps in front of you and 2 steps to your right.  "
-        "The room has walls around you. You are facing a wall 3 steps away. You are not carrying anything.\n"
-        'Available actions: ["turn left", "turn right", "move forward", "pickup red ball 1", "go to red ball 1", '
+        "The room has walls around you. You are facing a wall 3 steps away. You are not carrying "
+        "anything.\n"
+        'Available actions: ["turn left", "turn right", "move forward", "pickup red ball 1", "go '
+        'to red ball 1", '
         '"check available actions"]',
         0.0,
         False,
     )
     assert session.step("go to red ball 1") == Step(
-        "In front of you in this room, you can see several objects: There is a red ball 1 right in front of you 1 steps away.  "
-        "The room has walls around you. You are facing a wall 2 steps away. You are not carrying anything.\n"
+        "In front of you in this room, you can see several objects: There is a red ball 1 right in "
+        "front of you 1 steps away.  "
+        "The room has walls around you. You are facing a wall 2 steps away. You are not carrying "
+        "anything.\n"
         " The task is completed.\n"
-        'Available actions: ["turn left", "turn right", "move forward", "pickup red ball 1", "go to red ball 1", '
+        'Available actions: ["turn left", "turn right", "move forward", "pickup red ball 1", "go '
+        'to red ball 1", '
         '"check available actions"]',
         1.0,
         True,
     )
 
 
-@pytest.mark.parametrize("level", ["GoToRedBall", "OpenRedDoor", "PickupLoc", "PutNextLocalS6N4", "KeyInBox", "UnlockToUnlock"])
+@pytest.mark.parametrize(
+    "level",
+    ["GoToRedBall", "OpenRedDoor", "PickupLoc", "PutNextLocalS6N4", "KeyInBox", "UnlockToUnlock"],
+)
 def test_reward_is_one_at_the_end_and_nothing_before(level: str) -> None:
     session = begin(level, 2)
     steps = [session.step(session.oracle_action())]
@@ -105,7 +114,12 @@ def test_a_failed_mission_ends_without_a_reward() -> None:
     assert session.played is not None
     wanted = {(thing.type, thing.color) for thing in session.played.instrs.desc.obj_set}
     while True:
-        for action in session.step(CHECK).observation.split(LISTED)[0].removeprefix("You can take the following actions: ").split(", "):
+        for action in (
+            session.step(CHECK)
+            .observation.split(LISTED)[0]
+            .removeprefix("You can take the following actions: ")
+            .split(", ")
+        ):
             verb, _, name = action.partition(" ")
             colour, kind = [*name.split(" "), "", ""][:2]
             if verb == "pickup" and (kind, colour) not in wanted:
@@ -137,16 +151,22 @@ def test_an_opened_door_can_be_closed_again() -> None:
         pass
     assert " locked door" in said
     assert " open door 1 right in front of you 1 steps away." in session.step("toggle").observation
-    assert " closed door 1 right in front of you 1 steps away." in session.step("toggle").observation
+    assert (
+        " closed door 1 right in front of you 1 steps away." in session.step("toggle").observation
+    )
 
 
 def test_the_goal_states_the_order_of_its_parts() -> None:
-    firsts = [BabyAI().create().reset(index).partition("\n")[0] for index in task_list("test")[:400]]
+    firsts = [
+        BabyAI().create().reset(index).partition("\n")[0] for index in task_list("test")[:400]
+    ]
     assert any(", then " in first for first in firsts)
     assert any(" after you " in first for first in firsts)
 
 
-@pytest.mark.parametrize(("said", "meant"), [("  Turn   LEFT \n", "turn left"), ("TURN\tright", "turn right")])
+@pytest.mark.parametrize(
+    ("said", "meant"), [("  Turn   LEFT \n", "turn left"), ("TURN\tright", "turn right")]
+)
 def test_case_and_space_make_no_difference(said: str, meant: str) -> None:
     one, other = begin("OneRoomS20"), begin("OneRoomS20")
     assert one.step(said) == other.step(meant)
@@ -154,7 +174,9 @@ def test_case_and_space_make_no_difference(said: str, meant: str) -> None:
 
 def test_pick_up_may_be_two_words() -> None:
     one, other = begin("PickupDistDebug", 1), begin("PickupDistDebug", 1)
-    action = next(action for action in offered(other.step(CHECK).observation) if action.startswith("pickup"))
+    action = next(
+        action for action in offered(other.step(CHECK).observation) if action.startswith("pickup")
+    )
     assert one.step(action.replace("pickup", "pick up")) == other.step(action)
 
 
@@ -163,7 +185,10 @@ def test_actions_without_effect_are_answered() -> None:
     listed = session.step("dance").observation.removeprefix(UNKNOWN)
     assert listed.startswith(LISTED)
     assert session.step("").observation == "No change in state." + listed
-    assert session.step(CHECK).observation == f"You can take the following actions: {', '.join(offered(listed))}{listed}"
+    assert (
+        session.step(CHECK).observation
+        == f"You can take the following actions: {', '.join(offered(listed))}{listed}"
+    )
     assert session.played is not None
     assert session.played.step_count == 0
 
@@ -172,7 +197,9 @@ def test_going_to_what_is_already_faced_changes_nothing() -> None:
     session = begin("KeyInBox", 4)
     while "toggle" not in offered(step := session.step(session.oracle_action()).observation):
         pass
-    action = next(action for action in offered(step) if action.startswith("go to") and " box " in action)
+    action = next(
+        action for action in offered(step) if action.startswith("go to") and " box " in action
+    )
     assert session.step(action).observation.startswith("No change in state.\nAvailable actions: [")
 
 
@@ -205,12 +232,32 @@ def test_reset_discards_the_previous_episode() -> None:
 
 
 WORDS = st.sampled_from(
-    ["go to", "pickup", "pick up", "toggle", "and go through", "drop", "red", "grey", "ball", "door", "1", "2", "check"]
+    [
+        "go to",
+        "pickup",
+        "pick up",
+        "toggle",
+        "and go through",
+        "drop",
+        "red",
+        "grey",
+        "ball",
+        "door",
+        "1",
+        "2",
+        "check",
+    ]
 )
 
 
 @settings(max_examples=200)
-@given(st.one_of(st.text(), st.binary().map(lambda some: some.decode("utf-8", "surrogateescape")), st.lists(WORDS).map(" ".join)))
+@given(
+    st.one_of(
+        st.text(),
+        st.binary().map(lambda some: some.decode("utf-8", "surrogateescape")),
+        st.lists(WORDS).map(" ".join),
+    )
+)
 @example("x" * 1_000_000)
 @example(" " * 1_000_000 + "turn left")
 @example("go to red ball " + "9" * 400)
@@ -224,7 +271,13 @@ def test_any_text_is_answered_briefly_in_ascii(action: str) -> None:
 
 
 @settings(max_examples=15)
-@given(st.lists(st.tuples(st.integers(0, 400), st.lists(st.integers(0, 30), max_size=8)), min_size=1, max_size=64))
+@given(
+    st.lists(
+        st.tuples(st.integers(0, 400), st.lists(st.integers(0, 30), max_size=8)),
+        min_size=1,
+        max_size=64,
+    )
+)
 def test_interleaved_sessions_play_as_if_alone(episodes: list[tuple[int, list[int]]]) -> None:
     def advance(session: BabyAIEnvironment, before: str, choice: int | None) -> list[str]:
         if choice is None or session.done:
@@ -241,7 +294,9 @@ def test_interleaved_sessions_play_as_if_alone(episodes: list[tuple[int, list[in
         alone.append(said)
 
     sessions = [BabyAI().create() for _ in episodes]
-    together = [[session.reset(index)] for session, (index, _) in zip(sessions, episodes, strict=True)]
+    together = [
+        [session.reset(index)] for session, (index, _) in zip(sessions, episodes, strict=True)
+    ]
     for turn in zip_longest(*(choices for _, choices in episodes)):
         for session, choice, said in zip(sessions, turn, together, strict=True):
             said += advance(session, said[-1], choice)
@@ -260,7 +315,17 @@ def test_the_picture_shows_the_whole_grid_and_changes_with_it() -> None:
 
 
 def test_the_instruction_names_every_form_of_action() -> None:
-    for form in ("turn left", "turn right", "move forward", "go to <", "pickup <", "drop", "toggle", "go through <", CHECK):
+    for form in (
+        "turn left",
+        "turn right",
+        "move forward",
+        "go to <",
+        "pickup <",
+        "drop",
+        "toggle",
+        "go through <",
+        CHECK,
+    ):
         assert form in BabyAI.instruction
 
 

@@ -17,10 +17,21 @@ from environments.textcraft.lists import task_list
 from flows.evaluate import learned_in
 from flows.scripted_policies import scripted_results
 from tasks.agents.nearest_neighbour_replay import NearestNeighbourReplay
-from tasks.evaluation.baselines import NEEDS, NO_REPEAT, ORACLE, RANDOM, REPLAY, SIMILAR, baseline_table, baselines
+from tasks.evaluation.baselines import (
+    NEEDS,
+    NO_REPEAT,
+    ORACLE,
+    RANDOM,
+    REPLAY,
+    SIMILAR,
+    baseline_table,
+    baselines,
+)
 
 
-def test_held_out_templates_cannot_be_replayed_and_equal_templates_with_other_words_can(tmp_path: Path) -> None:
+def test_held_out_templates_cannot_be_replayed_and_equal_templates_with_other_words_can(
+    tmp_path: Path,
+) -> None:
     held_out = task_list("wood-test")
     found = baselines("textcraft", held_out, task_list("train"), 8, tmp_path)
     assert found[REPLAY].success.value == 0.0
@@ -34,24 +45,42 @@ def test_held_out_templates_cannot_be_replayed_and_equal_templates_with_other_wo
 
 @pytest.mark.parametrize(
     ("learned", "first", "replayed"),
-    [(("birch fence", "birch button"), None, 1.0), (("chest",), None, 0.0), (("chest", "birch fence", "birch button"), 1, 0.0)],
+    [
+        (("birch fence", "birch button"), None, 1.0),
+        (("chest",), None, 0.0),
+        (("chest", "birch fence", "birch button"), 1, 0.0),
+    ],
 )
 def test_the_replay_in_the_table_of_a_run_searches_the_training_tasks(
     tmp_path: Path, learned: tuple[str, ...], first: int | None, replayed: float
 ) -> None:
-    given = {"environment.train_tasks": [goals().index(name) for name in learned], "environment.n_train_tasks": first}
+    given = {
+        "environment.train_tasks": [goals().index(name) for name in learned],
+        "environment.n_train_tasks": first,
+    }
     experiment = load_recipe("textcraft", given)
     oaks = [goals().index(name) for name in ("oak fence", "oak button")]
     found = scripted_results(experiment.environment, oaks, 8, InfraSettings(runs=tmp_path))
     assert found[REPLAY].success.value == replayed
 
 
-def test_the_replay_beside_an_evaluation_of_a_checkpoint_searches_its_training_tasks(tmp_path: Path) -> None:
+def test_the_replay_beside_an_evaluation_of_a_checkpoint_searches_its_training_tasks(
+    tmp_path: Path,
+) -> None:
     oaks = [goals().index(name) for name in ("oak fence", "oak button")]
-    trained = {"environment.train_tasks": [goals().index(name) for name in ("birch fence", "birch button")]}
-    (tmp_path / "recipe.yaml").write_text(yaml.safe_dump(load_recipe("textcraft", trained).model_dump(mode="json")))
+    trained = {
+        "environment.train_tasks": [goals().index(name) for name in ("birch fence", "birch button")]
+    }
+    (tmp_path / "recipe.yaml").write_text(
+        yaml.safe_dump(load_recipe("textcraft", trained).model_dump(mode="json"))
+    )
     grid = EvaluationGrid.model_validate(
-        {"environment": "textcraft", "source": {"kind": "model", "model": str(tmp_path)}, "tasks": [oaks], "horizons": [8]}
+        {
+            "environment": "textcraft",
+            "source": {"kind": "model", "model": str(tmp_path)},
+            "tasks": [oaks],
+            "horizons": [8],
+        }
     )
     found = scripted_results(learned_in(grid), oaks, 8, InfraSettings(runs=tmp_path / "runs"))
     assert found[REPLAY].success.value == 1.0
@@ -61,7 +90,9 @@ def test_the_replay_beside_an_evaluation_of_a_checkpoint_searches_its_training_t
 
 def test_a_replayed_plan_has_the_words_of_the_task() -> None:
     world = load_world("textcraft")
-    replay = NearestNeighbourReplay(world, [goals().index("oak fence gate"), goals().index("chest")])
+    replay = NearestNeighbourReplay(
+        world, [goals().index("oak fence gate"), goals().index("chest")]
+    )
     assert replay.actions("birch fence gate") == [
         "get 1 birch logs",
         "craft 4 birch planks using 1 birch logs",
@@ -70,25 +101,47 @@ def test_a_replayed_plan_has_the_words_of_the_task() -> None:
     ]
 
 
-def test_truncated_baseline_is_not_a_success_and_results_are_reused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_truncated_baseline_is_not_a_success_and_results_are_reused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     tasks = task_list("deep-test")[:4]
     short = baselines("textcraft", tasks, task_list("train"), 3, tmp_path, [ORACLE])[ORACLE]
     assert (short.success.value, short.truncated, short.turns) == (0.0, 1.0, 3.0)
     monkeypatch.setattr("tasks.evaluation.baselines.play", lambda *_: pytest.fail("played again"))
-    assert baselines("textcraft", tasks, task_list("train"), 3, tmp_path, [ORACLE])[ORACLE].tallies == short.tallies
+    assert (
+        baselines("textcraft", tasks, task_list("train"), 3, tmp_path, [ORACLE])[ORACLE].tallies
+        == short.tallies
+    )
 
 
 def test_baseline_table_has_each_policy_and_the_oracle_turns(tmp_path: Path) -> None:
-    table = baseline_table({"wood-test": baselines("textcraft", task_list("wood-test")[:6], task_list("wood-train"), 8, tmp_path)})
-    header, _, *rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in table.splitlines()]
+    table = baseline_table(
+        {
+            "wood-test": baselines(
+                "textcraft", task_list("wood-test")[:6], task_list("wood-train"), 8, tmp_path
+            )
+        }
+    )
+    header, _, *rows = [
+        [cell.strip() for cell in line.strip("|").split("|")] for line in table.splitlines()
+    ]
     assert header == ["policy", "wood-test"]
     assert [row[0] for row in rows] == [*NEEDS, "craft every line", "oracle's turns"]
     assert all(row[1] for row in rows)
 
 
-def test_actions_without_repeats_are_taken_once_and_the_most_similar_action_comes_first(tmp_path: Path) -> None:
+def test_actions_without_repeats_are_taken_once_and_the_most_similar_action_comes_first(
+    tmp_path: Path,
+) -> None:
     tasks = task_list("one-command-test")[:20]
-    found = baselines("textcraft", tasks, task_list("one-command-train")[:20], 8, tmp_path, [RANDOM, NO_REPEAT, SIMILAR])
+    found = baselines(
+        "textcraft",
+        tasks,
+        task_list("one-command-train")[:20],
+        8,
+        tmp_path,
+        [RANDOM, NO_REPEAT, SIMILAR],
+    )
     assert found[NO_REPEAT].repeated == 0.0
     assert found[RANDOM].repeated > 0.1
     assert found[SIMILAR].success.value > found[NO_REPEAT].success.value
@@ -97,7 +150,9 @@ def test_actions_without_repeats_are_taken_once_and_the_most_similar_action_come
 def test_an_answer_is_traced_to_the_passage_that_holds_it(tmp_path: Path) -> None:
     world = load_world("searchqa")
     tasks = world.tasks("islands-validation")[:40]
-    found = baselines("searchqa", tasks, world.tasks("islands-train")[:20], 6, tmp_path, ["first passage", ORACLE])
+    found = baselines(
+        "searchqa", tasks, world.tasks("islands-train")[:20], 6, tmp_path, ["first passage", ORACLE]
+    )
     assert found["first passage"].answers_from == {"passage 1": 1.0}
     places = found[ORACLE].answers_from
     assert {*places} == {"passage 1", "passage 2", "passage 3"}

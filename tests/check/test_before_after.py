@@ -6,7 +6,12 @@ import math
 from dataclasses import replace
 
 from configs.recipe import load_recipe
-from tasks.evaluation.before_after import BeforeAfter, before_after_table, compared, compared_rewards
+from tasks.evaluation.before_after import (
+    BeforeAfter,
+    before_after_table,
+    compared,
+    compared_rewards,
+)
 from tasks.evaluation.benchmark import EvaluationResult
 from tasks.evaluation.bootstrap import bootstrap_mean
 from tasks.evaluation.statistics import Tallies, Tally, success_rate
@@ -16,7 +21,9 @@ CELL = "wood-test, horizon 8, temperature 1"
 
 def result(tallies: Tallies) -> EvaluationResult:
     rate = success_rate(tallies)
-    return EvaluationResult("start", 0, 8, 8 * len(tallies), 0, rate, rate, 4.0, 0.0, tallies=dict(tallies))
+    return EvaluationResult(
+        "start", 0, 8, 8 * len(tallies), 0, rate, rate, 4.0, 0.0, tallies=dict(tallies)
+    )
 
 
 def solved(*successes: int) -> dict[int, Tally]:
@@ -24,7 +31,11 @@ def solved(*successes: int) -> dict[int, Tally]:
 
 
 def test_the_table_has_columns_for_start_end_more_cloning_and_scripted_policies() -> None:
-    one = BeforeAfter({CELL: result(solved(2, 4, 6))}, {CELL: result(solved(4, 6, 8))}, {CELL: result(solved(4, 4, 4))})
+    one = BeforeAfter(
+        {CELL: result(solved(2, 4, 6))},
+        {CELL: result(solved(4, 6, 8))},
+        {CELL: result(solved(4, 4, 4))},
+    )
     table = before_after_table([one], {"wood-test": {"oracle": result(solved(8, 8, 8))}})
     header, _, row = table.splitlines()[:3]
     assert [cell.strip() for cell in header.strip("|").split("|")] == [
@@ -50,9 +61,19 @@ def test_partial_rewards_add_a_row_of_mean_rewards() -> None:
         plain = result(solved(*(8 * (each == 1) for each in rewards)))
         return replace(plain, reward=bootstrap_mean(rewards), rewards=dict(enumerate(rewards)))
 
-    one = BeforeAfter({CELL: rewarded(0.25, 0.5, 1.0)}, {CELL: rewarded(0.5, 1.0, 1.0)}, {CELL: rewarded(0.5, 0.5, 1.0)})
-    two = BeforeAfter({CELL: rewarded(0.25, 0.25, 0.5)}, {CELL: rewarded(0.25, 1.0, 1.0)}, {CELL: rewarded(0.25, 0.5, 1.0)})
-    rows = before_after_table([one, two], {"wood-test": {"oracle": rewarded(1.0, 1.0, 0.5)}}).splitlines()[2:4]
+    one = BeforeAfter(
+        {CELL: rewarded(0.25, 0.5, 1.0)},
+        {CELL: rewarded(0.5, 1.0, 1.0)},
+        {CELL: rewarded(0.5, 0.5, 1.0)},
+    )
+    two = BeforeAfter(
+        {CELL: rewarded(0.25, 0.25, 0.5)},
+        {CELL: rewarded(0.25, 1.0, 1.0)},
+        {CELL: rewarded(0.25, 0.5, 1.0)},
+    )
+    rows = before_after_table(
+        [one, two], {"wood-test": {"oracle": rewarded(1.0, 1.0, 0.5)}}
+    ).splitlines()[2:4]
     cells = [cell.strip() for cell in rows[1].strip("|").split("|")]
     assert cells[:3] == [f"{CELL}: mean reward", "0.458", "0.792"]
     assert cells[3].startswith("+0.333 [")

@@ -15,7 +15,9 @@ from tasks.evaluation.bootstrap import bootstrap_mean, paired_difference
 def test_interval_of_a_mean_equals_scipy_bca() -> None:
     scores = np.random.default_rng(3).beta(0.5, 1.5, 60)
     found = bootstrap_mean(scores)
-    expected = stats.bootstrap((scores,), np.mean, n_resamples=20_000, rng=np.random.default_rng(9)).confidence_interval
+    expected = stats.bootstrap(
+        (scores,), np.mean, n_resamples=20_000, rng=np.random.default_rng(9)
+    ).confidence_interval
     assert found.value == pytest.approx(scores.mean())
     assert (found.low, found.high) == pytest.approx((expected.low, expected.high), abs=0.01)
     assert bootstrap_mean(scores) == found
@@ -40,9 +42,19 @@ def test_difference_shared_by_all_seeds_and_tasks_is_significant() -> None:
 
 def test_interval_reflects_variance_over_seeds_and_over_tasks() -> None:
     draw = np.random.default_rng(2)
-    nothing, seeds, tasks = draw.normal(0, 0.02, (8, 90)), draw.normal(0, 0.2, (8, 1)), draw.normal(0, 1.0, (1, 90))
-    widths = [e.high - e.low for e in (paired_difference(nothing + each).estimate for each in (0 * seeds, seeds, tasks))]
-    by_seeds, by_tasks = 2 * stats.t.ppf(0.975, 7) * np.std(seeds, ddof=1) / math.sqrt(8), 2 * 1.96 * np.std(tasks, ddof=1) / math.sqrt(90)
+    nothing, seeds, tasks = (
+        draw.normal(0, 0.02, (8, 90)),
+        draw.normal(0, 0.2, (8, 1)),
+        draw.normal(0, 1.0, (1, 90)),
+    )
+    widths = [
+        e.high - e.low
+        for e in (paired_difference(nothing + each).estimate for each in (0 * seeds, seeds, tasks))
+    ]
+    by_seeds, by_tasks = (
+        2 * stats.t.ppf(0.975, 7) * np.std(seeds, ddof=1) / math.sqrt(8),
+        2 * 1.96 * np.std(tasks, ddof=1) / math.sqrt(90),
+    )
     assert widths[0] < 0.02
     assert widths[1] == pytest.approx(by_seeds, rel=0.25)
     assert widths[2] == pytest.approx(by_tasks, rel=0.15)
@@ -66,10 +78,16 @@ def test_interval_has_its_nominal_coverage(n_seeds: int, monkeypatch: pytest.Mon
     draw = np.random.default_rng(7)
     held, significant, studies = 0, 0, 120
     for _ in range(studies):
-        d = draw.normal(0, 0.04, (n_seeds, 1)) + draw.normal(0, 0.15, (1, 60)) + draw.normal(0, 0.3, (n_seeds, 60))
+        d = (
+            draw.normal(0, 0.04, (n_seeds, 1))
+            + draw.normal(0, 0.15, (1, 60))
+            + draw.normal(0, 0.3, (n_seeds, 60))
+        )
         found = paired_difference(d)
         held += found.estimate.low <= 0 <= found.estimate.high
         significant += found.p < 0.05
-        assert (found.p < 0.05) == (not found.estimate.low <= 0 <= found.estimate.high) or found.p == pytest.approx(0.05, abs=0.01)
+        assert (found.p < 0.05) == (
+            not found.estimate.low <= 0 <= found.estimate.high
+        ) or found.p == pytest.approx(0.05, abs=0.01)
     assert held / studies > 0.9
     assert significant / studies < 0.1

@@ -7,7 +7,12 @@ from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, 
 from transformers import PreTrainedTokenizerFast
 
 from configs.rules import Rules
-from tasks.agents.action_format import MalformedActionError, react_action, read_action, reading_format
+from tasks.agents.action_format import (
+    MalformedActionError,
+    react_action,
+    read_action,
+    reading_format,
+)
 from tasks.agents.chat_format import ChatFormat, ChatTemplateError
 
 CHATML = """{%- if messages[0]['role'] == 'system' %}
@@ -74,7 +79,13 @@ TEMPLATES = {
     "chatml": (CHATML, "chatml", None, "<|im_end|>", "<|im_end|>"),
     "llama3": (LLAMA3, "llama3", "<|begin_of_text|>", "<|eot_id|>", "<|eot_id|>"),
     "mistral": (MISTRAL, "mistral", "<s>", "</s>", "</s>"),
-    "mistral, system in the last message": (MISTRAL_SYSTEM_IN_LAST, "mistral", "<s>", "</s>", "</s>"),
+    "mistral, system in the last message": (
+        MISTRAL_SYSTEM_IN_LAST,
+        "mistral",
+        "<s>",
+        "</s>",
+        "</s>",
+    ),
     "gemma": (GEMMA, "gemma", "<bos>", "<eos>", "<end_of_turn>"),
     "thinking": (THINKING, "chatml", None, "<|im_end|>", "<|im_end|>"),
     "space before the end": (SPACED_END, "mistral", "<s>", "</s>", "</s>"),
@@ -90,24 +101,46 @@ def tokenizer_for(name: str, sentencepiece: bool = False) -> PreTrainedTokenizer
 
 
 def build_tokenizer(
-    template: str | None, specials: list[str], bos: str | None, eos: str | None, sentencepiece: bool = False
+    template: str | None,
+    specials: list[str],
+    bos: str | None,
+    eos: str | None,
+    sentencepiece: bool = False,
 ) -> PreTrainedTokenizerFast:
     """A byte-level BPE tokenizer, or one that marks the start of a text as SentencePiece does; it adds BOS by itself where there is one."""
-    corpus = ["Goal: craft stick. You have got 1 oak log.\n\nuser assistant system model [INST] [/INST] Thought: Action: get craft using"]
+    corpus = [
+        "Goal: craft stick. You have got 1 oak log.\n\nuser assistant system model [INST] [/INST] "
+        "Thought: Action: get craft using"
+    ]
     tokenizer = Tokenizer(models.BPE(byte_fallback=sentencepiece, unk_token=None))
     if sentencepiece:
         tokenizer.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="first", split=False)
-        tokenizer.decoder = decoders.Sequence([decoders.Metaspace(prepend_scheme="first"), decoders.ByteFallback(), decoders.Fuse()])
+        tokenizer.decoder = decoders.Sequence(
+            [decoders.Metaspace(prepend_scheme="first"), decoders.ByteFallback(), decoders.Fuse()]
+        )
         alphabet = [chr(i) for i in range(32, 127)] + ["\n"]
-        tokenizer.train_from_iterator(corpus, trainers.BpeTrainer(vocab_size=400, initial_alphabet=alphabet))
+        tokenizer.train_from_iterator(
+            corpus, trainers.BpeTrainer(vocab_size=400, initial_alphabet=alphabet)
+        )
     else:
         tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
         tokenizer.decoder = decoders.ByteLevel()
-        tokenizer.train_from_iterator(corpus, trainers.BpeTrainer(vocab_size=320, initial_alphabet=pre_tokenizers.ByteLevel.alphabet()))
-    tokenizer.add_special_tokens([AddedToken(special, special=True, normalized=False) for special in specials])
+        tokenizer.train_from_iterator(
+            corpus,
+            trainers.BpeTrainer(
+                vocab_size=320, initial_alphabet=pre_tokenizers.ByteLevel.alphabet()
+            ),
+        )
+    tokenizer.add_special_tokens(
+        [AddedToken(special, special=True, normalized=False) for special in specials]
+    )
     if bos:
-        tokenizer.post_processor = processors.TemplateProcessing(single=f"{bos} $A", special_tokens=[(bos, tokenizer.token_to_id(bos))])
-    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, chat_template=template, bos_token=bos, eos_token=eos)
+        tokenizer.post_processor = processors.TemplateProcessing(
+            single=f"{bos} $A", special_tokens=[(bos, tokenizer.token_to_id(bos))]
+        )
+    return PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer, chat_template=template, bos_token=bos, eos_token=eos
+    )
 
 
 def whole(tokenizer: PreTrainedTokenizerFast, messages: list[tuple[str, str]]) -> str:
@@ -189,7 +222,8 @@ def test_instruction_replaces_the_default_system_prompt() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "expected"), [("chatml", True), ("llama3", True), ("thinking", True), ("mistral", False), ("gemma", False)]
+    ("name", "expected"),
+    [("chatml", True), ("llama3", True), ("thinking", True), ("mistral", False), ("gemma", False)],
 )
 def test_instruction_is_placed_where_the_template_supports_it(name: str, expected: bool) -> None:
     dialogue = ChatFormat(TOKENIZERS[name], "bare", INSTRUCTION)
@@ -206,7 +240,9 @@ def test_instruction_stays_at_the_start_if_the_template_moves_system_messages() 
 
 def test_date_in_a_template_is_frozen() -> None:
     tokenizer = TOKENIZERS["llama3"]
-    assert "Today Date: 01 Jan 2025" in tokenizer.decode(ChatFormat(tokenizer, "bare", None).prompt("Goal"))
+    assert "Today Date: 01 Jan 2025" in tokenizer.decode(
+        ChatFormat(tokenizer, "bare", None).prompt("Goal")
+    )
 
 
 @pytest.mark.parametrize("name", list(TEMPLATES))
@@ -237,7 +273,10 @@ def test_template_without_end_of_turn_stops_at_the_end_of_text() -> None:
     tokenizer = build_tokenizer(PLAIN, SPECIALS["plain"], None, "</s>")
     dialogue = ChatFormat(tokenizer, "bare", None)
     assert dialogue.stop_tokens == (tokenizer.eos_token_id,)
-    assert tokenizer.decode(dialogue.reply("Goal", [tokenizer.eos_token_id])) == "\nuser: Goal\nassistant: "
+    assert (
+        tokenizer.decode(dialogue.reply("Goal", [tokenizer.eos_token_id]))
+        == "\nuser: Goal\nassistant: "
+    )
 
 
 @pytest.mark.parametrize(
@@ -245,11 +284,22 @@ def test_template_without_end_of_turn_stops_at_the_end_of_text() -> None:
     [
         (None, "missing"),
         ("{{ messages[-1].content }}</s>", "missing_message"),
-        ("{% if messages | length > 1 %}{{ raise_exception('single turn only') }}{% endif %}{{ messages[0].content }}", "rejected_roles"),
-        ("{{ messages | length }}{% for m in messages %}{{ m.content }}</s>{% endfor %}", "changed_opening"),
-        ("{% for m in messages %}{{ m.content }}</s>{% endfor %}{{ messages | length }}", "changed_turn_start"),
         (
-            "{% for m in messages %}{{ m.content }}{{ '</s>' if loop.index0 < messages | length - 3 else '..' }}{% endfor %}",
+            "{% if messages | length > 1 %}{{ raise_exception('single turn only') }}{% endif %}{{ "
+            "messages[0].content }}",
+            "rejected_roles",
+        ),
+        (
+            "{{ messages | length }}{% for m in messages %}{{ m.content }}</s>{% endfor %}",
+            "changed_opening",
+        ),
+        (
+            "{% for m in messages %}{{ m.content }}</s>{% endfor %}{{ messages | length }}",
+            "changed_turn_start",
+        ),
+        (
+            "{% for m in messages %}{{ m.content }}{{ '</s>' if loop.index0 < messages | length - "
+            "3 else '..' }}{% endfor %}",
             "changed_turn_gap",
         ),
     ],
@@ -282,7 +332,11 @@ def test_react_action_is_the_line_after_the_label(text: str, action: str) -> Non
 
 @pytest.mark.parametrize(
     ("text", "code"),
-    [("get 1 oak log", "no_label"), ("Action: a\nAction: b", "several_labels"), ("Thought: x\nAction:\n \n", "no_action")],
+    [
+        ("get 1 oak log", "no_label"),
+        ("Action: a\nAction: b", "several_labels"),
+        ("Thought: x\nAction:\n \n", "no_action"),
+    ],
 )
 def test_react_message_without_exactly_one_action_is_malformed(text: str, code: str) -> None:
     with pytest.raises(MalformedActionError) as malformed:
@@ -296,10 +350,14 @@ def test_react_prompt_explains_the_format_and_messages_are_parsed() -> None:
     prompt = tokenizer.decode(dialogue.prompt("Goal: craft stick."))
     assert INSTRUCTION in prompt
     assert "Action:" in prompt
-    assert dialogue.action(encode(tokenizer, "Thought: x\nAction: get 1 log<|im_end|>")) == "get 1 log"
+    assert (
+        dialogue.action(encode(tokenizer, "Thought: x\nAction: get 1 log<|im_end|>")) == "get 1 log"
+    )
     with pytest.raises(MalformedActionError):
         dialogue.action(encode(tokenizer, "get 1 log<|im_end|>"))
-    assert "Action:" not in tokenizer.decode(ChatFormat(tokenizer, "react", None).prompt("Goal: craft stick."))
+    assert "Action:" not in tokenizer.decode(
+        ChatFormat(tokenizer, "react", None).prompt("Goal: craft stick.")
+    )
 
 
 @pytest.mark.parametrize(
@@ -315,7 +373,9 @@ def test_react_last_reads_everything_after_the_last_label(text: str, action: str
     assert read_action(text, reading_format("react", "sciworld", "agentgym")) == action
 
 
-@pytest.mark.parametrize(("world", "rules"), [("sciworld", "ours"), ("textcraft", "agentgym"), ("babyai", "agentgym")])
+@pytest.mark.parametrize(
+    ("world", "rules"), [("sciworld", "ours"), ("textcraft", "agentgym"), ("babyai", "agentgym")]
+)
 def test_other_worlds_read_react_messages(world: str, rules: Rules) -> None:
     assert reading_format("react", world, rules) == "react"
     assert reading_format("bare", "sciworld", "agentgym") == "bare"

@@ -58,7 +58,12 @@ def wrong(findings: Iterable[Finding]) -> set[str]:
 
 @pytest.mark.parametrize("name", ALGORITHMS.built_in)
 def test_a_built_in_algorithm_passes(name: str) -> None:
-    assert wrong(check_algorithm({"name": name} | ({"teacher": "any"} if name == "distillation" else {}))) == set()
+    assert (
+        wrong(
+            check_algorithm({"name": name} | ({"teacher": "any"} if name == "distillation" else {}))
+        )
+        == set()
+    )
 
 
 @pytest.mark.parametrize(
@@ -87,9 +92,15 @@ def test_a_wrong_algorithm_is_found(name: str, problems: set[str]) -> None:
     assert wrong(check_algorithm(f"{__name__}:{name}")) - {"no torch for a recipe"} == problems
 
 
-@pytest.mark.parametrize(("name", "problems"), [("Counting", {"pure function"}), ("Falling", {"positive horizons", "ascending horizons"})])
+@pytest.mark.parametrize(
+    ("name", "problems"),
+    [("Counting", {"pure function"}), ("Falling", {"positive horizons", "ascending horizons"})],
+)
 def test_a_wrong_schedule_is_found(name: str, problems: set[str]) -> None:
-    assert wrong(check_schedule({"kind": f"{__name__}:{name}"})) - {"no torch for a recipe"} == problems
+    assert (
+        wrong(check_schedule({"kind": f"{__name__}:{name}"})) - {"no torch for a recipe"}
+        == problems
+    )
 
 
 def test_torch_at_module_level_is_found() -> None:
@@ -101,15 +112,39 @@ def test_an_unknown_algorithm_is_refused() -> None:
         check_algorithm("nowhere")
 
 
-def test_the_command_prints_each_check_and_fails_with_a_wrong_schedule(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["check", "schedule", "linear", "--start", "2", "--delta", "1", "--every", "5", "--maximum", "9"]) == 0
+def test_the_command_prints_each_check_and_fails_with_a_wrong_schedule(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert (
+        main(
+            [
+                "check",
+                "schedule",
+                "linear",
+                "--start",
+                "2",
+                "--delta",
+                "1",
+                "--every",
+                "5",
+                "--maximum",
+                "9",
+            ]
+        )
+        == 0
+    )
     assert capsys.readouterr().out.splitlines()[-1] == "passed"
     assert main(["check", "schedule", f"{__name__}:Falling"]) == 1
     assert "fail  ascending horizons" in capsys.readouterr().out
 
 
-def test_the_command_refuses_an_unknown_name_and_a_wrong_field(capsys: pytest.CaptureFixture[str]) -> None:
-    for words, named in ((["schedule", "steped"], "curriculum.kind"), (["algorithm", "grpo", "--clip_lo", "1"], "algorithm.clip_lo")):
+def test_the_command_refuses_an_unknown_name_and_a_wrong_field(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    for words, named in (
+        (["schedule", "steped"], "curriculum.kind"),
+        (["algorithm", "grpo", "--clip_lo", "1"], "algorithm.clip_lo"),
+    ):
         with pytest.raises(SystemExit) as refused:
             main(["check", *words])
         assert refused.value.code == 2

@@ -8,7 +8,15 @@ from pathlib import Path
 
 import pytest
 
-from tasks.training.checkpoint import Checkpoint, CheckpointError, latest, prune, publish, steps_in, verify
+from tasks.training.checkpoint import (
+    Checkpoint,
+    CheckpointError,
+    latest,
+    prune,
+    publish,
+    steps_in,
+    verify,
+)
 
 
 def written(folder: Path, content: bytes = b"weights") -> Path:
@@ -19,7 +27,9 @@ def written(folder: Path, content: bytes = b"weights") -> Path:
 
 
 def published(tmp_path: Path, step: int, content: bytes = b"weights") -> Checkpoint:
-    return publish(written(tmp_path / f"unfinished-{step}", content), tmp_path / "checkpoints", step, "abc")
+    return publish(
+        written(tmp_path / f"unfinished-{step}", content), tmp_path / "checkpoints", step, "abc"
+    )
 
 
 def test_published_checkpoint_verifies_and_is_the_latest(tmp_path: Path) -> None:
@@ -51,7 +61,9 @@ def test_damaged_checkpoint_is_skipped_with_the_reason(tmp_path: Path, damage: s
 
 def test_unfinished_folder_is_not_a_checkpoint(tmp_path: Path) -> None:
     written(tmp_path / "checkpoints" / ".unfinished" / "checkpoint-3")
-    written(tmp_path / "checkpoints" / "step-000003")  # no manifest: a kill by hand, or another tool's
+    written(
+        tmp_path / "checkpoints" / "step-000003"
+    )  # no manifest: a kill by hand, or another tool's
     found, passed_over = latest(tmp_path / "checkpoints", "abc")
     assert found is None
     assert len(passed_over) == 1

@@ -16,9 +16,14 @@ def test_batches_contain_every_example_once_within_the_token_limit() -> None:
     random = Random(0)
     examples = [cloning.Example([0] * random.randint(2, 900), []) for _ in range(100)]
     found = list(cloning.batches(examples, 1))
-    assert sorted(id(example) for batch in found for example in batch) == sorted(id(example) for example in examples)
+    assert sorted(id(example) for batch in found for example in batch) == sorted(
+        id(example) for example in examples
+    )
     for batch in found:
-        assert len(batch) == 1 or len(batch) * max(len(example.tokens) for example in batch) <= cloning.BATCH_TOKENS
+        assert (
+            len(batch) == 1
+            or len(batch) * max(len(example.tokens) for example in batch) <= cloning.BATCH_TOKENS
+        )
 
 
 WORDS = "abcdefghijklmno"
@@ -26,7 +31,9 @@ TOKENIZER = starting_model.build_tokenizer([f" {one}{two}" for one in WORDS for 
 
 
 def test_heads_of_the_first_layer_attend_to_previous_tokens() -> None:
-    model = starting_model.build_model(StarterPolicy(hidden_size=128, layers=1, heads=4), TOKENIZER, 0)
+    model = starting_model.build_model(
+        StarterPolicy(hidden_size=128, layers=1, heads=4), TOKENIZER, 0
+    )
     model.set_attn_implementation("eager")
     with torch.no_grad():
         tokens = torch.randint(len(TOKENIZER), (1, 40), generator=torch.Generator().manual_seed(0))

@@ -11,7 +11,15 @@ import pytest
 
 from configs.recipe import load_recipe
 from tasks.training.checkpoint import roll_back, steps_in
-from tasks.training.collapse import COLLAPSED, HEALTHY, STRAINED, checkpoints_kept, collapse_note, last_good_step, verdict
+from tasks.training.collapse import (
+    COLLAPSED,
+    HEALTHY,
+    STRAINED,
+    checkpoints_kept,
+    collapse_note,
+    last_good_step,
+    verdict,
+)
 
 GOOD = {
     "rollout/reward": 0.5,
@@ -31,7 +39,14 @@ def run(*stretches: tuple[int, dict[str, float]]) -> list[dict[str, float]]:
 
 def test_learning_run_is_healthy_at_every_step() -> None:
     random = Random(0)
-    history = [{**GOOD, "rollout/reward": 0.2 + 0.012 * i + random.gauss(0, 0.05), "rollout/entropy": 0.8 - 0.01 * i} for i in range(50)]
+    history = [
+        {
+            **GOOD,
+            "rollout/reward": 0.2 + 0.012 * i + random.gauss(0, 0.05),
+            "rollout/entropy": 0.8 - 0.01 * i,
+        }
+        for i in range(50)
+    ]
     assert {verdict(history[:n]).level for n in range(1, 51)} == {HEALTHY}
     assert collapse_note(dict(enumerate(history, start=1))) == ""
 
@@ -47,8 +62,13 @@ def test_learning_run_is_healthy_at_every_step() -> None:
         ("update/gradient_norm", 30.0, r"\b30\b"),
     ],
 )
-def test_sign_alone_is_strain_and_with_a_reward_fall_it_is_collapse(sign: str, value: float, figures: str) -> None:
-    strained, collapsed = run((20, {}), (5, {sign: value})), run((20, {}), (5, {sign: value, "rollout/reward": 0.2}))
+def test_sign_alone_is_strain_and_with_a_reward_fall_it_is_collapse(
+    sign: str, value: float, figures: str
+) -> None:
+    strained, collapsed = (
+        run((20, {}), (5, {sign: value})),
+        run((20, {}), (5, {sign: value, "rollout/reward": 0.2})),
+    )
     assert verdict(strained).level == STRAINED
     assert verdict(collapsed).level == COLLAPSED
     assert any(re.search(figures, words) for words in verdict(collapsed).signs)
@@ -60,12 +80,17 @@ def test_near_total_loss_of_reward_is_collapse() -> None:
 
 
 def test_dip_of_one_batch_is_healthy() -> None:
-    assert verdict(run((20, {}), (1, {"rollout/reward": 0.0, "update/gradient_norm": 5.0}))).level == HEALTHY
+    assert (
+        verdict(run((20, {}), (1, {"rollout/reward": 0.0, "update/gradient_norm": 5.0}))).level
+        == HEALTHY
+    )
 
 
 def test_non_finite_loss_is_collapse_at_once() -> None:
     assert verdict(run((1, {"update/loss": math.nan}))).level == COLLAPSED
-    assert verdict(run((1, {"update/gradient_norm": math.inf}))).signs == ("update/gradient_norm is not a finite number",)
+    assert verdict(run((1, {"update/gradient_norm": math.inf}))).signs == (
+        "update/gradient_norm is not a finite number",
+    )
 
 
 def test_missing_metrics_give_no_sign() -> None:
@@ -83,10 +108,16 @@ def test_collapse_note_names_the_step_and_the_last_healthy_step() -> None:
 
 def test_roll_back_keeps_checkpoints_older_than_the_detection_delay() -> None:
     def kept(**overrides: object) -> int:
-        return checkpoints_kept(load_recipe("textcraft", {name.replace("__", "."): value for name, value in overrides.items()}))
+        return checkpoints_kept(
+            load_recipe(
+                "textcraft", {name.replace("__", "."): value for name, value in overrides.items()}
+            )
+        )
 
     assert kept(keep_checkpoints=2, checkpoint_every=3) == 2
-    assert kept(keep_checkpoints=2, checkpoint_every=3, algorithm__on_collapse="roll_back") == 5  # 3, 6, 9 and 12 steps back, and the last
+    assert (
+        kept(keep_checkpoints=2, checkpoint_every=3, algorithm__on_collapse="roll_back") == 5
+    )  # 3, 6, 9 and 12 steps back, and the last
     assert kept(keep_checkpoints=2, checkpoint_every=20, algorithm__on_collapse="roll_back") == 2
 
 

@@ -45,7 +45,9 @@ ORACLE = Collection(
 @pytest.fixture(scope="module")
 def url(state_dir: Path) -> Iterator[str]:
     command = [sys.executable, "-m", "environments", "serve", "textcraft", "--port", "{port}"]
-    server = LocalServer("textcraft", command, state_dir=state_dir, environment={"PYTHONPATH": str(ROOT)})
+    server = LocalServer(
+        "textcraft", command, state_dir=state_dir, environment={"PYTHONPATH": str(ROOT)}
+    )
     server.start()
     yield server.url
     server.end()
@@ -55,7 +57,9 @@ class CutOffError(Exception):
     """In the middle of a collection."""
 
 
-def collect(collection: Collection, folder: Path, url: str, stop_after: int | None = None) -> list[Trajectory]:
+def collect(
+    collection: Collection, folder: Path, url: str, stop_after: int | None = None
+) -> list[Trajectory]:
     """Collects; returns what was played now."""
     played: list[Trajectory] = []
 
@@ -64,7 +68,9 @@ def collect(collection: Collection, folder: Path, url: str, stop_after: int | No
         if len(played) == stop_after:
             raise CutOffError
 
-    writer = ResumableTrajectoryWriter(folder, collection.model_dump(mode="json"), collection.samples)
+    writer = ResumableTrajectoryWriter(
+        folder, collection.model_dump(mode="json"), collection.samples
+    )
     plans = evaluation_plans(TASKS, collection.samples, collection.seed)
     with open_agent(collection, WORLD) as policy:
         collect_to_disk(collection, plans, policy, [url], writer, finished=finished)
@@ -72,18 +78,26 @@ def collect(collection: Collection, folder: Path, url: str, stop_after: int | No
 
 
 def stored(folder: Path) -> list[Trajectory]:
-    return [each for part in sorted(folder.glob("part-*.parquet")) for each in read_trajectories(part)]
+    return [
+        each for part in sorted(folder.glob("part-*.parquet")) for each in read_trajectories(part)
+    ]
 
 
 def test_the_oracle_solves_every_task_in_readable_turns(tmp_path: Path, url: str) -> None:
     collect(ORACLE, tmp_path, url)
     trajectories = stored(tmp_path)
-    assert sorted({(t.task, t.member) for t in trajectories}) == sorted((task, member) for task in TASKS for member in (0, 1))
+    assert sorted({(t.task, t.member) for t in trajectories}) == sorted(
+        (task, member) for task in TASKS for member in (0, 1)
+    )
     assert {t.outcome for t in trajectories} == {Outcome.SUCCESS}
-    assert all(turn.message == turn.action and turn.observation for t in trajectories for turn in t.turns)
+    assert all(
+        turn.message == turn.action and turn.observation for t in trajectories for turn in t.turns
+    )
 
 
-def test_with_a_tokenizer_demonstrations_have_the_tokens_of_the_policy(tmp_path: Path, url: str) -> None:
+def test_with_a_tokenizer_demonstrations_have_the_tokens_of_the_policy(
+    tmp_path: Path, url: str
+) -> None:
     from transformers import AutoTokenizer
 
     from tasks.agents.chat_format import ChatFormat
@@ -98,26 +112,36 @@ def test_with_a_tokenizer_demonstrations_have_the_tokens_of_the_policy(tmp_path:
         assert trajectory.prompt == dialogue.prompt(trajectory.first_observation)
         for turn in trajectory.turns:
             assert turn.tokens == dialogue.message(turn.message)
-            assert re.fullmatch(rf"Thought:\n\w[^\n]*: [^\n]+\n\nAction:\n{turn.action}", turn.message)
+            assert re.fullmatch(
+                rf"Thought:\n\w[^\n]*: [^\n]+\n\nAction:\n{turn.action}", turn.message
+            )
             assert len(turn.log_probabilities) == len(turn.tokens)
             assert all(math.isnan(x) for x in turn.log_probabilities)
 
 
-def test_an_interrupted_collection_plays_only_the_missing_episodes(tmp_path: Path, url: str) -> None:
+def test_an_interrupted_collection_plays_only_the_missing_episodes(
+    tmp_path: Path, url: str
+) -> None:
     with pytest.raises(CutOffError):
         collect(ORACLE, tmp_path, url, stop_after=9)
     before = {t.group for t in stored(tmp_path)}
     assert 0 < len(before) < len(TASKS)
     played = collect(ORACLE, tmp_path, url)
     assert {t.group for t in played} == set(range(len(TASKS))) - before
-    assert sorted((t.group, t.member) for t in stored(tmp_path)) == [(group, member) for group in range(len(TASKS)) for member in (0, 1)]
+    assert sorted((t.group, t.member) for t in stored(tmp_path)) == [
+        (group, member) for group in range(len(TASKS)) for member in (0, 1)
+    ]
     assert collect(ORACLE, tmp_path, url) == []
 
 
-def test_groups_with_a_failed_member_are_stored_apart_and_played_again(tmp_path: Path, url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_groups_with_a_failed_member_are_stored_apart_and_played_again(
+    tmp_path: Path, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     start = EnvironmentClient.start
 
-    async def start_all_but_one(self: EnvironmentClient, index: int, **options: float) -> tuple[Session, str]:
+    async def start_all_but_one(
+        self: EnvironmentClient, index: int, **options: float
+    ) -> tuple[Session, str]:
         # A task that the server does not have: its own refusal is the fault.
         return await start(self, 10**9 if index == TASKS[3] else index, **options)
 
@@ -135,7 +159,9 @@ def test_groups_with_a_failed_member_are_stored_apart_and_played_again(tmp_path:
 def test_a_different_collection_is_refused_in_the_same_folder(tmp_path: Path) -> None:
     ResumableTrajectoryWriter(tmp_path, ORACLE.model_dump(mode="json"), 2).close()
     with pytest.raises(DifferentCollectionError) as refused:
-        ResumableTrajectoryWriter(tmp_path, ORACLE.model_copy(update={"horizon": 5}).model_dump(mode="json"), 2)
+        ResumableTrajectoryWriter(
+            tmp_path, ORACLE.model_copy(update={"horizon": 5}).model_dump(mode="json"), 2
+        )
     assert refused.value.fields == ("horizon",)
 
 
@@ -161,7 +187,9 @@ class Endpoint:
         for message in body["messages"][2::2]:
             environment.step(message["content"].partition("Action:\n")[2])
         text = f"Thought:\nI know.\n\nAction:\n{environment.oracle_action()}"
-        return web.json_response({"choices": [{"message": {"content": text}, "finish_reason": "stop"}]})
+        return web.json_response(
+            {"choices": [{"message": {"content": text}, "finish_reason": "stop"}]}
+        )
 
 
 Answer = Callable[[web.Request], Awaitable[web.Response]]
@@ -181,7 +209,9 @@ def play_by_endpoint(answer: Answer, folder: Path, url: str, **fields: Any) -> l
         collection = ORACLE.model_copy(update={"source": source, "samples": 1, "horizon": 30})
         writer = ResumableTrajectoryWriter(folder, {}, 1)
         with open_agent(collection, WORLD) as agent:
-            await asyncio.to_thread(collect_to_disk, collection, evaluation_plans(TASKS[:6], 1, 0), agent, [url], writer)
+            await asyncio.to_thread(
+                collect_to_disk, collection, evaluation_plans(TASKS[:6], 1, 0), agent, [url], writer
+            )
         await runner.cleanup()
 
     asyncio.run(serve_and_collect())
@@ -192,7 +222,9 @@ def test_the_thoughts_of_a_chat_endpoint_are_recorded(tmp_path: Path, url: str) 
     endpoint = Endpoint()
     trajectories = play_by_endpoint(endpoint.answer, tmp_path, url)
     assert {t.outcome for t in trajectories} == {Outcome.SUCCESS}
-    assert all(turn.message.startswith("Thought:\nI know.") for t in trajectories for turn in t.turns)
+    assert all(
+        turn.message.startswith("Thought:\nI know.") for t in trajectories for turn in t.turns
+    )
     assert {request["model"] for request in endpoint.requests} == {"crafter"}
     assert "You craft." in endpoint.requests[0]["messages"][0]["content"]  # type: ignore[index]
 
@@ -203,11 +235,15 @@ def test_chat_message_without_content_is_truncated(tmp_path: Path, url: str) -> 
 
     async def answer(request: web.Request) -> web.Response:
         asked.append(json.loads(await request.read()))
-        return web.json_response({"choices": [{"message": {"content": None}, "finish_reason": "length"}]})
+        return web.json_response(
+            {"choices": [{"message": {"content": None}, "finish_reason": "length"}]}
+        )
 
     played = play_by_endpoint(answer, tmp_path, url, chat_template_kwargs={"enable_thinking": True})
     assert {t.outcome for t in played} == {Outcome.TRUNCATED}
-    assert {(turn.message, turn.cut, turn.malformed) for t in played for turn in t.turns} == {("", "rollout.turn_tokens", True)}
+    assert {(turn.message, turn.cut, turn.malformed) for t in played for turn in t.turns} == {
+        ("", "rollout.turn_tokens", True)
+    }
     assert asked[0]["chat_template_kwargs"] == {"enable_thinking": True}
 
 
@@ -217,12 +253,17 @@ def test_chat_message_without_content_is_truncated(tmp_path: Path, url: str) -> 
         (["textcraft"], "one of the arguments"),
         (["textcraft", "--oracle", "--model", "x"], "not allowed with"),
         (["textcraft", "--openai", "http://h/v1"], "model"),
-        (["textcraft", "--oracle", "--rollout.max_concurent_episodes", "3"], "did you mean 'max_concurrent_episodes'"),
+        (
+            ["textcraft", "--oracle", "--rollout.max_concurent_episodes", "3"],
+            "did you mean 'max_concurrent_episodes'",
+        ),
         (["textcraft", "--oracle", "--horizon", "0"], "horizon"),
         (["nowhere", "--oracle"], "'nowhere'"),
     ],
 )
-def test_an_invalid_command_is_refused_with_the_option(arguments: list[str], complaint: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_invalid_command_is_refused_with_the_option(
+    arguments: list[str], complaint: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     with pytest.raises(SystemExit):
         collection_arguments(arguments)
     assert complaint in capsys.readouterr().err
@@ -236,8 +277,16 @@ def test_a_short_context_limits_the_token_budgets(tmp_path: Path, url: str) -> N
     source = Source(kind="model", model=str(folder), dtype="float32", action_format="bare")
     rollout = fit_source(source, Rollout())
     assert rollout.trajectory_tokens == 640
-    collect(ORACLE.model_copy(update={"source": source, "rollout": rollout, "horizon": 2}), tmp_path / "out", url)
-    assert {t.outcome for t in stored(tmp_path / "out")} <= {Outcome.TRUNCATED, Outcome.FINISHED, Outcome.SUCCESS}
+    collect(
+        ORACLE.model_copy(update={"source": source, "rollout": rollout, "horizon": 2}),
+        tmp_path / "out",
+        url,
+    )
+    assert {t.outcome for t in stored(tmp_path / "out")} <= {
+        Outcome.TRUNCATED,
+        Outcome.FINISHED,
+        Outcome.SUCCESS,
+    }
 
 
 def test_the_checked_head_sizes_equal_those_of_the_installed_vllm() -> None:

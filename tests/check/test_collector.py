@@ -29,20 +29,34 @@ def collector(url: str, policy: CountingAgent, **changes: object) -> Collector:
 
 
 def collect(
-    url: str, agent: CountingAgent, requests: list[RolloutRequest], settings: RolloutSettings = SETTINGS, **changes: object
+    url: str,
+    agent: CountingAgent,
+    requests: list[RolloutRequest],
+    settings: RolloutSettings = SETTINGS,
+    **changes: object,
 ) -> list[Trajectory]:
     with collector(url, agent, **changes) as collecting:
         return collecting.collect([Batch("all", requests, settings)])
 
 
 def plans(*tasks: int, members: int = 2) -> list[RolloutRequest]:
-    return [RolloutRequest(task, group, member, 0) for group, task in enumerate(tasks) for member in range(members)]
+    return [
+        RolloutRequest(task, group, member, 0)
+        for group, task in enumerate(tasks)
+        for member in range(members)
+    ]
 
 
 def timeless(trajectories: list[Trajectory]) -> list[Trajectory]:
     return [
         replace(
-            t, seconds=0.0, began=0.0, turns=[replace(turn, generate_seconds=0.0, environment_seconds=0.0, began=0.0) for turn in t.turns]
+            t,
+            seconds=0.0,
+            began=0.0,
+            turns=[
+                replace(turn, generate_seconds=0.0, environment_seconds=0.0, began=0.0)
+                for turn in t.turns
+            ],
         )
         for t in trajectories
     ]
@@ -68,19 +82,32 @@ def until(true: Callable[[], bool]) -> None:
 def test_trajectories_are_in_the_order_of_the_plan(counting_server: str) -> None:
     batch = plans(3, 1, 4, 2, 5, 9, 6)
     trajectories = collect(counting_server, CountingAgent(), batch)
-    assert [(t.task, t.group, t.member) for t in trajectories] == [(p.task, p.group, p.member) for p in batch]
+    assert [(t.task, t.group, t.member) for t in trajectories] == [
+        (p.task, p.group, p.member) for p in batch
+    ]
     assert all(t.outcome is Outcome.SUCCESS and len(t.turns) == t.task for t in trajectories)
-    assert all(t.completion == [x for turn in range(t.task - 1) for x in (turn, 7)] + [t.task - 1] for t in trajectories)
+    assert all(
+        t.completion == [x for turn in range(t.task - 1) for x in (turn, 7)] + [t.task - 1]
+        for t in trajectories
+    )
     assert open_sessions(counting_server) == 0
 
 
 def test_horizon_truncates_and_is_named(counting_server: str) -> None:
-    [trajectory] = collect(counting_server, CountingAgent(), plans(9, members=1), RolloutSettings(4, 1.0))
-    assert (trajectory.outcome, trajectory.reason, len(trajectory.turns)) == (Outcome.TRUNCATED, "horizon", 4)
+    [trajectory] = collect(
+        counting_server, CountingAgent(), plans(9, members=1), RolloutSettings(4, 1.0)
+    )
+    assert (trajectory.outcome, trajectory.reason, len(trajectory.turns)) == (
+        Outcome.TRUNCATED,
+        "horizon",
+        4,
+    )
     assert trajectory.turns[-1].observation_tokens == []
 
 
-def test_failed_episode_is_retried_and_a_persistent_failure_is_left_out(counting_server: str) -> None:
+def test_failed_episode_is_retried_and_a_persistent_failure_is_left_out(
+    counting_server: str,
+) -> None:
     failures = {2: 1, 3: 99}
 
     def action(task: int, turn: int) -> str:
@@ -91,7 +118,11 @@ def test_failed_episode_is_retried_and_a_persistent_failure_is_left_out(counting
 
     policy = CountingAgent(action=action)
     trajectories = collect(counting_server, policy, plans(2, 3, 4, members=1))
-    assert [(t.outcome, t.attempts) for t in trajectories] == [(Outcome.SUCCESS, 2), (Outcome.FAILED, 2), (Outcome.SUCCESS, 1)]
+    assert [(t.outcome, t.attempts) for t in trajectories] == [
+        (Outcome.SUCCESS, 2),
+        (Outcome.FAILED, 2),
+        (Outcome.SUCCESS, 1),
+    ]
     assert "ServerFailedError" in trajectories[1].reason
     assert trajectories[1].reward == 0.0
     assert len(trajectories[0].turns) == 2  # nothing of the failed attempt is left
@@ -107,7 +138,8 @@ def test_failed_episode_is_retried_and_a_persistent_failure_is_left_out(counting
         ({"turn_seconds": 0.3, "retries": 0}, True, "rollout.turn_seconds"),
         ({"episode_seconds": 0.3, "retries": 0}, True, "rollout.episode_seconds"),
         ({"batch_seconds": 0.5}, True, "rollout.batch_seconds"),
-        # The environment's part of a turn; a session whose beginning took longer would be its server's until its lease ends.
+        # The environment's part of a turn; a session whose beginning took longer would be its
+        # server's until its lease ends.
         ({"turn_seconds": 1, "retries": 0}, False, "DeadlineExceededError"),
     ],
 )
@@ -115,7 +147,8 @@ def test_stuck_engine_or_environment_fails_only_its_episodes_with_the_deadline(
     counting_server: str, changes: dict[str, float], held: bool, reason: str
 ) -> None:
     policy = CountingAgent(
-        held={5: threading.Event()} if held else {}, action=lambda task, turn: "add 1" if held or task != 5 else "sleep 2"
+        held={5: threading.Event()} if held else {},
+        action=lambda task, turn: "add 1" if held or task != 5 else "sleep 2",
     )
     trajectories = collect(counting_server, policy, plans(5, 1), **changes)
     by_task = {task: {t.outcome for t in trajectories if t.task == task} for task in (5, 1)}
@@ -175,7 +208,10 @@ def test_stream_yields_every_trajectory_and_ends_if_check_raises(counting_server
     def check() -> None:
         raise RuntimeError("the servers are gone for good")
 
-    with collector(counting_server, held) as collecting, pytest.raises(RuntimeError, match="gone for good"):
+    with (
+        collector(counting_server, held) as collecting,
+        pytest.raises(RuntimeError, match="gone for good"),
+    ):
         list(collecting.stream(batch, check))
     assert open_sessions(counting_server) == 0
 
@@ -187,7 +223,11 @@ def test_bug_in_an_agent_is_raised_unchanged_and_ends_the_batch(counting_server:
         return "add 1"
 
     with pytest.raises(ZeroDivisionError):
-        collect(counting_server, CountingAgent(action=action, held={30: threading.Event()}), plans(30, 3))
+        collect(
+            counting_server,
+            CountingAgent(action=action, held={30: threading.Event()}),
+            plans(30, 3),
+        )
     assert open_sessions(counting_server) == 0
 
 
@@ -205,9 +245,17 @@ def test_evaluation_gets_slots_before_prefetched_episodes(counting_server: str) 
 
 
 @pytest.mark.parametrize("out_of_process", [False, True])
-def test_next_batch_starts_during_a_straggler_and_turns_record_their_weights(counting_server: str, out_of_process: bool) -> None:
-    policy = CountingAgent(held={30: threading.Event(), 40: threading.Event()}, out_of_process=out_of_process)
-    batches = [Batch("0", plans(30, 1), SETTINGS), Batch("1", plans(40, 3), SETTINGS), Batch("2", plans(5, 6), SETTINGS)]
+def test_next_batch_starts_during_a_straggler_and_turns_record_their_weights(
+    counting_server: str, out_of_process: bool
+) -> None:
+    policy = CountingAgent(
+        held={30: threading.Event(), 40: threading.Event()}, out_of_process=out_of_process
+    )
+    batches = [
+        Batch("0", plans(30, 1), SETTINGS),
+        Batch("1", plans(40, 3), SETTINGS),
+        Batch("2", plans(5, 6), SETTINGS),
+    ]
     with collector(counting_server, policy, max_off_policy_steps=1) as ahead:
         result: list[list[Trajectory]] = []
         first = threading.Thread(target=lambda: result.append(ahead.collect(batches[:2])))
@@ -238,9 +286,14 @@ def test_next_batch_starts_during_a_straggler_and_turns_record_their_weights(cou
 
 def test_pause_does_not_count_toward_the_episode_deadline(counting_server: str) -> None:
     policy = CountingAgent(held={30: threading.Event()}, out_of_process=False)
-    with collector(counting_server, policy, max_off_policy_steps=1, episode_seconds=8, retries=0) as ahead:
+    with collector(
+        counting_server, policy, max_off_policy_steps=1, episode_seconds=8, retries=0
+    ) as ahead:
         result: list[list[Trajectory]] = []
-        batches = [Batch("0", plans(30, members=1), SETTINGS), Batch("1", plans(40, members=1), RolloutSettings(40, 1.0))]
+        batches = [
+            Batch("0", plans(30, members=1), SETTINGS),
+            Batch("1", plans(40, members=1), RolloutSettings(40, 1.0)),
+        ]
         first = threading.Thread(target=lambda: result.append(ahead.collect(batches)))
         first.start()
         until(lambda: any(task == 40 for task, _ in policy.spoken))

@@ -14,7 +14,19 @@ from configs.recipe import load_recipe, parse_overrides
 from flows.cli import COMMANDS, main
 from flows.command import Arguments
 
-SLOW = {"torch", "transformers", "trl", "vllm", "ray", "prefect", "mlflow", "pandas", "scipy", "uvicorn", "starlette"}
+SLOW = {
+    "torch",
+    "transformers",
+    "trl",
+    "vllm",
+    "ray",
+    "prefect",
+    "mlflow",
+    "pandas",
+    "scipy",
+    "uvicorn",
+    "starlette",
+}
 OWN_OPTIONS = {"--gpus", "--gpu", "--gpu-memory", "--start-from", "--night", "--n-seeds"}
 SCRIPT = Path(sys.executable).with_name("agentgym")
 
@@ -27,20 +39,31 @@ def help_of(command: str, capsys: pytest.CaptureFixture[str]) -> str:
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_help_of_each_command_has_its_own_usage_and_examples(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_help_of_each_command_has_its_own_usage_and_examples(
+    command: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     text = help_of(command, capsys)
     assert text.startswith(f"usage: agentgym {command}")
     assert f"  agentgym {command}" in text.partition("examples:")[2]
 
 
 @pytest.mark.parametrize("command", ["train", "plan", "nightly", "before-after"])
-def test_examples_of_recipe_commands_name_valid_recipes_and_fields(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_examples_of_recipe_commands_name_valid_recipes_and_fields(
+    command: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     text = help_of(command, capsys)
-    examples = [shlex.split(line) for line in text.splitlines() if line.startswith(f"  agentgym {command}")]
+    examples = [
+        shlex.split(line) for line in text.splitlines() if line.startswith(f"  agentgym {command}")
+    ]
     assert len(examples) >= 3
     for _, _, recipe, *rest in examples:
         pairs = list(zip(rest[::2], rest[1::2], strict=True))
-        fields = [word for pair in pairs if pair[0] not in OWN_OPTIONS | {"--policy.model"} for word in pair]
+        fields = [
+            word
+            for pair in pairs
+            if pair[0] not in OWN_OPTIONS | {"--policy.model"}
+            for word in pair
+        ]
         load_recipe(recipe, parse_overrides(fields))
     for option in OWN_OPTIONS & set(text.split()):
         assert option in text.partition("\n")[0] or f"[{option}" in text.partition("\n")[0]
@@ -57,11 +80,15 @@ for command in COMMANDS:
     loaded[command] = sorted({SLOW!r} & set(sys.modules))
 print(json.dumps(loaded))
 """
-    printed = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=120).stdout
+    printed = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=120
+    ).stdout
     assert json.loads(printed) == {command: [] for command in COMMANDS}
 
 
-def test_an_unknown_command_is_refused_with_the_names_of_the_commands(capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_unknown_command_is_refused_with_the_names_of_the_commands(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     with pytest.raises(SystemExit) as ended:
         main(["trian"])
     assert ended.value.code == 2
@@ -70,11 +97,22 @@ def test_an_unknown_command_is_refused_with_the_names_of_the_commands(capsys: py
     assert all(f"'{command}'" in error for command in COMMANDS)
 
 
-def test_the_installed_script_runs_in_a_folder_with_the_names_of_our_packages(tmp_path: Path) -> None:
+def test_the_installed_script_runs_in_a_folder_with_the_names_of_our_packages(
+    tmp_path: Path,
+) -> None:
     for package in ("configs", "environments", "tasks"):
         (tmp_path / package).mkdir()
-    (tmp_path / "mine.py").write_text("from environments.textcraft.world import TextCraft\n\n\nclass Mine(TextCraft):\n    pass\n")
-    listed = subprocess.run([SCRIPT, "tasks", "mine:Mine"], cwd=tmp_path, capture_output=True, text=True, check=False, timeout=120)
+    (tmp_path / "mine.py").write_text(
+        "from environments.textcraft.world import TextCraft\n\n\nclass Mine(TextCraft):\n    pass\n"
+    )
+    listed = subprocess.run(
+        [SCRIPT, "tasks", "mine:Mine"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+    )
     assert (listed.returncode, "train" in listed.stdout) == (0, True), listed.stderr
 
 

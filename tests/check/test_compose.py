@@ -23,7 +23,9 @@ def test_every_service_has_limits(name: str) -> None:
 @pytest.mark.parametrize("name", sorted(SERVICES))
 def test_no_command_or_variable_holds_a_password_of_the_database(name: str) -> None:
     service = SERVICES[name]
-    words = json.dumps([service.get("command"), service.get("environment"), service.get("healthcheck")])
+    words = json.dumps(
+        [service.get("command"), service.get("environment"), service.get("healthcheck")]
+    )
     assert "POSTGRES_PASSWORD}" not in words
     assert "POSTGRES_PASSWORD:" not in words
     assert not re.search(r"postgresql\+\w+://[^@\s]*:[^@\s]*@", words)
@@ -38,7 +40,9 @@ def test_no_command_line_holds_the_login_or_the_token() -> None:
 
 
 def test_base_images_come_from_one_file() -> None:
-    pinned = dict(re.findall(r"^(\w+) \?= (\S+)$", (ROOT / "locks" / "images.mk").read_text(), re.MULTILINE))
+    pinned = dict(
+        re.findall(r"^(\w+) \?= (\S+)$", (ROOT / "locks" / "images.mk").read_text(), re.MULTILINE)
+    )
     assert set(pinned) == {"PYTHON_IMAGE", "POSTGRES_IMAGE"}
     for image in pinned.values():
         assert re.fullmatch(r"[a-z0-9./-]+:[A-Za-z0-9._-]+(@sha256:[0-9a-f]{64})?", image)

@@ -44,14 +44,28 @@ def test_a_world_that_breaks_the_contract_fails_the_check_of_it(world: str, chec
 
 def test_a_world_that_keeps_the_contract_passes_every_check() -> None:
     assert [(check.name, check.result) for check in check_world(f"{ODD}:SoundWorld", tasks=2)] == [
-        (name, "pass") for name in ("attributes", "lists", "oracle", "floor", "determinism", "rewards", "fuzz", "wire", "leases", "speed")
+        (name, "pass")
+        for name in (
+            "attributes",
+            "lists",
+            "oracle",
+            "floor",
+            "determinism",
+            "rewards",
+            "fuzz",
+            "wire",
+            "leases",
+            "speed",
+        )
     ]
 
 
 def test_each_check_is_printed_when_it_ends() -> None:
     command = [sys.executable, "-m", "environments", "check", f"{ODD}:SoundWorld", "--tasks", "1"]
     variables = os.environ | {"PYTHONPATH": str(ROOT)}
-    with subprocess.Popen(command, cwd=ROOT, env=variables, stdout=subprocess.PIPE, text=True) as checking:
+    with subprocess.Popen(
+        command, cwd=ROOT, env=variables, stdout=subprocess.PIPE, text=True
+    ) as checking:
         assert checking.stdout is not None
         assert checking.stdout.readline().split()[:2] == ["pass", "attributes"]
         assert checking.poll() is None  # its sessions still have to outlive their lease
@@ -61,5 +75,12 @@ def test_each_check_is_printed_when_it_ends() -> None:
 def test_a_failed_check_or_a_class_that_is_no_world_gives_exit_status_1() -> None:
     for world, line in (("BrittleWorld", "fail  fuzz "), ("Sound", "fail  attributes ")):
         command = [sys.executable, "-m", "environments", "check", f"{ODD}:{world}", "--tasks", "1"]
-        done = subprocess.run(command, cwd=ROOT, env=os.environ | {"PYTHONPATH": str(ROOT)}, capture_output=True, text=True, check=False)
+        done = subprocess.run(
+            command,
+            cwd=ROOT,
+            env=os.environ | {"PYTHONPATH": str(ROOT)},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
         assert (done.returncode, line in done.stdout) == (1, True), done.stdout + done.stderr

@@ -29,7 +29,9 @@ def test_damaged_collapse_file_is_named(content: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("content", DAMAGED)
-def test_damaged_records_of_a_run_do_not_stop_other_commands(content: str, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_damaged_records_of_a_run_do_not_stop_other_commands(
+    content: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     records = tmp_path / "run" / "records"
     Outbox(records, "experiment", "store")
     (records / OUTBOX).write_text(content)
@@ -40,7 +42,9 @@ def test_damaged_records_of_a_run_do_not_stop_other_commands(content: str, tmp_p
     assert [str(records / OUTBOX) in record.getMessage() for record in caplog.records] == [True]
 
 
-@pytest.mark.parametrize("content", [*DAMAGED, '{"cells": {}, "grid": {}}', '{"cells": {}, "grid": {"environment": []}}'])
+@pytest.mark.parametrize(
+    "content", [*DAMAGED, '{"cells": {}, "grid": {}}', '{"cells": {}, "grid": {"environment": []}}']
+)
 def test_a_damaged_evaluation_to_compare_with_is_named(content: str, tmp_path: Path) -> None:
     (tmp_path / "evaluation.json").write_text(content)
     grid = EvaluationGrid.model_validate({"environment": "textcraft", "source": {"kind": "oracle"}})

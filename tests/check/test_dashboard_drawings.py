@@ -24,14 +24,21 @@ def test_the_drawn_inventory_of_textcraft_equals_the_worlds_after_every_turn(pla
         world.step(turn.action)
         played_turns = [(each.action, each.observation) for each in trajectory.turns[:number]]
         state = crafting(trajectory.first_observation, played_turns)
-        if not (number == len(trajectory.turns) and trajectory.succeeded):  # the world clears its inventory at the end
-            assert {name: count for name, count in state.held.items() if count} == {n: c for n, c in world.inventory.items() if c}
+        if not (
+            number == len(trajectory.turns) and trajectory.succeeded
+        ):  # the world clears its inventory at the end
+            assert {name: count for name, count in state.held.items() if count} == {
+                n: c for n, c in world.inventory.items() if c
+            }
 
 
 def test_the_crafting_tree_marks_present_and_missing_items() -> None:
     task = load_world("textcraft").tasks("test")[0]
     trajectory = view_of(played("textcraft", task, skill=1.0, horizon=30))
-    before, after = draw_trajectory(trajectory, 0), draw_trajectory(trajectory, len(trajectory.turns))
+    before, after = (
+        draw_trajectory(trajectory, 0),
+        draw_trajectory(trajectory, len(trajectory.turns)),
+    )
     assert before is not None
     assert after is not None
     assert 'class="missing"' in before
@@ -49,7 +56,8 @@ def test_the_grid_of_babyai_is_drawn_at_every_turn() -> None:
 def test_a_trajectory_of_a_mixture_is_drawn_like_its_world() -> None:
     task = load_world("babyai").tasks("test")[1]
     alone, mixed = (
-        view_of(played(world, index, skill=1.0, horizon=2)) for world, index in (("babyai", task), ("textcraft+babyai", 2 * task + 1))
+        view_of(played(world, index, skill=1.0, horizon=2))
+        for world, index in (("babyai", task), ("textcraft+babyai", 2 * task + 1))
     )
     assert draw_trajectory(alone, 1) == draw_trajectory(mixed, 1)
 
@@ -58,8 +66,10 @@ def test_places_doors_and_objects_of_sciworld_are_parsed_from_the_observations()
     house = House()
     house.update(
         "look around",
-        "This room is called the kitchen. In it, you see: \n\tthe agent\n\ta chair. On the chair is: nothing.\n\ta thermometer, currently "
-        "reading a temperature of 10 degrees celsius\nYou also see:\n\tA door to the bathroom (that is closed)\n"
+        "This room is called the kitchen. In it, you see: \n\tthe agent\n\ta chair. On the chair "
+        "is: nothing.\n\ta thermometer, currently "
+        "reading a temperature of 10 degrees celsius\nYou also see:\n\tA door to the bathroom "
+        "(that is closed)\n"
         "\tA door to the outside (that is open)",
     )
     house.update("pick up thermometer", "You move the thermometer to the inventory.")
@@ -67,12 +77,17 @@ def test_places_doors_and_objects_of_sciworld_are_parsed_from_the_observations()
     house.update("go to bathroom", "You move to the bathroom.")
     assert house.here == "bathroom"
     assert house.carried == ["thermometer"]
-    assert house.doors == {frozenset(("kitchen", "bathroom")): True, frozenset(("kitchen", "outside")): True}
+    assert house.doors == {
+        frozenset(("kitchen", "bathroom")): True,
+        frozenset(("kitchen", "outside")): True,
+    }
     assert house.things["kitchen"][0].startswith("a chair")
 
 
 def test_passages_of_searchqa_are_drawn_with_the_words_of_the_answer_marked() -> None:
-    trajectory = Trajectory("searchqa", 0, 0, 0, 0, 5, 0, "t", first_observation="Question: Who wrote it?")
+    trajectory = Trajectory(
+        "searchqa", 0, 0, 0, 0, 5, 0, "t", first_observation="Question: Who wrote it?"
+    )
     found = "<information>Doc 1(Title: A book) It was written by Ada Byron in 1843.\nDoc 2(Title: Ada) A town.</information>"
     trajectory.turns = [
         Turn([], [], "<search>the book</search>", found, message="<search>the book</search>"),
@@ -89,12 +104,14 @@ def test_no_text_of_a_world_or_a_model_becomes_markup(environment: str) -> None:
     attack = "<script>alert(1)</script><img src=x onerror=alert(2)>"
     trajectory = Trajectory(environment, 0, 0, 0, 0, 5, 0, "t")
     trajectory.first_observation = (
-        f"Crafting commands:\ncraft 1 {attack} using 1 {attack}\n\nGoal: craft {attack}.\nYour task is to {attack}\n"
+        f"Crafting commands:\ncraft 1 {attack} using 1 {attack}\n\n"
+        f"Goal: craft {attack}.\nYour task is to {attack}\n"
     )
     observations = [
         f"Got 1 {attack}",
         f"<information>Doc 1(Title: {attack}) {attack}</information>",
-        f"This room is called the {attack}. In it, you see: \n\t{attack}\nYou also see:\n\tA door to the {attack} (that is open)",
+        f"This room is called the {attack}. In it, you see: \n\t{attack}\nYou also see:\n\tA door "
+        f"to the {attack} (that is open)",
         f"You move the {attack} to the inventory.",
     ]
     trajectory.turns = [Turn([], [], f"<search>{attack}</search>", text) for text in observations]

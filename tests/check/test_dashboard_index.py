@@ -28,14 +28,23 @@ def index(runs: Path, tmp_path: Path) -> Index:
 
 
 def every(runs: Path) -> list:  # type: ignore[type-arg]
-    return [each for path in runs.rglob("*.parquet") if path.parent.name != "train_samples" for each in read_trajectories(path)]
+    return [
+        each
+        for path in runs.rglob("*.parquet")
+        if path.parent.name != "train_samples"
+        for each in read_trajectories(path)
+    ]
 
 
 def test_the_index_holds_every_trajectory_of_every_file(runs: Path, index: Index) -> None:
     found = list_trajectories(index, Filters())
     stored = every(runs)
     assert found.count == len(stored) == 4 * 12 + 3 * 12
-    assert found.low == found.high == pytest.approx(sum(each.succeeded for each in stored) / len(stored))
+    assert (
+        found.low
+        == found.high
+        == pytest.approx(sum(each.succeeded for each in stored) / len(stored))
+    )
 
 
 @pytest.mark.parametrize(
@@ -47,15 +56,22 @@ def test_the_index_holds_every_trajectory_of_every_file(runs: Path, index: Index
         ({"reward_to": "0.5"}, lambda t: t.reward <= 0.5),
         (
             {"text": "CRAFTED"},
-            lambda t: any("crafted" in turn.observation.lower() for turn in t.turns) or "crafted" in t.first_observation.lower(),
+            lambda t: (
+                any("crafted" in turn.observation.lower() for turn in t.turns)
+                or "crafted" in t.first_observation.lower()
+            ),
         ),
         (
             {"text": "got 1", "outcome": "truncated"},
-            lambda t: t.outcome == "truncated" and any("got 1" in x.observation.lower() for x in t.turns),
+            lambda t: (
+                t.outcome == "truncated" and any("got 1" in x.observation.lower() for x in t.turns)
+            ),
         ),
     ],
 )
-def test_a_filter_matches_the_trajectories_that_fulfil_it(runs: Path, index: Index, words: dict[str, str], passes) -> None:  # type: ignore[no-untyped-def]
+def test_a_filter_matches_the_trajectories_that_fulfil_it(
+    runs: Path, index: Index, words: dict[str, str], passes
+) -> None:  # type: ignore[no-untyped-def]
     wanted = sum(bool(passes(each)) for each in every(runs))
     assert wanted
     assert list_trajectories(index, Filters.parse(words)).count == wanted
@@ -129,14 +145,22 @@ def test_two_viewers_can_read_the_same_folder(tmp_path: Path) -> None:
     first = Index(tmp_path / "runs")
     first.refresh()
     code = (
-        "import sys; from pathlib import Path; from dashboards.index import Index; i = Index(Path(sys.argv[1])); i.refresh(); "
+        "import sys; from pathlib import Path; from dashboards.index import Index; i = "
+        "Index(Path(sys.argv[1])); i.refresh(); "
         "print(i.query('select count(*) as n from trajectories')[0]['n'])"
     )
-    second = subprocess.run([sys.executable, "-c", code, str(tmp_path / "runs")], capture_output=True, text=True, check=True)
+    second = subprocess.run(
+        [sys.executable, "-c", code, str(tmp_path / "runs")],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
     assert int(second.stdout) == list_trajectories(first, Filters()).count
 
 
-def test_a_file_that_disappears_during_a_refresh_does_not_affect_the_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_that_disappears_during_a_refresh_does_not_affect_the_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     folder = recorded_run(tmp_path / "runs", skills=(0.5,), tasks=3)
     going = folder.path / "rollouts" / "step-000001.parquet"
 
@@ -160,12 +184,15 @@ def test_a_viewer_killed_during_a_refresh_restarts_with_all_files(tmp_path: Path
 
     recorded_run(tmp_path / "runs", skills=(0.5, 0.6, 0.7), tasks=3)
     code = (
-        "import sys, dashboards.index as i; from pathlib import Path; i.FILES_AT_ONCE = 2; index = i.Index(Path(sys.argv[1]))\n"
+        "import sys, dashboards.index as i; from pathlib import Path; i.FILES_AT_ONCE = 2; index = "
+        "i.Index(Path(sys.argv[1]))\n"
         "read = index._read\n"
         "def announce(batch):\n    read(batch); print('read', flush=True)\n"
         "index._read = announce; index.refresh()"
     )
-    killed = subprocess.Popen([sys.executable, "-c", code, str(tmp_path / "runs")], stdout=subprocess.PIPE, text=True)
+    killed = subprocess.Popen(
+        [sys.executable, "-c", code, str(tmp_path / "runs")], stdout=subprocess.PIPE, text=True
+    )
     assert killed.stdout is not None
     assert killed.stdout.readline() == "read\n"
     killed.send_signal(signal.SIGKILL)

@@ -24,7 +24,12 @@ from tasks.tracking.timeline import TIMELINE, append_spans, read_spans
 from tests.support.recorded_runs import numbers_of, played, recorded_run
 from tests.support.viewer_login import basic
 
-SERVICES = Addresses("http://127.0.0.1:4200", "http://127.0.0.1:4200/api", "http://127.0.0.1:5000", "http://127.0.0.1:5050")
+SERVICES = Addresses(
+    "http://127.0.0.1:4200",
+    "http://127.0.0.1:4200/api",
+    "http://127.0.0.1:5000",
+    "http://127.0.0.1:5050",
+)
 LOGIN = "agentgym:secret"
 FLOW_RUN = "0b8f1cde-33aa-4c0e-9d4c-0f3f4a4f6a11"
 
@@ -66,8 +71,12 @@ def test_tokens_have_the_training_data(index: Index, first: RunFolder) -> None:
         assert member.advantage == pytest.approx(member.row["reward"] - mean, abs=1e-6)
         tokens = [token for turn in member.turns for token in turn.tokens]
         assert [token.gap for token in tokens] == pytest.approx([0.01] * len(tokens), abs=1e-6)
-        assert [token.trained and token.trained.entropy for token in tokens] == pytest.approx([0.5] * len(tokens))
-        assert all("0.500" in token.description and "+0.01" in token.description for token in tokens)
+        assert [token.trained and token.trained.entropy for token in tokens] == pytest.approx(
+            [0.5] * len(tokens)
+        )
+        assert all(
+            "0.500" in token.description and "+0.01" in token.description for token in tokens
+        )
     held_out = load_trajectory(index, Address(first.name, "evaluations", "phase-3", 0, 0))
     assert held_out is not None
     assert held_out.advantage is None
@@ -86,20 +95,34 @@ def test_damaged_training_data_leaves_the_trajectory_readable(tmp_path: Path) ->
     index.close()
 
 
-def test_success_by_turn_equals_a_count_of_the_episodes(index: Index, runs: Path, first: RunFolder) -> None:
+def test_success_by_turn_equals_a_count_of_the_episodes(
+    index: Index, runs: Path, first: RunFolder
+) -> None:
     episodes = read_trajectories(runs / first.name / "evaluations" / "phase-3.parquet")
-    curve = next(trace for trace in success_by_turn(index, first)["data"] if trace.get("name") == "phase-3")
+    curve = next(
+        trace for trace in success_by_turn(index, first)["data"] if trace.get("name") == "phase-3"
+    )
     assert curve["x"] == list(range(1, 9))
     for turns, share in zip(curve["x"], curve["y"], strict=True):
-        assert share == pytest.approx(sum(e.succeeded and len(e.turns) <= turns for e in episodes) / len(episodes))
+        assert share == pytest.approx(
+            sum(e.succeeded and len(e.turns) <= turns for e in episodes) / len(episodes)
+        )
 
 
-def test_success_by_horizon_equals_a_count_of_the_training_episodes(index: Index, runs: Path, first: RunFolder) -> None:
-    episodes = [e for path in (runs / first.name / "rollouts").glob("*.parquet") for e in read_trajectories(path)]
+def test_success_by_horizon_equals_a_count_of_the_training_episodes(
+    index: Index, runs: Path, first: RunFolder
+) -> None:
+    episodes = [
+        e
+        for path in (runs / first.name / "rollouts").glob("*.parquet")
+        for e in read_trajectories(path)
+    ]
     (found,) = success_by_horizon(index, first)
     assert (found.horizon, found.first, found.last, found.episodes) == (8, 1, 3, len(episodes))
     assert found.success.low <= found.success.value <= found.success.high
-    assert found.cut.value == pytest.approx(sum(e.outcome == "truncated" for e in episodes) / len(episodes), abs=1e-9)
+    assert found.cut.value == pytest.approx(
+        sum(e.outcome == "truncated" for e in episodes) / len(episodes), abs=1e-9
+    )
 
 
 def test_the_timeline_of_a_step_has_the_recorded_times(index: Index, first: RunFolder) -> None:
@@ -132,12 +155,18 @@ def test_the_last_span_of_a_part_counts_and_an_incomplete_line_is_skipped(tmp_pa
     with (tmp_path / TIMELINE).open("a") as file:
         file.write('{"step": 1, "part": "sy')
     append_spans(tmp_path / TIMELINE, 1, {"update": (5.0, 6.0), "sync": (6.0, 7.0)})
-    assert [tuple(span) for span in read_spans(tmp_path / TIMELINE)] == [(1, "update", 5.0, 6.0), (1, "sync", 6.0, 7.0)]
+    assert [tuple(span) for span in read_spans(tmp_path / TIMELINE)] == [
+        (1, "update", 5.0, 6.0),
+        (1, "sync", 6.0, 7.0),
+    ]
 
 
 def test_a_failure_has_the_turn_where_it_diverges_from_all_successes(tmp_path: Path) -> None:
     runs = tmp_path / "runs"
-    right, wrong = played("textcraft", 26, skill=1.0, horizon=20), played("textcraft", 26, skill=1.0, horizon=20)
+    right, wrong = (
+        played("textcraft", 26, skill=1.0, horizon=20),
+        played("textcraft", 26, skill=1.0, horizon=20),
+    )
     assert right.succeeded
     wrong.turns[1].action, wrong.outcome = "look around", Outcome.TRUNCATED
     write_trajectories(runs / "collected" / "some" / "part-000000.parquet", [right])
@@ -148,7 +177,11 @@ def test_a_failure_has_the_turn_where_it_diverges_from_all_successes(tmp_path: P
     assert found is not None
     found_divergence = divergence_of(index, found)
     assert found_divergence is not None
-    assert (found_divergence.turn, found_divergence.successes, found_divergence.nearest.run) == (1, 1, "collected/some")
+    assert (found_divergence.turn, found_divergence.successes, found_divergence.nearest.run) == (
+        1,
+        1,
+        "collected/some",
+    )
     index.close()
 
 
@@ -156,14 +189,18 @@ def test_several_runs_are_compared_in_one_figure(pages: TestClient, runs: Path) 
     names = [run.name for run in run_folders(runs)]
     query = "&".join(f"run={name}" for name in names)
     figure = pages.get(f"/compare/figure.json?{query}").json()
-    assert [trace["name"] for trace in figure["data"] if trace.get("error_y")] == [run.title for run in run_folders(runs)]
+    assert [trace["name"] for trace in figure["data"] if trace.get("error_y")] == [
+        run.title for run in run_folders(runs)
+    ]
     page = pages.get(f"/compare?{query}").text
     assert 'id="compared" data-runs="3"' in page
     assert page.count(" data-reference>") == 1
     assert pages.get(f"/compare?run=unknown&run={names[0]}").status_code == 200
 
 
-def test_a_runs_page_shows_its_health_and_links_to_its_flow_run(pages: TestClient, first: RunFolder) -> None:
+def test_a_runs_page_shows_its_health_and_links_to_its_flow_run(
+    pages: TestClient, first: RunFolder
+) -> None:
     page = pages.get(f"/runs/{first.name}").text
     assert 'id="health" data-level="0" data-step="3" data-signs="0"' in page
     assert f"http://127.0.0.1:4200/runs/flow-run/{FLOW_RUN}" in page
@@ -173,7 +210,9 @@ def test_a_runs_page_shows_a_collapse(tmp_path: Path) -> None:
     made = recorded_run(tmp_path, skills=(0.5,), tasks=3)
     for step in range(2, 21):
         falling = 0.9 if step < 10 else 0.05
-        made.add_metrics(step, {"rollout/reward": falling, "rollout/entropy": 1.0 if step < 10 else 0.01})
+        made.add_metrics(
+            step, {"rollout/reward": falling, "rollout/entropy": 1.0 if step < 10 else 0.01}
+        )
     app = application(tmp_path, Links(None, None, lambda: None), ["testserver"], LOGIN)
     with TestClient(app, headers=basic(LOGIN)) as client:
         page = client.get(f"/runs/{made.path.name}").text
@@ -193,12 +232,21 @@ def test_an_exported_study_loads_nothing_else(pages: TestClient) -> None:
     assert "attachment" in answer.headers["content-disposition"]
     assert 'src="' not in answer.text.split("<script>")[0]
     assert "Content-Security-Policy".lower() in answer.text
-    assert '"error_y"' in answer.text or '"fillcolor"' in answer.text or '"lines+markers"' in answer.text
+    assert (
+        '"error_y"' in answer.text
+        or '"fillcolor"' in answer.text
+        or '"lines+markers"' in answer.text
+    )
 
 
-def test_a_task_over_training_shows_a_success_of_each_evaluation_or_the_requested_sample(index: Index, first: RunFolder) -> None:
+def test_a_task_over_training_shows_a_success_of_each_evaluation_or_the_requested_sample(
+    index: Index, first: RunFolder
+) -> None:
     task = numbers_of(1)[0]
-    requested, *others = sorted(attempts_of_task(index, "textcraft", task, [first.name], "start/1"), key=lambda each: not each.requested)
+    requested, *others = sorted(
+        attempts_of_task(index, "textcraft", task, [first.name], "start/1"),
+        key=lambda each: not each.requested,
+    )
     assert requested.requested
     assert (requested.trajectory.address.name, requested.trajectory.address.member) == ("start", 1)
     assert others

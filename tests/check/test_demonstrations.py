@@ -28,7 +28,9 @@ def test_demonstration_depends_on_neither_process_nor_order() -> None:
     world = load_world("textcraft")
     tasks = world.tasks("wood-train")
     forth, back = Demonstrator(world, tasks, 5, 0.3), Demonstrator(world, tasks, 5, 0.3)
-    assert [forth.play(number) for number in range(8)] == [back.play(number) for number in reversed(range(8))][::-1]
+    assert [forth.play(number) for number in range(8)] == [
+        back.play(number) for number in reversed(range(8))
+    ][::-1]
 
 
 class CountingResets(TextCraft):
@@ -51,16 +53,22 @@ def test_demonstration_cost_does_not_grow_with_the_number_of_tasks(tmp_path: Pat
     resets = []
     for name in ("wood-train", "wood-renamed-train", "renamed-train"):
         world = CountingResets()
-        cache = DemonstrationCache(world, load_world("textcraft").tasks(name), 0, 0.2, tmp_path / name, 1)
+        cache = DemonstrationCache(
+            world, load_world("textcraft").tasks(name), 0, 0.2, tmp_path / name, 1
+        )
         assert len(cache.first(40)) == 40
         resets.append(world._resets)
-    assert max(resets) <= 1.5 * 40 + POOL  # an episode each, and of some that a detour leaves the solution beside it
+    assert (
+        max(resets) <= 1.5 * 40 + POOL
+    )  # an episode each, and of some that a detour leaves the solution beside it
 
 
 def test_cached_demonstrations_are_reused_and_a_truncated_file_is_completed(tmp_path: Path) -> None:
     def demonstrations(count: int) -> tuple[list[Demonstration], int]:
         world = CountingResets()
-        cache = DemonstrationCache(world, load_world("textcraft").tasks("wood-train"), 0, 0.2, tmp_path, 1)
+        cache = DemonstrationCache(
+            world, load_world("textcraft").tasks("wood-train"), 0, 0.2, tmp_path, 1
+        )
         played = cache.first(count)
         cache.close()
         return played, world._resets
@@ -81,4 +89,6 @@ def test_no_detour_ends_a_demonstration() -> None:
     demonstrator = Demonstrator(world, world.tasks("islands-lessons")[:40], 0, 0.5)
     played = [demonstrator.play(number) for number in range(40)]
     assert all(demonstration.exchanges[-1].by_oracle for demonstration in played)
-    assert any(not exchange.by_oracle for demonstration in played for exchange in demonstration.exchanges)
+    assert any(
+        not exchange.by_oracle for demonstration in played for exchange in demonstration.exchanges
+    )

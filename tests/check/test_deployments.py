@@ -13,15 +13,23 @@ from prefect.utilities.callables import parameter_schema
 from prefect.utilities.schema_tools.validation import validate
 
 ROOT = Path(__file__).parents[2]
-DEPLOYMENTS: list[dict[str, Any]] = yaml.safe_load((ROOT / "prefect.yaml").read_text())["deployments"]
-AUTOMATIONS: list[dict[str, Any]] = yaml.safe_load((ROOT / "automations.yaml").read_text())["automations"]
+DEPLOYMENTS: list[dict[str, Any]] = yaml.safe_load((ROOT / "prefect.yaml").read_text())[
+    "deployments"
+]
+AUTOMATIONS: list[dict[str, Any]] = yaml.safe_load((ROOT / "automations.yaml").read_text())[
+    "automations"
+]
 
 
 @pytest.mark.parametrize("deployment", DEPLOYMENTS, ids=lambda each: each["name"])
 def test_the_parameters_of_a_deployment_match_its_flow(deployment: dict[str, Any]) -> None:
     file, _, name = deployment["entrypoint"].partition(":")
     flow = getattr(import_module(file.removesuffix(".py").replace("/", ".")), name)
-    validate(deployment["parameters"], parameter_schema(flow.fn).model_dump_for_openapi(), raise_on_error=True)
+    validate(
+        deployment["parameters"],
+        parameter_schema(flow.fn).model_dump_for_openapi(),
+        raise_on_error=True,
+    )
 
 
 @pytest.mark.parametrize("automation", AUTOMATIONS, ids=lambda each: each["name"])

@@ -1,6 +1,7 @@
 """A disk that is full at each writer: what was there before is whole, and once there is room the same call succeeds with nothing doubled.
 
-The limit on the size of a file (RLIMIT_FSIZE) makes the real writes fail in the middle, as a full disk does.
+The limit on the size of a file (RLIMIT_FSIZE) makes the real writes fail in the middle, as a full
+disk does.
 """
 
 from __future__ import annotations
@@ -52,13 +53,26 @@ def refused() -> Iterator[None]:
 
 
 def left_over(folder: Path) -> list[str]:
-    return [path.name for path in folder.rglob("*") if path.is_file() and path.name.endswith(".tmp")]
+    return [
+        path.name for path in folder.rglob("*") if path.is_file() and path.name.endswith(".tmp")
+    ]
 
 
 def episodes(reward: float) -> list[Trajectory]:
     made = []
     for task in range(40):
-        each = Trajectory("textcraft", task, task, 0, 0, 4, 0, "vllm", prompt=[1], first_observation=f"start {task} {random.random()}")
+        each = Trajectory(
+            "textcraft",
+            task,
+            task,
+            0,
+            0,
+            4,
+            0,
+            "vllm",
+            prompt=[1],
+            first_observation=f"start {task} {random.random()}",
+        )
         each.turns.append(Turn([2], [-0.1], "look", "a", [], reward))
         each.outcome = Outcome.SUCCESS if reward else Outcome.FINISHED
         made.append(each)
@@ -78,7 +92,9 @@ def test_a_night(tmp_path: Path) -> None:
 
 def test_an_evaluation(tmp_path: Path) -> None:
     path = tmp_path / "start.json"
-    before, after = (evaluate(episodes(reward), label="start", step=0, horizon=5) for reward in (0.0, 1.0))
+    before, after = (
+        evaluate(episodes(reward), label="start", step=0, horizon=5) for reward in (0.0, 1.0)
+    )
     write_evaluation(path, before)
     with full_disk(), refused():
         write_evaluation(path, after)
@@ -128,7 +144,11 @@ def test_a_collection(tmp_path: Path) -> None:
         if not again.has(each.group, each.member):
             again.add(each)
     again.close()
-    found = [each.task for part in sorted((tmp_path / "out").glob("part-*.parquet")) for each in read_trajectories(part)]
+    found = [
+        each.task
+        for part in sorted((tmp_path / "out").glob("part-*.parquet"))
+        for each in read_trajectories(part)
+    ]
     assert sorted(found) == list(range(40))
 
 
@@ -154,7 +174,9 @@ def test_records_for_mlflow(tmp_path: Path) -> None:
     reopened = Outbox(tmp_path / "records")
     assert "b" not in reopened
     assert reopened.add({"id": "b", "kind": "table", "text": LONG})
-    assert [record["id"] for record, _ in Outbox(tmp_path / "records").unsent(reopened.read_sent())] == ["a", "b"]
+    assert [
+        record["id"] for record, _ in Outbox(tmp_path / "records").unsent(reopened.read_sent())
+    ] == ["a", "b"]
 
 
 def test_the_record_of_the_services(tmp_path: Path) -> None:

@@ -33,7 +33,12 @@ from tasks.rollout.resumable_writer import DifferentCollectionError
 from tasks.rollout.trajectory import Outcome, Trajectory
 from tasks.rollout.trajectory_parquet import read_trajectories
 from tasks.training.messages import TrainerJob
-from tasks.training.offline_selection import NothingToImitateError, preferences, read_recorded, successes
+from tasks.training.offline_selection import (
+    NothingToImitateError,
+    preferences,
+    read_recorded,
+    successes,
+)
 from tasks.training.recorded_groups import RecordedGroups
 from tests.check.test_chat_format import TOKENIZERS
 from tests.support.recorded import small_experiment, train, trainer_of
@@ -51,7 +56,9 @@ class Watched(VllmEngine):
         super().__init__(*words, **named)
         self.noted: list[tuple[list[int], Generation]] = []
 
-    async def generate(self, tokens: Sequence[int], sampling: Sampling, session: object | None = None) -> Generation:
+    async def generate(
+        self, tokens: Sequence[int], sampling: Sampling, session: object | None = None
+    ) -> Generation:
         found = await super().generate(tokens, sampling, session)
         self.noted.append((list(tokens), found))
         return found
@@ -74,7 +81,9 @@ class Served:
     folder: Path
     engine: Any
 
-    def chat(self, messages: list[dict[str, Any]], headers: dict[str, str] | None = None, **fields: Any) -> httpx.Response:
+    def chat(
+        self, messages: list[dict[str, Any]], headers: dict[str, str] | None = None, **fields: Any
+    ) -> httpx.Response:
         body = {"model": "any", "messages": messages, "max_tokens": 8, **fields}
         return self.client.post("/v1/chat/completions", json=body, headers=headers)
 
@@ -94,10 +103,25 @@ def served(engine: Watched, policy: str, tmp_path: Path) -> Iterator[Served]:
     os.environ[VARIABLE] = TOKEN
     engine.noted.clear()
     chat = ChatTokens(AutoTokenizer.from_pretrained(policy))
-    facts = ServedPolicy("tiny", engine, chat, answer_tokens=12, horizon=6, success_score=1.0, environment="textcraft", seed=0)
-    endpoint = Endpoint(facts, Recording(tmp_path / "recorded", {"model": policy}), lambda messages: float(len(messages)))
+    facts = ServedPolicy(
+        "tiny",
+        engine,
+        chat,
+        answer_tokens=12,
+        horizon=6,
+        success_score=1.0,
+        environment="textcraft",
+        seed=0,
+    )
+    endpoint = Endpoint(
+        facts,
+        Recording(tmp_path / "recorded", {"model": policy}),
+        lambda messages: float(len(messages)),
+    )
     listener = socket.create_server(("127.0.0.1", 0))
-    server = uvicorn.Server(uvicorn.Config(endpoint.app, log_level="warning", timeout_graceful_shutdown=1))
+    server = uvicorn.Server(
+        uvicorn.Config(endpoint.app, log_level="warning", timeout_graceful_shutdown=1)
+    )
     serving = asyncio.run_coroutine_threadsafe(server.serve(sockets=[listener]), event_loop())
     port = listener.getsockname()[1]
     with httpx.Client(base_url=f"http://127.0.0.1:{port}", headers=HEADERS, timeout=60) as client:
@@ -107,15 +131,24 @@ def served(engine: Watched, policy: str, tmp_path: Path) -> Iterator[Served]:
 
 
 def play(served: Served, task: int, turns: int = 3, **fields: Any) -> str:
-    """Plays TextCraft as a harness that knows nothing of the endpoint but its address. Returns the episode's id."""
+    """Plays TextCraft as a harness that knows nothing of the endpoint but its address.
+
+    Returns the episode's id.
+    """
     world = load_world("textcraft").create()
-    messages = [{"role": "system", "content": "Craft."}, {"role": "user", "content": world.reset(task)}]
+    messages = [
+        {"role": "system", "content": "Craft."},
+        {"role": "user", "content": world.reset(task)},
+    ]
     episode = ""
     for _ in range(turns):
         answer = served.chat(messages, **fields).json()
         episode = answer["episode"]
         text = answer["choices"][0]["message"]["content"]
-        messages += [{"role": "assistant", "content": text}, {"role": "user", "content": world.step(text).observation}]
+        messages += [
+            {"role": "assistant", "content": text},
+            {"role": "user", "content": world.step(text).observation},
+        ]
     return episode
 
 
@@ -129,32 +162,53 @@ def test_recorded_tokens_are_those_of_the_engine(served: Served) -> None:
         assert context == given
         assert (turn.tokens, turn.log_probabilities) == (sampled.tokens, sampled.log_probabilities)
         context += turn.tokens + turn.observation_tokens
-    assert (row.environment, row.outcome, row.reward, row.turns[-1].observation_tokens) == ("textcraft", Outcome.SUCCESS, 1.0, [])
+    assert (row.environment, row.outcome, row.reward, row.turns[-1].observation_tokens) == (
+        "textcraft",
+        Outcome.SUCCESS,
+        1.0,
+        [],
+    )
     assert served.counts() == {"open": 0, "recorded": 1, "failed": 0, "without_reward": 0}
 
 
 def test_conversations_at_the_same_time_do_not_mix(served: Served) -> None:
     with ThreadPoolExecutor(6) as clients:
-        episodes = list(clients.map(lambda task: play(served, task, metadata={"task": str(task)}), [3, 3, 4, 5, 6, 7]))
+        episodes = list(
+            clients.map(
+                lambda task: play(served, task, metadata={"task": str(task)}), [3, 3, 4, 5, 6, 7]
+            )
+        )
     for episode in episodes:
         served.reward(episode, reward=0)
     rows = served.recorded()
     assert sorted(t.task for t in rows) == [3, 3, 4, 5, 6, 7]
     assert [len(t.turns) for t in rows] == [3] * 6
-    seen = [(t.prompt + t.completion)[: len(t.prompt) + end + 1] for t in rows for end in t.turn_ends]
-    assert sorted(seen) == sorted([*given, *sampled.tokens] for given, sampled in served.engine.noted)
+    seen = [
+        (t.prompt + t.completion)[: len(t.prompt) + end + 1] for t in rows for end in t.turn_ends
+    ]
+    assert sorted(seen) == sorted(
+        [*given, *sampled.tokens] for given, sampled in served.engine.noted
+    )
 
 
-def recorded_groups(served: Served, policy: str, folder: Path, **algorithm: Any) -> tuple[Any, RecordedGroups]:
+def recorded_groups(
+    served: Served, policy: str, folder: Path, **algorithm: Any
+) -> tuple[Any, RecordedGroups]:
     experiment = small_experiment(trajectories=str(served.folder), **algorithm)
     worker: Any = SimpleNamespace(
-        processes=SimpleNamespace(num_processes=1, process_index=0, is_main_process=True), sleep=lambda: None, metrics=dict
+        processes=SimpleNamespace(num_processes=1, process_index=0, is_main_process=True),
+        sleep=lambda: None,
+        metrics=dict,
     )
     trainer = trainer_of(experiment, policy, folder)
-    return trainer, RecordedGroups(TrainerJob.model_construct(experiment=experiment), worker, trainer)
+    return trainer, RecordedGroups(
+        TrainerJob.model_construct(experiment=experiment), worker, trainer
+    )
 
 
-def test_recorded_groups_train_two_steps_and_the_first_is_on_policy(served: Served, policy: str, tmp_path: Path) -> None:
+def test_recorded_groups_train_two_steps_and_the_first_is_on_policy(
+    served: Served, policy: str, tmp_path: Path
+) -> None:
     for task in (3, 4):
         for member in range(4):
             served.reward(play(served, task, turns=2), reward=float(member % 2))
@@ -171,7 +225,9 @@ def test_recorded_groups_train_two_steps_and_the_first_is_on_policy(served: Serv
     assert len(preferences(served.recorded(), 0)) == 4
 
 
-def test_episodes_of_several_rows_train_in_groups(served: Served, policy: str, tmp_path: Path) -> None:
+def test_episodes_of_several_rows_train_in_groups(
+    served: Served, policy: str, tmp_path: Path
+) -> None:
     for member in range(4):
         named = {"x-episode": f"e{member}", "x-task": "3"}
         for text in ("one", "two", "three")[: 1 + member]:
@@ -193,7 +249,9 @@ def test_groups_of_another_policy_are_refused(served: Served, tmp_path: Path) ->
         train(trainer, groups, 1)
 
 
-def test_greedy_episodes_are_not_trained_on_by_rl(served: Served, policy: str, tmp_path: Path) -> None:
+def test_greedy_episodes_are_not_trained_on_by_rl(
+    served: Served, policy: str, tmp_path: Path
+) -> None:
     for member in range(2):
         served.reward(play(served, 3, turns=1, temperature=0), reward=float(member))
     assert all(math.isnan(x) for t in served.recorded() for x in t.log_probabilities)
@@ -212,15 +270,23 @@ def test_a_shortened_history_begins_another_row_of_the_episode(served: Served) -
     named = {"x-episode": "mine", "x-task": "7"}
     first = {"role": "user", "content": "one"}
     text = served.chat([first], named).json()["choices"][0]["message"]["content"]
-    served.chat([first, {"role": "assistant", "content": text}, {"role": "user", "content": "two"}], named)
+    served.chat(
+        [first, {"role": "assistant", "content": text}, {"role": "user", "content": "two"}], named
+    )
     assert served.chat([{"role": "user", "content": "two"}], named).json()["episode"] == "mine"
-    changed = [first, {"role": "assistant", "content": f"{text} and more"}, {"role": "user", "content": "three"}]
+    changed = [
+        first,
+        {"role": "assistant", "content": f"{text} and more"},
+        {"role": "user", "content": "three"},
+    ]
     served.chat(changed, named)
     served.reward("mine", reward=0.5)
     (episode,) = served.recorded()
     assert (episode.task, episode.reward, episode.outcome) == (7, 0.5, Outcome.FINISHED)
     assert [len(row.turns) for row in episode.rows] == [2, 1, 1]
-    assert [row.prompt for row in episode.rows] == [served.engine.noted[call][0] for call in (0, 2, 3)]
+    assert [row.prompt for row in episode.rows] == [
+        served.engine.noted[call][0] for call in (0, 2, 3)
+    ]
 
 
 def test_conversations_without_an_id_are_told_apart_by_their_messages(served: Served) -> None:
@@ -229,7 +295,11 @@ def test_conversations_without_an_id_are_told_apart_by_their_messages(served: Se
     assert len({answer["episode"] for answer in answers}) == 2
     for answer in answers:
         text = answer["choices"][0]["message"]["content"]
-        longer = [*opening, {"role": "assistant", "content": f"{text} \n"}, {"role": "user", "content": "on"}]
+        longer = [
+            *opening,
+            {"role": "assistant", "content": f"{text} \n"},
+            {"role": "user", "content": "on"},
+        ]
         assert served.chat(longer).json()["episode"] == answer["episode"]
     for answer in answers:
         served.reward(answer["episode"], reward=0)
@@ -239,14 +309,34 @@ def test_conversations_without_an_id_are_told_apart_by_their_messages(served: Se
 
 def test_anthropic_clients_play_and_stream(served: Served) -> None:
     keys = {"x-api-key": TOKEN, "anthropic-version": "2023-06-01", "authorization": ""}
-    asked: dict[str, Any] = {"model": "any", "max_tokens": 8, "system": "Craft.", "metadata": {"user_id": "a-1"}}
-    messages: list[dict[str, Any]] = [{"role": "user", "content": [{"type": "text", "text": "hello"}]}]
-    answer = served.client.post("/v1/messages", json={**asked, "messages": messages}, headers=keys).json()
-    assert (answer["type"], answer["role"], answer["content"][0]["type"]) == ("message", "assistant", "text")
+    asked: dict[str, Any] = {
+        "model": "any",
+        "max_tokens": 8,
+        "system": "Craft.",
+        "metadata": {"user_id": "a-1"},
+    }
+    messages: list[dict[str, Any]] = [
+        {"role": "user", "content": [{"type": "text", "text": "hello"}]}
+    ]
+    answer = served.client.post(
+        "/v1/messages", json={**asked, "messages": messages}, headers=keys
+    ).json()
+    assert (answer["type"], answer["role"], answer["content"][0]["type"]) == (
+        "message",
+        "assistant",
+        "text",
+    )
     assert answer["usage"]["output_tokens"] == len(served.engine.noted[0][1].tokens)
-    messages += [{"role": "assistant", "content": answer["content"]}, {"role": "user", "content": "on"}]
-    with served.client.stream("POST", "/v1/messages", json={**asked, "messages": messages, "stream": True}, headers=keys) as response:
-        events = [json.loads(line[5:]) for line in response.iter_lines() if line.startswith("data:")]
+    messages += [
+        {"role": "assistant", "content": answer["content"]},
+        {"role": "user", "content": "on"},
+    ]
+    with served.client.stream(
+        "POST", "/v1/messages", json={**asked, "messages": messages, "stream": True}, headers=keys
+    ) as response:
+        events = [
+            json.loads(line[5:]) for line in response.iter_lines() if line.startswith("data:")
+        ]
     assert [event["type"] for event in events] == [
         "message_start",
         "content_block_start",
@@ -258,11 +348,18 @@ def test_anthropic_clients_play_and_stream(served: Served) -> None:
     assert response.headers["x-episode"] == "a-1"
     served.reward("a-1", reward=1)
     (row,) = served.recorded()
-    assert [turn.message for turn in row.turns] == [answer["content"][0]["text"], events[2]["delta"]["text"]]
+    assert [turn.message for turn in row.turns] == [
+        answer["content"][0]["text"],
+        events[2]["delta"]["text"],
+    ]
 
 
 def test_openai_clients_stream(served: Served) -> None:
-    body = {"messages": [{"role": "user", "content": "hello"}], "max_completion_tokens": 3, "stream": True}
+    body = {
+        "messages": [{"role": "user", "content": "hello"}],
+        "max_completion_tokens": 3,
+        "stream": True,
+    }
     with served.client.stream("POST", "/v1/chat/completions", json=body) as response:
         lines = [line[6:] for line in response.iter_lines() if line]
     assert lines[-1] == "[DONE]"
@@ -275,10 +372,17 @@ def test_openai_clients_stream(served: Served) -> None:
 
 
 def test_sampling_of_the_request_is_obeyed_and_kept(served: Served) -> None:
-    same = [served.chat([{"role": "user", "content": "hello"}], seed=5, temperature=0.7, max_tokens=4).json() for _ in range(2)]
+    same = [
+        served.chat(
+            [{"role": "user", "content": "hello"}], seed=5, temperature=0.7, max_tokens=4
+        ).json()
+        for _ in range(2)
+    ]
     assert len({answer["choices"][0]["message"]["content"] for answer in same}) == 1
     served.reward(same[0]["episode"], reward=0)
-    (line,) = [json.loads(line) for line in (served.folder / "episodes.jsonl").read_text().splitlines()]
+    (line,) = [
+        json.loads(line) for line in (served.folder / "episodes.jsonl").read_text().splitlines()
+    ]
     ((call,),) = line["calls"]
     assert (call["temperature"], call["max_tokens"], call["seed"]) == (0.7, 4, 5)
 
@@ -293,11 +397,19 @@ def test_sampling_of_the_request_is_obeyed_and_kept(served: Served) -> None:
         ({"messages": [{"role": "assistant", "content": "x"}]}, "invalid_value", "messages"),
         ({"metadata": {"task": "-1"}}, "invalid_value", "x-task"),
         ({"user": "a/b"}, "invalid_value", "x-episode"),
-        ({"messages": [{"role": "user", "content": "x" * 9000}]}, "context_length_exceeded", "messages"),
+        (
+            {"messages": [{"role": "user", "content": "x" * 9000}]},
+            "context_length_exceeded",
+            "messages",
+        ),
     ],
 )
-def test_a_request_that_cannot_be_obeyed_is_refused(served: Served, fields: dict[str, Any], code: str, parameter: str) -> None:
-    refused = served.client.post("/v1/chat/completions", json={"messages": [{"role": "user", "content": "x"}], **fields})
+def test_a_request_that_cannot_be_obeyed_is_refused(
+    served: Served, fields: dict[str, Any], code: str, parameter: str
+) -> None:
+    refused = served.client.post(
+        "/v1/chat/completions", json={"messages": [{"role": "user", "content": "x"}], **fields}
+    )
     error = refused.json()["error"]
     assert (refused.status_code, error["code"], error["param"]) == (400, code, parameter)
     assert served.counts() == {"open": 0, "recorded": 0, "failed": 0, "without_reward": 0}
@@ -314,7 +426,14 @@ def test_the_horizon_limits_the_calls_of_an_episode(served: Served) -> None:
 def test_a_client_that_leaves_costs_its_episode_the_reward(served: Served) -> None:
     served.chat([{"role": "user", "content": "hello"}], {"x-episode": "left"})
     before = served.engine.progress
-    body = json.dumps({"messages": [{"role": "user", "content": "again"}], "max_tokens": 900, "user": "left", "seed": 1}).encode()
+    body = json.dumps(
+        {
+            "messages": [{"role": "user", "content": "again"}],
+            "max_tokens": 900,
+            "user": "left",
+            "seed": 1,
+        }
+    ).encode()
     head = f"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {TOKEN}\r\ncontent-length: {len(body)}\r\n\r\n"
     with socket.create_connection(("127.0.0.1", served.port)) as leaving:
         leaving.sendall(head.encode() + body)
@@ -353,7 +472,10 @@ def test_rewards_are_checked_and_missing_ones_are_counted(served: Served) -> Non
     for reward in ("much", None):
         body = {"reward": reward} if reward else "x"
         assert served.client.post(f"/v1/episodes/{episode}/reward", json=body).status_code == 400
-    assert served.client.post(f"/v1/episodes/{episode}/reward", content='{"reward": NaN}').status_code == 400
+    assert (
+        served.client.post(f"/v1/episodes/{episode}/reward", content='{"reward": NaN}').status_code
+        == 400
+    )
     assert served.reward("nobody", reward=1).json()["error"]["code"] == "unknown_episode"
     assert served.reward(episode).json()["reward"] == 3.0  # the verifier: system, user, assistant
     assert served.reward(episode, reward=1).status_code == 404
@@ -373,7 +495,9 @@ def test_requests_need_the_token_and_come_from_no_web_page(served: Served) -> No
 
 def test_a_recording_continues_for_the_same_policy_only(served: Served, policy: str) -> None:
     served.reward(play(served, 3, turns=1), reward=1)
-    Recording(served.folder, {"model": policy}).add(read_trajectories(served.folder / "episode-000000.parquet")[0], {})
+    Recording(served.folder, {"model": policy}).add(
+        read_trajectories(served.folder / "episode-000000.parquet")[0], {}
+    )
     assert [t.group for t in served.recorded()] == [0, 1]
     with pytest.raises(DifferentCollectionError):
         Recording(served.folder, {"model": "another"})
@@ -389,12 +513,19 @@ def test_a_verifier_that_cannot_be_imported_is_refused() -> None:
 @pytest.mark.parametrize("name", ["chatml", "llama3", "mistral", "gemma"])
 def test_continued_conversations_have_the_tokens_of_the_chat_template(name: str) -> None:
     chat = ChatTokens(TOKENIZERS[name])
-    messages = [{"role": "user", "content": "Goal"}, {"role": "assistant", "content": "get"}, {"role": "user", "content": "ok"}]
+    messages = [
+        {"role": "user", "content": "Goal"},
+        {"role": "assistant", "content": "get"},
+        {"role": "user", "content": "ok"},
+    ]
     (opening,) = chat.pieces(messages[:1], ())
     first, last = chat.pieces(messages, (1,))
     assert first.rstrip() == opening.rstrip()
     tokenizer = TOKENIZERS[name]
-    sampled = [*tokenizer.encode(" get" if name == "mistral" else "get", add_special_tokens=False), chat.stop_tokens[0]]
+    sampled = [
+        *tokenizer.encode(" get" if name == "mistral" else "get", add_special_tokens=False),
+        chat.stop_tokens[0],
+    ]
     tokens = [*chat.tokens(opening, messages), *sampled, *chat.tokens(last, messages, sampled)]
     (whole,) = chat.pieces(messages, ())
     assert tokens == tokenizer.encode(whole, add_special_tokens=False)
@@ -406,9 +537,22 @@ def test_stripped_thoughts_make_each_call_a_row() -> None:
     for _ in range(2):
         call = episodes.begin_call(messages, None, None)
         text = "so\n</think>\n\nget"
-        sampled = [*TOKENIZERS["thinking"].encode(text, add_special_tokens=False), chat.stop_tokens[0]]
-        episodes.answered(call, Generation(sampled, [-1.0] * len(sampled)), text, Sampling(1.0, 9, chat.stop_tokens, 0), "")
-        messages = [*messages, {"role": "assistant", "content": text}, {"role": "user", "content": "ok"}]
+        sampled = [
+            *TOKENIZERS["thinking"].encode(text, add_special_tokens=False),
+            chat.stop_tokens[0],
+        ]
+        episodes.answered(
+            call,
+            Generation(sampled, [-1.0] * len(sampled)),
+            text,
+            Sampling(1.0, 9, chat.stop_tokens, 0),
+            "",
+        )
+        messages = [
+            *messages,
+            {"role": "assistant", "content": text},
+            {"role": "user", "content": "ok"},
+        ]
     rows = episodes.rewarded(call.episode, 1.0, 1.0, "world", "vllm").rows
     assert [len(row.turns) for row in rows] == [1, 1]
     assert [TOKENIZERS["thinking"].decode(row.prompt).count("so") for row in rows] == [0, 0]
@@ -422,9 +566,19 @@ def test_a_conversation_is_one_row_with_every_template(name: str) -> None:
     for text in ("get", "craft", "stick"):
         call = episodes.begin_call(messages, "one", 0)
         sampled = [*TOKENIZERS[name].encode(text, add_special_tokens=False), chat.stop_tokens[0]]
-        episodes.answered(call, Generation(sampled, [-1.0] * len(sampled)), text, Sampling(1.0, 9, chat.stop_tokens, 0), "")
+        episodes.answered(
+            call,
+            Generation(sampled, [-1.0] * len(sampled)),
+            text,
+            Sampling(1.0, 9, chat.stop_tokens, 0),
+            "",
+        )
         contexts.append([*call.context, *sampled])
-        messages = [*messages, {"role": "assistant", "content": text}, {"role": "user", "content": "ok"}]
+        messages = [
+            *messages,
+            {"role": "assistant", "content": text},
+            {"role": "user", "content": "ok"},
+        ]
     (row,) = episodes.rewarded(episodes.checked("one"), 1.0, 1.0, "world", "vllm").rows
     assert len(row.turns) == 3
     assert row.prompt + row.completion == contexts[-1]

@@ -30,26 +30,49 @@ def experiment_in(dtype: str, temperature: float) -> Experiment:
 def played(engine: TransformersEngine, temperature: float, groups: range) -> list[Trajectory]:
     async def one(group: int, member: int) -> Trajectory:
         prompt = [5 + group, 6, 7]
-        written = await engine.generate(prompt, Sampling(temperature, 12 + member, (), 100 * group + member))
+        written = await engine.generate(
+            prompt, Sampling(temperature, 12 + member, (), 100 * group + member)
+        )
         turn = Turn(written.tokens, written.log_probabilities, "look", reward=float(member % 2))
-        return Trajectory("textcraft", group, group, member, 0, 4, 0, engine.name, prompt, turns=[turn], outcome=Outcome.FINISHED)
+        return Trajectory(
+            "textcraft",
+            group,
+            group,
+            member,
+            0,
+            4,
+            0,
+            engine.name,
+            prompt,
+            turns=[turn],
+            outcome=Outcome.FINISHED,
+        )
 
     async def all_of_them() -> list[Trajectory]:
-        return list(await asyncio.gather(*(one(group, member) for group in groups for member in range(MEMBERS))))
+        return list(
+            await asyncio.gather(
+                *(one(group, member) for group in groups for member in range(MEMBERS))
+            )
+        )
 
     return asyncio.run(all_of_them())
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize("temperature", [1.0, 0.5])
-def test_episodes_sampled_with_foreign_weights_are_left_out(dtype: str, temperature: float, policy: str, tmp_path: Path) -> None:
+def test_episodes_sampled_with_foreign_weights_are_left_out(
+    dtype: str, temperature: float, policy: str, tmp_path: Path
+) -> None:
     trainer = trainer_of(experiment_in(dtype, temperature), policy, tmp_path)
     engine = TransformersEngine(policy, context_length=64, max_num_seqs=16, dtype=dtype)
     sound = played(engine, temperature, range(GROUPS))
     trainer.mini_batches_of(sound, 0)
     assert trainer.batch_metrics[EPISODES] == 0
     torch.manual_seed(0)
-    engine.load((name, weight.detach() + 0.3 * torch.randn_like(weight)) for name, weight in trainer.model.named_parameters())
+    engine.load(
+        (name, weight.detach() + 0.3 * torch.randn_like(weight))
+        for name, weight in trainer.model.named_parameters()
+    )
     replaced = played(engine, temperature, range(GROUPS - 1, GROUPS))
     trainer.mini_batches_of([t for t in sound if t.group < GROUPS - 1] + replaced, 0)
     assert trainer.batch_metrics[EPISODES] == MEMBERS

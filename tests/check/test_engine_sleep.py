@@ -12,7 +12,9 @@ SLEEP = InfraSettings(engine_sleep=True)
 
 
 def test_off_policy_collection_is_refused_with_the_field() -> None:
-    with pytest.raises(RecipeError, match=r"rollout\.max_off_policy_steps: .*AGENTGYM_ENGINE_SLEEP"):
+    with pytest.raises(
+        RecipeError, match=r"rollout\.max_off_policy_steps: .*AGENTGYM_ENGINE_SLEEP"
+    ):
         check_experiment(load_recipe("textcraft", {"rollout.max_off_policy_steps": 2}), SLEEP)
 
 
@@ -22,8 +24,12 @@ def test_an_engine_without_sleep_mode_is_refused() -> None:
     check_experiment(load_recipe("textcraft"), SLEEP)
 
 
-@pytest.mark.parametrize(("variable", "value"), [("ENGINE_SERVERS", "2"), ("ENGINE_URLS", "http://a:1,http://b:1")])
-def test_engine_servers_are_refused(variable: str, value: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("variable", "value"), [("ENGINE_SERVERS", "2"), ("ENGINE_URLS", "http://a:1,http://b:1")]
+)
+def test_engine_servers_are_refused(
+    variable: str, value: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("AGENTGYM_ENGINE_SLEEP", "true")
     monkeypatch.setenv(f"AGENTGYM_{variable}", value)
     with pytest.raises(SettingsError, match=f"engine_sleep.*{variable.lower()}.*{value}"):

@@ -11,7 +11,14 @@ from typing import Any
 import pytest
 import torch
 
-from tasks.inference.engine import Engine, EngineAsleepError, EngineBusyError, EngineError, Generation, Sampling
+from tasks.inference.engine import (
+    Engine,
+    EngineAsleepError,
+    EngineBusyError,
+    EngineError,
+    Generation,
+    Sampling,
+)
 from tasks.inference.event_loop import in_event_loop
 from tasks.inference.transformers_engine import TransformersEngine
 from tasks.inference.vllm_engine import VllmEngine
@@ -59,14 +66,26 @@ def sampling(seed: int = 1, tokens: int = 12, temperature: float = 1.0) -> Sampl
     return Sampling(temperature=temperature, max_tokens=tokens, stop_tokens=(0,), seed=seed)
 
 
-def score(model: Any, prompt: Sequence[int], tokens: Sequence[int], temperature: float = 1.0) -> list[float]:
+def score(
+    model: Any, prompt: Sequence[int], tokens: Sequence[int], temperature: float = 1.0
+) -> list[float]:
     """Plain log-probabilities of `tokens` after `prompt`: the reference."""
     with torch.no_grad():
-        logits = model(torch.tensor([[*prompt, *tokens]])).logits[0, len(prompt) - 1 : -1].double() / temperature
-    return torch.log_softmax(logits, dim=-1).gather(1, torch.tensor(tokens).unsqueeze(1)).squeeze(1).tolist()
+        logits = (
+            model(torch.tensor([[*prompt, *tokens]])).logits[0, len(prompt) - 1 : -1].double()
+            / temperature
+        )
+    return (
+        torch.log_softmax(logits, dim=-1)
+        .gather(1, torch.tensor(tokens).unsqueeze(1))
+        .squeeze(1)
+        .tolist()
+    )
 
 
-def generate(engine: Engine, requests: Sequence[tuple[Sequence[int], Sampling]]) -> list[Generation]:
+def generate(
+    engine: Engine, requests: Sequence[tuple[Sequence[int], Sampling]]
+) -> list[Generation]:
     async def all_at_once() -> list[Generation]:
         return list(await asyncio.gather(*(engine.generate(*request) for request in requests)))
 
@@ -74,19 +93,33 @@ def generate(engine: Engine, requests: Sequence[tuple[Sequence[int], Sampling]])
 
 
 @pytest.mark.parametrize("temperature", [1.0, 0.7])
-def test_log_probabilities_match_the_sampling_distribution(engine: Engine, trainer_model: Any, temperature: float) -> None:
-    answers = generate(engine, [(prompt, sampling(i, temperature=temperature)) for i, prompt in enumerate(PROMPTS)])
+def test_log_probabilities_match_the_sampling_distribution(
+    engine: Engine, trainer_model: Any, temperature: float
+) -> None:
+    answers = generate(
+        engine, [(prompt, sampling(i, temperature=temperature)) for i, prompt in enumerate(PROMPTS)]
+    )
     for prompt, answer in zip(PROMPTS, answers, strict=True):
-        assert answer.log_probabilities == pytest.approx(score(trainer_model, prompt, answer.tokens, temperature), abs=1e-4)
+        assert answer.log_probabilities == pytest.approx(
+            score(trainer_model, prompt, answer.tokens, temperature), abs=1e-4
+        )
 
 
 def test_vllm_reports_its_cache_capacity(vllm_engine: VllmEngine, trainer_model: Any) -> None:
     config = trainer_model.config
-    bytes_per_token = 2 * config.num_hidden_layers * config.num_key_value_heads * (config.hidden_size // config.num_attention_heads) * 4
+    bytes_per_token = (
+        2
+        * config.num_hidden_layers
+        * config.num_key_value_heads
+        * (config.hidden_size // config.num_attention_heads)
+        * 4
+    )
     assert vllm_engine.kv_cache_tokens == pytest.approx(2**30 / bytes_per_token, rel=0.05)
 
 
-def test_engines_agree_at_temperature_zero(vllm_engine: Engine, transformers_engine: Engine) -> None:
+def test_engines_agree_at_temperature_zero(
+    vllm_engine: Engine, transformers_engine: Engine
+) -> None:
     requests = [(prompt, sampling(temperature=0.0)) for prompt in PROMPTS]
     ours, theirs = generate(vllm_engine, requests), generate(transformers_engine, requests)
     assert [answer.tokens for answer in ours] == [answer.tokens for answer in theirs]
@@ -109,7 +142,9 @@ def test_progress_grows_with_every_token(engine: Engine) -> None:
 
 
 def test_sampling_is_determined_by_the_seed(engine: Engine) -> None:
-    first, again, other = (generate(engine, [(PROMPTS[3], sampling(seed, tokens=16))])[0].tokens for seed in (7, 7, 8))
+    first, again, other = (
+        generate(engine, [(PROMPTS[3], sampling(seed, tokens=16))])[0].tokens for seed in (7, 7, 8)
+    )
     assert first == again
     assert first != other
 
@@ -117,7 +152,10 @@ def test_sampling_is_determined_by_the_seed(engine: Engine) -> None:
 @pytest.mark.processor
 def test_vllm_results_do_not_depend_on_other_requests(vllm_engine: VllmEngine) -> None:
     if not vllm_engine.batch_invariant:
-        pytest.skip("this processor's matrix product is not row-invariant; runs repeat statistically, not bit for bit")
+        pytest.skip(
+            "this processor's matrix product is not row-invariant; runs repeat statistically, not "
+            "bit for bit"
+        )
 
     async def dialogues(pause_seed: int) -> list[list[Generation]]:
         pauses = random.Random(pause_seed)
@@ -126,7 +164,9 @@ def test_vllm_results_do_not_depend_on_other_requests(vllm_engine: VllmEngine) -
             tokens, answers = list(PROMPTS[i]), []
             for turn in range(5):
                 await asyncio.sleep(pauses.random() * 0.02)
-                answers.append(await vllm_engine.generate(tokens, sampling(100 * i + turn, tokens=8)))
+                answers.append(
+                    await vllm_engine.generate(tokens, sampling(100 * i + turn, tokens=8))
+                )
                 tokens += [*answers[-1].tokens, *PROMPTS[(i + turn) % len(PROMPTS)][:7]]
             return answers
 
@@ -152,21 +192,34 @@ def test_too_long_prompt_is_an_engine_error(engine: Engine) -> None:
 
 
 def test_weight_sync_check_detects_missing_weights(engine: Engine, trainer_model: Any) -> None:
-    def trainer_scores(prompts: Sequence[Sequence[int]], continuations: Sequence[Sequence[int]]) -> list[list[float]]:
-        return [score(trainer_model, prompt, tokens) for prompt, tokens in zip(prompts, continuations, strict=True)]
+    def trainer_scores(
+        prompts: Sequence[Sequence[int]], continuations: Sequence[Sequence[int]]
+    ) -> list[list[float]]:
+        return [
+            score(trainer_model, prompt, tokens)
+            for prompt, tokens in zip(prompts, continuations, strict=True)
+        ]
 
-    original = {name: parameter.detach().clone() for name, parameter in trainer_model.named_parameters()}
+    original = {
+        name: parameter.detach().clone() for name, parameter in trainer_model.named_parameters()
+    }
     with torch.no_grad():
         for parameter in trainer_model.parameters():
-            parameter += 0.1 * torch.randn(parameter.shape, generator=torch.Generator().manual_seed(parameter.numel()))
+            parameter += 0.1 * torch.randn(
+                parameter.shape, generator=torch.Generator().manual_seed(parameter.numel())
+            )
     with pytest.raises(WeightSyncError):
         check_weight_sync(engine, PROMPTS[:4], trainer_scores, sampling(2), "float32")
     engine.load(trainer_model.named_parameters())
-    assert check_weight_sync(engine, PROMPTS[:4], trainer_scores, sampling(2), "float32").mean < 1e-4
+    assert (
+        check_weight_sync(engine, PROMPTS[:4], trainer_scores, sampling(2), "float32").mean < 1e-4
+    )
     engine.load(original.items())
 
 
-def test_weights_cannot_be_replaced_during_a_request(vllm_engine: VllmEngine, trainer_model: Any) -> None:
+def test_weights_cannot_be_replaced_during_a_request(
+    vllm_engine: VllmEngine, trainer_model: Any
+) -> None:
     async def load_in_flight() -> None:
         running = asyncio.create_task(vllm_engine.generate(PROMPTS[0], sampling(1, tokens=50)))
         await asyncio.sleep(0)
@@ -179,7 +232,9 @@ def test_weights_cannot_be_replaced_during_a_request(vllm_engine: VllmEngine, tr
         in_event_loop(load_in_flight())
 
 
-def test_sleeping_engine_wakes_on_load_and_cannot_sleep_during_a_request(vllm_engine: VllmEngine, trainer_model: Any) -> None:
+def test_sleeping_engine_wakes_on_load_and_cannot_sleep_during_a_request(
+    vllm_engine: VllmEngine, trainer_model: Any
+) -> None:
     async def sleep_in_flight() -> Generation:
         running = asyncio.create_task(vllm_engine.generate(PROMPTS[0], sampling(1)))
         await asyncio.sleep(0)

@@ -53,9 +53,15 @@ def test_world_tasks_and_health(counting_server: str) -> None:
     async def ask() -> None:
         async with EnvironmentClient([counting_server]) as client:
             world = await client.world()
-            assert (world.name, world.version, world.tasks) == ("counting", "1", {"train": 60, "validation": 20, "test": 20})
+            assert (world.name, world.version, world.tasks) == (
+                "counting",
+                "1",
+                {"train": 60, "validation": 20, "test": 20},
+            )
             assert await client.tasks("test") == list(range(80, 100))
-            assert await client.tags("test") == {index: f"tens {index // 10}" for index in range(80, 100)}
+            assert await client.tags("test") == {
+                index: f"tens {index // 10}" for index in range(80, 100)
+            }
             [health] = (await client.health()).values()
             assert not isinstance(health, EnvironmentCallError)
             assert health.tasks == 100
@@ -153,7 +159,10 @@ def test_sessions_spread_over_the_replicas(serve: Serve) -> None:
 
 
 def test_sessions_go_where_there_is_most_room_left_by_others_too(serve: Serve) -> None:
-    small, large = serve("counting", "--max-sessions", "20").url, serve("counting", "--max-sessions", "40").url
+    small, large = (
+        serve("counting", "--max-sessions", "20").url,
+        serve("counting", "--max-sessions", "40").url,
+    )
 
     async def play() -> None:
         async with EnvironmentClient([large]) as other, EnvironmentClient([small, large]) as client:
@@ -161,7 +170,8 @@ def test_sessions_go_where_there_is_most_room_left_by_others_too(serve: Serve) -
                 await other.start(index)
             for index in range(20):
                 await client.start(index)
-            # Of 20 and 15 places, 20 are taken so that as many stay free on either side, give or take the first.
+            # Of 20 and 15 places, 20 are taken so that as many stay free on either side, give or
+            # take the first.
             assert sessions_on(small) in (12, 13)
             assert sessions_on(large) == 25 + 20 - sessions_on(small)
 
@@ -188,7 +198,10 @@ def test_replicas_of_different_worlds_are_refused(serve: Serve) -> None:
         async with EnvironmentClient(urls) as client:
             with pytest.raises(WrongWorldError) as refusal:
                 await client.world()
-            assert {refusal.value.hosted, refusal.value.expected} == {"counting 1", "slow_counting 1"}
+            assert {refusal.value.hosted, refusal.value.expected} == {
+                "counting 1",
+                "slow_counting 1",
+            }
 
     asyncio.run(ask())
 

@@ -37,7 +37,11 @@ async def answer_of(address: SplitResult, request: bytes) -> bytes:
     reader, writer = await asyncio.open_connection(address.hostname, address.port)
     writer.write(request)
     head = await reader.readuntil(b"\r\n\r\n")
-    length = next(int(line.split(b":")[1]) for line in head.split(b"\r\n") if line.startswith(b"content-length"))
+    length = next(
+        int(line.split(b":")[1])
+        for line in head.split(b"\r\n")
+        if line.startswith(b"content-length")
+    )
     reply = head + await reader.readexactly(length)
     writer.close()
     return reply
@@ -137,7 +141,9 @@ def test_a_full_server_is_waited_for_until_the_deadline(serve: Serve) -> None:
     asyncio.run(wait())
 
 
-def test_a_server_killed_in_mid_episode_loses_the_session_and_a_fresh_one_works(serve: Serve, state_dir: Path) -> None:
+def test_a_server_killed_in_mid_episode_loses_the_session_and_a_fresh_one_works(
+    serve: Serve, state_dir: Path
+) -> None:
     first = serve()
     port = urlsplit(first.url).port
 
@@ -172,7 +178,14 @@ async def raw_server(answer: Callable[[bytes], Awaitable[bytes | None]]) -> Asyn
         try:
             while True:
                 head = await reader.readuntil(b"\r\n\r\n")
-                length = next((int(line.split(b":")[1]) for line in head.lower().split(b"\r\n") if line.startswith(b"content-length")), 0)
+                length = next(
+                    (
+                        int(line.split(b":")[1])
+                        for line in head.lower().split(b"\r\n")
+                        if line.startswith(b"content-length")
+                    ),
+                    0,
+                )
                 reply = await answer(head + await reader.readexactly(length))
                 if reply is None:
                     return
@@ -193,7 +206,9 @@ def http_answer(status: int, body: bytes) -> bytes:
 
 
 @pytest.mark.parametrize("when", ["before", "after"])
-def test_a_connection_lost_around_a_step_neither_repeats_nor_drops_it(counting_server: str, when: str) -> None:
+def test_a_connection_lost_around_a_step_neither_repeats_nor_drops_it(
+    counting_server: str, when: str
+) -> None:
     """A proxy that loses every second step: before it reaches the server, or after the server has performed it."""
     lost = []
     address = urlsplit(counting_server)
@@ -212,7 +227,9 @@ def test_a_connection_lost_around_a_step_neither_repeats_nor_drops_it(counting_s
     async def play() -> None:
         async with raw_server(forward) as url, EnvironmentClient([url]) as client:
             session, _ = await client.start(50)
-            seen = [(await client.step(session, f"add {number}")).observation for number in (1, 2, 3)]
+            seen = [
+                (await client.step(session, f"add {number}")).observation for number in (1, 2, 3)
+            ]
             assert seen == ["Count: 1", "Count: 3", "Count: 6"]
 
     asyncio.run(play())
@@ -225,7 +242,10 @@ def test_a_connection_lost_around_a_step_neither_repeats_nor_drops_it(counting_s
         (http_answer(200, b"<html>"), ServerFailedError),
         (http_answer(200, b'{"items": []}'), ServerFailedError),
         (http_answer(200, b'{"items": [{"status": 200}]}'), ServerFailedError),
-        (http_answer(200, b'{"items": [{"status": 200, "session": "a", "observation": 5}]}'), ServerFailedError),
+        (
+            http_answer(200, b'{"items": [{"status": 200, "session": "a", "observation": 5}]}'),
+            ServerFailedError,
+        ),
         (http_answer(500, b"oops"), ServerFailedError),
         (http_answer(404, b"no such page"), RefusedError),
         (http_answer(502, b"bad gateway"), UnreachableError),
@@ -235,7 +255,9 @@ def test_a_connection_lost_around_a_step_neither_repeats_nor_drops_it(counting_s
         (None, UnreachableError),
     ],
 )
-def test_an_answer_that_makes_no_sense_is_a_fault_and_never_an_observation(reply: bytes | None, fault: type[EnvironmentCallError]) -> None:
+def test_an_answer_that_makes_no_sense_is_a_fault_and_never_an_observation(
+    reply: bytes | None, fault: type[EnvironmentCallError]
+) -> None:
     async def answer(_: bytes) -> bytes | None:
         return reply
 
@@ -247,7 +269,9 @@ def test_an_answer_that_makes_no_sense_is_a_fault_and_never_an_observation(reply
     asyncio.run(ask())
 
 
-def test_an_answer_that_never_comes_is_asked_for_again(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_answer_that_never_comes_is_asked_for_again(
+    serve: Serve, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A proxy swallows the first answer to every request; the world itself also takes longer than one attempt."""
     monkeypatch.setattr(calls, "ATTEMPT_S", 0.5)
     server = serve("slow_counting")
@@ -301,7 +325,14 @@ def test_a_wrong_answer_to_a_step_is_asked_for_again_and_never_taken(wrong: dict
         body = request.partition(b"\r\n\r\n")[2]
         if b"/create" in request:
             key = json.loads(body)["items"][0]["key"]
-            item = {"status": 200, "key": key, "session": "a", "turn": 0, "observation": "first", "reward_range": [0, 1]}
+            item = {
+                "status": 200,
+                "key": key,
+                "session": "a",
+                "turn": 0,
+                "observation": "first",
+                "reward_range": [0, 1],
+            }
         else:
             asked.append(body)
             item = RIGHT if twice and len(asked) > 2 else RIGHT | wrong

@@ -15,7 +15,15 @@ TIMEOUT_S = 60
 def run(*arguments: str, script: bool = False, text: str = "") -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", COUNTING if script else "environments"]
     environment = {"PYTHONPATH": str(ROOT), "PATH": "/usr/bin:/bin"}
-    return subprocess.run([*command, *arguments], input=text, capture_output=True, text=True, timeout=TIMEOUT_S, cwd=ROOT, env=environment)
+    return subprocess.run(
+        [*command, *arguments],
+        input=text,
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT_S,
+        cwd=ROOT,
+        env=environment,
+    )
 
 
 @pytest.mark.parametrize("arguments", [["--help"], ["serve", "--help"]])
@@ -26,8 +34,10 @@ def test_help_shows_an_example_and_imports_nothing_heavy(arguments: list[str]) -
     loaded = subprocess.run(
         [
             sys.executable, "-c",
-            f"import sys\nfrom environments.__main__ import main\ntry:\n    main({arguments})\nexcept SystemExit:\n    pass\n"
-            "print('LOADED', *(set(sys.modules) & {'starlette', 'uvicorn', 'aiohttp', 'torch', 'prometheus_client', 'msgspec'}))",
+            "import sys\nfrom environments.__main__ import main\ntry:\n    "
+            f"main({arguments})\nexcept SystemExit:\n    pass\n"
+            "print('LOADED', *(set(sys.modules) & {'starlette', 'uvicorn', 'aiohttp', 'torch', "
+            "'prometheus_client', 'msgspec'}))",
         ],
         capture_output=True, text=True, timeout=TIMEOUT_S, cwd=ROOT,
     )  # fmt: skip
@@ -88,4 +98,8 @@ def test_tasks_prints_each_list_with_its_size_and_what_it_holds() -> None:
 
 def test_the_tasks_of_a_world_that_describes_none_are_its_splits() -> None:
     shown = run("tasks", "counting", script=True)
-    assert [line.split()[0] for line in shown.stdout.splitlines()[1:]] == ["train", "validation", "test"]
+    assert [line.split()[0] for line in shown.stdout.splitlines()[1:]] == [
+        "train",
+        "validation",
+        "test",
+    ]

@@ -23,15 +23,20 @@ def test_an_episode_from_create_to_close(counting_server: str) -> None:
     [created] = post(counting_server, "create", {"index": 5, "lease_s": 30})
     assert (created["observation"], created["turn"], created["lease_s"]) == ("Goal: 5.", 0, 30)
     session = created["session"]
-    steps = [post(counting_server, "step", {"session": session, "turn": turn, "action": "add 1"})[0] for turn in range(5)]
-    assert [(step["turn"], step["observation"], step["reward"], step["done"]) for step in steps] == [
-        (turn, f"Count: {turn + 1}", float(turn == 4), turn == 4) for turn in range(5)
+    steps = [
+        post(counting_server, "step", {"session": session, "turn": turn, "action": "add 1"})[0]
+        for turn in range(5)
     ]
+    assert [
+        (step["turn"], step["observation"], step["reward"], step["done"]) for step in steps
+    ] == [(turn, f"Count: {turn + 1}", float(turn == 4), turn == 4) for turn in range(5)]
     [over] = post(counting_server, "step", {"session": session, "turn": 5, "action": "add 1"})
     assert (over["status"], over["error"]["type"]) == (409, "episode_over")
     begun = {"status": 200, "session": session, "turn": 0, "observation": "Goal: 7."}
     assert post(counting_server, "reset", {"session": session, "index": 7}) == [begun]
-    assert post(counting_server, "close", {"session": session}) == [{"status": 200, "session": session}]
+    assert post(counting_server, "close", {"session": session}) == [
+        {"status": 200, "session": session}
+    ]
     assert post(counting_server, "close", {"session": session})[0]["status"] == 410
 
 
@@ -88,11 +93,23 @@ def test_a_repeated_turn_is_answered_and_not_performed_again(counting_server: st
         ("POST", "/v1/step", b'{"items": [], "more": 1}', 422, "invalid_field"),
         ("POST", "/v1/create", b'{"items": [{"index": 100}]}', 422, "no_such_task"),
         ("POST", "/v1/create", b'{"items": [{"index": 1e400}]}', 422, "invalid_field"),
-        ("POST", "/v1/create", b'{"items": [{"index": 99999999999999999999}]}', 422, "invalid_field"),
+        (
+            "POST",
+            "/v1/create",
+            b'{"items": [{"index": 99999999999999999999}]}',
+            422,
+            "invalid_field",
+        ),
         ("POST", "/v1/create", b'{"items": [{"lease_s": 0}]}', 422, "invalid_field"),
         ("POST", "/v1/create", b'{"items": [{"lease_s": 1e9}]}', 422, "invalid_field"),
         ("POST", "/v1/close", b'{"items": [{"session": "x"}]}', 404, "no_such_session"),
-        ("POST", "/v1/create", b'{"items": [' + b'{"index":0},' * 10_000 + b'{"index":0}]}', 413, "too_many_items"),
+        (
+            "POST",
+            "/v1/create",
+            b'{"items": [' + b'{"index":0},' * 10_000 + b'{"index":0}]}',
+            413,
+            "too_many_items",
+        ),
         ("POST", "/v1/step", b" " * (16 * 2**20 + 1), 413, "body_too_large"),
         ("GET", "/v1/step", b"", 405, "not_allowed"),
         ("POST", "/health", b"", 405, "not_allowed"),
@@ -110,15 +127,23 @@ def test_what_is_wrong_gets_its_status_and_says_why(
 
 
 @pytest.mark.parametrize("action", ["fail", "reward nan", "reward 7", "reward -5", "surrogate"])
-def test_a_bug_in_the_world_is_a_500_that_ends_the_session_and_is_logged(serve: Serve, action: str) -> None:
+def test_a_bug_in_the_world_is_a_500_that_ends_the_session_and_is_logged(
+    serve: Serve, action: str
+) -> None:
     server = serve()
     session = start(server.url)
     [reply] = post(server.url, "step", {"session": session, "turn": 0, "action": action})
     assert (reply["status"], reply["error"]["type"]) == (500, "world_fault")
-    assert post(server.url, "step", {"session": session, "turn": 0, "action": action})[0]["status"] == 410
+    assert (
+        post(server.url, "step", {"session": session, "turn": 0, "action": action})[0]["status"]
+        == 410
+    )
     assert open_sessions(server.url) == 0
     entries = [json.loads(line) for line in server.log_tail().splitlines()]
-    assert any("counting_world.py" in entry.get("traceback", "") or entry.get("traceback") for entry in entries)
+    assert any(
+        "counting_world.py" in entry.get("traceback", "") or entry.get("traceback")
+        for entry in entries
+    )
 
 
 def test_vanished_clients_leave_nothing_after_their_lease(serve: Serve) -> None:
@@ -129,7 +154,9 @@ def test_vanished_clients_leave_nothing_after_their_lease(serve: Serve) -> None:
     eventually(lambda: open_sessions(url) == 1)
     [gone] = post(url, "step", {"session": replies[0]["session"], "turn": 0, "action": "add 1"})
     assert (gone["status"], gone["error"]["type"]) == (410, "session_ended")
-    assert post(url, "step", {"session": survivor, "turn": 0, "action": "add 1"})[0]["status"] == 200
+    assert (
+        post(url, "step", {"session": survivor, "turn": 0, "action": "add 1"})[0]["status"] == 200
+    )
 
 
 def test_a_full_server_says_busy_until_a_session_ends(serve: Serve) -> None:
@@ -149,7 +176,9 @@ def test_interleaved_sessions_behave_as_each_would_alone(counting_server: str) -
 
     def alone(goal: int, plan: list[str]) -> list[Any]:
         session = start(counting_server, goal)
-        asked = [{"session": session, "turn": turn, "action": action} for turn, action in enumerate(plan)]
+        asked = [
+            {"session": session, "turn": turn, "action": action} for turn, action in enumerate(plan)
+        ]
         return [{**post(counting_server, "step", item)[0], "session": ""} for item in asked]
 
     expected = [alone(goal, plan) for goal, plan in zip(goals[:8], actions[:8], strict=True)]
@@ -157,28 +186,46 @@ def test_interleaved_sessions_behave_as_each_would_alone(counting_server: str) -
     seen: list[list[Any]] = [[] for _ in goals]
     for turn in range(12):
         order = rng.sample(range(64), 64)
-        items = [{"session": sessions[at], "turn": turn, "action": actions[at][turn]} for at in order]
+        items = [
+            {"session": sessions[at], "turn": turn, "action": actions[at][turn]} for at in order
+        ]
         for at, reply in zip(order, post(counting_server, "step", *items), strict=True):
             seen[at].append({**reply, "session": ""})
     assert seen[:8] == expected
 
 
-def test_a_slow_step_holds_up_no_other_session_and_its_own_waits(serve: Serve, tmp_path: Path) -> None:
+def test_a_slow_step_holds_up_no_other_session_and_its_own_waits(
+    serve: Serve, tmp_path: Path
+) -> None:
     url = serve("slow_counting").url
     slow, fast = start(url), start(url)
     gate, begun = tmp_path / "gate", tmp_path / "gate.begun"
     with ThreadPoolExecutor(2) as pool:
         try:
-            held = pool.submit(post, url, "step", {"session": slow, "turn": 0, "action": f"await {gate}"})
+            held = pool.submit(
+                post, url, "step", {"session": slow, "turn": 0, "action": f"await {gate}"}
+            )
             eventually(begun.exists)
-            after = pool.submit(post, url, "step", *({"session": slow, "turn": turn, "action": "add 1"} for turn in (1, 2, 3)))
-            assert post(url, "step", {"session": fast, "turn": 0, "action": "add 1"})[0]["status"] == 200
+            after = pool.submit(
+                post,
+                url,
+                "step",
+                *({"session": slow, "turn": turn, "action": "add 1"} for turn in (1, 2, 3)),
+            )
+            assert (
+                post(url, "step", {"session": fast, "turn": 0, "action": "add 1"})[0]["status"]
+                == 200
+            )
             assert not held.done()
             assert not after.done()
         finally:
             gate.touch()
     assert held.result()[0]["status"] == 200
-    assert [reply.get("observation") for reply in after.result()] == ["Count: 1", "Count: 2", "Count: 3"]
+    assert [reply.get("observation") for reply in after.result()] == [
+        "Count: 1",
+        "Count: 2",
+        "Count: 3",
+    ]
 
 
 def test_every_reply_names_the_session_and_the_turn_of_its_item(counting_server: str) -> None:
@@ -191,9 +238,19 @@ def test_every_reply_names_the_session_and_the_turn_of_its_item(counting_server:
     ]
     replies = post(counting_server, "step", *asked)
     assert [reply["status"] for reply in replies] == [200, 409, 404, 422]
-    assert [(reply["session"], reply["turn"]) for reply in replies] == [(item["session"], item["turn"]) for item in asked]
-    assert [reply["session"] for reply in post(counting_server, "close", {"session": session}, {"session": "0-0"})] == [session, "0-0"]
-    keys = [reply["key"] for reply in post(counting_server, "create", {"index": 1, "key": "a"}, {"index": 1000, "key": "b"})]
+    assert [(reply["session"], reply["turn"]) for reply in replies] == [
+        (item["session"], item["turn"]) for item in asked
+    ]
+    assert [
+        reply["session"]
+        for reply in post(counting_server, "close", {"session": session}, {"session": "0-0"})
+    ] == [session, "0-0"]
+    keys = [
+        reply["key"]
+        for reply in post(
+            counting_server, "create", {"index": 1, "key": "a"}, {"index": 1000, "key": "b"}
+        )
+    ]
     assert keys == ["a", "b"]
 
 
@@ -202,7 +259,9 @@ def test_a_repeated_create_answers_the_session_of_the_first(serve: Serve, world:
     url = serve(world).url
     asked = [{"index": number, "key": f"key {number}"} for number in range(8)]
     first = [(reply["session"], reply["observation"]) for reply in post(url, "create", *asked)]
-    assert [(reply["session"], reply["observation"]) for reply in post(url, "create", *asked)] == first
+    assert [
+        (reply["session"], reply["observation"]) for reply in post(url, "create", *asked)
+    ] == first
     assert open_sessions(url) == 8
     post(url, "step", {"session": first[0][0], "turn": 0, "action": "add 1"})
     post(url, "close", {"session": first[1][0]})
@@ -232,13 +291,21 @@ def test_descriptions_of_world_tasks_and_health(counting_server: str) -> None:
     assert (health["name"], health["version"], health["tasks"]) == ("counting", "1", 100)
 
 
-def test_openapi_describes_every_operation_and_every_reference_resolves(counting_server: str) -> None:
+def test_openapi_describes_every_operation_and_every_reference_resolves(
+    counting_server: str,
+) -> None:
     document = requests.get(f"{counting_server}/openapi.json", timeout=PATIENCE_S).json()
-    assert {f"/v1/{name}" for name in ("create", "reset", "step", "close", "world", "tasks")} < set(document["paths"])
+    assert {f"/v1/{name}" for name in ("create", "reset", "step", "close", "world", "tasks")} < set(
+        document["paths"]
+    )
     references = set(re.findall(r'"\$ref": "#/components/schemas/(\w+)"', json.dumps(document)))
     assert references
     assert references <= set(document["components"]["schemas"])
-    assert set(document["components"]["schemas"]["StepItem"]["required"]) == {"session", "turn", "action"}
+    assert set(document["components"]["schemas"]["StepItem"]["required"]) == {
+        "session",
+        "turn",
+        "action",
+    }
 
 
 def test_metrics_count_what_happened(serve: Serve) -> None:
@@ -249,7 +316,10 @@ def test_metrics_count_what_happened(serve: Serve) -> None:
     post(url, "step", {"session": session, "turn": 9, "action": "add 1"})
     text = requests.get(f"{url}/metrics", timeout=PATIENCE_S).text
     samples = {
-        (sample.name, sample.labels.get("operation") or sample.labels.get("type") or sample.labels.get("how")): sample.value
+        (
+            sample.name,
+            sample.labels.get("operation") or sample.labels.get("type") or sample.labels.get("how"),
+        ): sample.value
         for family in text_string_to_metric_families(text)
         for sample in family.samples
         if sample.labels.get("dialect", "v1") == "v1" and "le" not in sample.labels

@@ -28,14 +28,31 @@ class Connection:
 
 
 PATHS = ["/v1/create", "/v1/reset", "/v1/step", "/v1/close", "/create", "/reset", "/step", "/close"]
-SCALARS = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=20) | st.integers(min_value=2**63)
-KEYS = st.sampled_from(["session", "turn", "action", "index", "lease_s", "id", "data_idx", "items", "goal"]) | st.text(max_size=5)
-VALUES = st.recursive(SCALARS, lambda inner: st.lists(inner, max_size=4) | st.dictionaries(KEYS, inner, max_size=5), max_leaves=12)
+SCALARS = (
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats()
+    | st.text(max_size=20)
+    | st.integers(min_value=2**63)
+)
+KEYS = st.sampled_from(
+    ["session", "turn", "action", "index", "lease_s", "id", "data_idx", "items", "goal"]
+) | st.text(max_size=5)
+VALUES = st.recursive(
+    SCALARS,
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(KEYS, inner, max_size=5),
+    max_leaves=12,
+)
 
 
-@settings(max_examples=400, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True)
+@settings(
+    max_examples=400, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True
+)
 @given(path=st.sampled_from(PATHS), value=VALUES, wrapped=st.booleans())
-def test_any_json_is_answered_without_a_server_fault(counting_server: str, path: str, value: Any, wrapped: bool) -> None:
+def test_any_json_is_answered_without_a_server_fault(
+    counting_server: str, path: str, value: Any, wrapped: bool
+) -> None:
     body = json.dumps({"items": [value]} if wrapped else value).encode()
     status, answer = _connection(counting_server).post(path, body)
     assert status < 500, answer

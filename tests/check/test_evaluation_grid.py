@@ -15,21 +15,39 @@ from configs.recipe import RecipeError
 from flows import api
 from flows.commands.evaluate import evaluation_arguments
 from flows.evaluate import comparable
-from tasks.evaluation.benchmark import EvaluationFileError, EvaluationResult, IncompleteEvaluationError, evaluate, write_evaluation
+from tasks.evaluation.benchmark import (
+    EvaluationFileError,
+    EvaluationResult,
+    IncompleteEvaluationError,
+    evaluate,
+    write_evaluation,
+)
 from tasks.evaluation.grid_report import draw_grid, grid_tables
 from tasks.evaluation.statistics import Tally, pass_all_k, pass_at_k
 from tasks.rollout.trajectory import Outcome, Trajectory, Turn
 
 
 def grid(**fields: Any) -> EvaluationGrid:
-    return EvaluationGrid.model_validate({"environment": "textcraft", "source": {"kind": "oracle"}, **fields})
+    return EvaluationGrid.model_validate(
+        {"environment": "textcraft", "source": {"kind": "oracle"}, **fields}
+    )
 
 
 def played(
-    task: int, member: int, outcome: Outcome, rewards: list[float], malformed: bool = False, refused: bool | None = False
+    task: int,
+    member: int,
+    outcome: Outcome,
+    rewards: list[float],
+    malformed: bool = False,
+    refused: bool | None = False,
 ) -> Trajectory:
-    turns = [Turn([1, 2, 3], [-0.1] * 3, "act", reward=reward, malformed=malformed, refused=refused) for reward in rewards]
-    return Trajectory("textcraft", task, task, member, 0, 8, 0, "test", turns=turns, outcome=outcome)
+    turns = [
+        Turn([1, 2, 3], [-0.1] * 3, "act", reward=reward, malformed=malformed, refused=refused)
+        for reward in rewards
+    ]
+    return Trajectory(
+        "textcraft", task, task, member, 0, 8, 0, "test", turns=turns, outcome=outcome
+    )
 
 
 def test_every_list_is_played_at_every_horizon_and_temperature() -> None:
@@ -44,14 +62,30 @@ def test_given_lists_of_the_same_length_have_different_names() -> None:
     assert names == ["2 given tasks (1)", "2 given tasks (2)", "test"]
 
 
-@pytest.mark.parametrize(("field", "value"), [("horizons", [8, 8]), ("tasks", []), ("temperatures", [-1.0])])
+@pytest.mark.parametrize(
+    ("field", "value"), [("horizons", [8, 8]), ("tasks", []), ("temperatures", [-1.0])]
+)
 def test_an_invalid_grid_is_refused(field: str, value: Any) -> None:
     with pytest.raises(ValidationError, match=field):
         grid(**{field: value})
 
 
 def test_the_command_line_sets_lists_horizons_and_temperatures() -> None:
-    words = ["textcraft", "--random", "--tasks", "wood-test", "test", "--horizon", "4", "9", "--temperature", "0", "1", "--samples", "3"]
+    words = [
+        "textcraft",
+        "--random",
+        "--tasks",
+        "wood-test",
+        "test",
+        "--horizon",
+        "4",
+        "9",
+        "--temperature",
+        "0",
+        "1",
+        "--samples",
+        "3",
+    ]
     made, out, against = evaluation_arguments([*words, "--rollout.retries", "0"])
     assert (made.source.kind, made.tasks, made.horizons, made.temperatures, made.samples) == (
         "random",
@@ -73,15 +107,22 @@ def test_the_command_line_sets_lists_horizons_and_temperatures() -> None:
         (["textcraft"], "--model"),
     ],
 )
-def test_an_invalid_command_is_refused_with_the_option(words: list[str], named: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_invalid_command_is_refused_with_the_option(
+    words: list[str], named: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     with pytest.raises(SystemExit) as ended:
         evaluation_arguments(words)
     assert ended.value.code == 2
     assert named in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(("policy", "tasks", "field"), [("oracle", "wood", "tasks"), ("runs/x/checkpoints/step-000001", "test", "model")])
-def test_the_api_refuses_wrong_values_with_the_field_and_not_with_an_option(policy: str, tasks: str, field: str) -> None:
+@pytest.mark.parametrize(
+    ("policy", "tasks", "field"),
+    [("oracle", "wood", "tasks"), ("runs/x/checkpoints/step-000001", "test", "model")],
+)
+def test_the_api_refuses_wrong_values_with_the_field_and_not_with_an_option(
+    policy: str, tasks: str, field: str
+) -> None:
     with pytest.raises(RecipeError) as refused:
         api.evaluate("textcraft", policy, tasks=tasks)
     assert str(refused.value).startswith(f"{field}: ")
@@ -95,7 +136,9 @@ def test_success_counts_only_full_scores_and_partial_scores_are_reported_too() -
         played(2, 0, Outcome.SUCCESS, [1.0], refused=None),
         played(2, 1, Outcome.SUCCESS, [1.0], refused=True),
     ]
-    result = evaluate(episodes, label="x", step=0, horizon=8, tags={0: "depth 1", 1: "depth 2", 2: "depth 1"})
+    result = evaluate(
+        episodes, label="x", step=0, horizon=8, tags={0: "depth 1", 1: "depth 2", 2: "depth 1"}
+    )
     assert result.tallies == {0: Tally(1, 2), 1: Tally(0, 1), 2: Tally(2, 2)}
     assert result.success.value == pytest.approx(0.5)
     assert result.reward.value == pytest.approx((0.95 + 0.5 + 1.0) / 3)
@@ -119,11 +162,18 @@ def test_pass_all_k_equals_a_computation_by_hand() -> None:
 
 def found(successes: list[int], horizon: int) -> EvaluationResult:
     episodes = [
-        played(task, member, Outcome.SUCCESS if member < good else Outcome.TRUNCATED, [float(member < good)])
+        played(
+            task,
+            member,
+            Outcome.SUCCESS if member < good else Outcome.TRUNCATED,
+            [float(member < good)],
+        )
         for task, good in enumerate(successes)
         for member in range(2)
     ]
-    return evaluate(episodes, label="x", step=0, horizon=horizon, tags={0: "easy", 1: "easy", 2: "hard"})
+    return evaluate(
+        episodes, label="x", step=0, horizon=horizon, tags={0: "easy", 1: "easy", 2: "hard"}
+    )
 
 
 def test_the_table_compares_each_cell_with_another_policy(tmp_path: Path) -> None:
@@ -164,9 +214,15 @@ def test_an_incomplete_evaluation_is_marked_has_bounds_and_is_not_compared(tmp_p
     made = grid(tasks=["wood-test"], horizons=[4])
     name = next(iter(made.cells()))
     whole = found([1, 1, 0], 4)
-    episodes = [played(task, 0, Outcome.SUCCESS if task else Outcome.FAILED, [1.0]) for task in range(4)]
+    episodes = [
+        played(task, 0, Outcome.SUCCESS if task else Outcome.FAILED, [1.0]) for task in range(4)
+    ]
     broken = evaluate(episodes, label=name, step=0, horizon=4)
-    for text in (*grid_tables({name: broken}), *grid_tables({name: broken}, {name: whole}), *grid_tables({name: broken})):
+    for text in (
+        *grid_tables({name: broken}),
+        *grid_tables({name: broken}, {name: whole}),
+        *grid_tables({name: broken}),
+    ):
         first = text.splitlines()[0]
         assert "INCOMPLETE" in first
         assert "1 of 4" in first
@@ -176,7 +232,9 @@ def test_an_incomplete_evaluation_is_marked_has_bounds_and_is_not_compared(tmp_p
     assert page.splitlines()[-3].split(" | ")[3].strip() == "-"
     draw_grid(tmp_path / "grid.png", made, {name: broken})
     write_evaluation(tmp_path / "cell" / "evaluation.json", broken)
-    (tmp_path / "evaluation.json").write_text(json.dumps({"grid": made.model_dump(mode="json"), "cells": {name: "cell"}}))
+    (tmp_path / "evaluation.json").write_text(
+        json.dumps({"grid": made.model_dump(mode="json"), "cells": {name: "cell"}})
+    )
     with pytest.raises(IncompleteEvaluationError) as refused:
         comparable(made, tmp_path)
     assert refused.value.missing == {name: 1}

@@ -27,11 +27,15 @@ from tasks.rollout.trajectory import Outcome, Trajectory, Turn
 
 def episode(task: int, outcome: Outcome, turns: int = 3, reward: float | None = None) -> Trajectory:
     score = float(outcome is Outcome.SUCCESS) if reward is None else reward
-    played = [Turn([1], [-0.5], "look") for _ in range(turns - 1)] + [Turn([1], [-0.5], "craft", reward=score)]
+    played = [Turn([1], [-0.5], "look") for _ in range(turns - 1)] + [
+        Turn([1], [-0.5], "craft", reward=score)
+    ]
     return Trajectory("textcraft", task, task, 0, 0, 16, 5, "vllm", turns=played, outcome=outcome)
 
 
-def measured(trajectories: list[Trajectory], tags: dict[int, str] | None = None) -> EvaluationResult:
+def measured(
+    trajectories: list[Trajectory], tags: dict[int, str] | None = None
+) -> EvaluationResult:
     return evaluate(trajectories, label="start", step=0, horizon=16, tags=tags)
 
 
@@ -49,7 +53,12 @@ def test_evaluation_counts_outcomes_turns_and_tokens() -> None:
     )
     assert result.tallies == {0: Tally(1, 2), 1: Tally(0, 2)}
     assert result.success == success_rate(result.tallies)
-    assert (result.success.value, result.reward.value, result.turns, result.truncated) == (0.25, 0.375, 9.5, 0.5)
+    assert (result.success.value, result.reward.value, result.turns, result.truncated) == (
+        0.25,
+        0.375,
+        9.5,
+        0.5,
+    )
     assert {k: estimate.value for k, estimate in result.pass_at.items()} == {1: 0.25, 2: 0.5}
 
 
@@ -61,10 +70,15 @@ def test_a_partial_score_is_not_a_success() -> None:
 
 @settings(deadline=None)
 @given(st.lists(episodes, min_size=1, max_size=20), st.data())
-def test_bounds_contain_the_complete_success_for_any_missing_episodes(played: list[Trajectory], data: st.DataObject) -> None:
+def test_bounds_contain_the_complete_success_for_any_missing_episodes(
+    played: list[Trajectory], data: st.DataObject
+) -> None:
     complete = [each for each in played if each.outcome is not Outcome.FAILED]
     lost = data.draw(st.sets(st.integers(0, len(played) - 1)))
-    damaged = [replace(each, outcome=Outcome.FAILED) if i in lost else each for i, each in enumerate(complete)]
+    damaged = [
+        replace(each, outcome=Outcome.FAILED) if i in lost else each
+        for i, each in enumerate(complete)
+    ]
     truth, found = measured(complete), measured(damaged)
     assert found.failed == sum(each.outcome is Outcome.FAILED for each in damaged)
     assert found.complete == (found.failed == 0)
@@ -79,9 +93,20 @@ def test_bounds_contain_the_complete_success_for_any_missing_episodes(played: li
 
 
 def test_incomplete_evaluation_publishes_no_estimate() -> None:
-    result = measured([episode(0, Outcome.SUCCESS), episode(0, Outcome.FAILED), episode(1, Outcome.FAILED)], tags={0: "depth_1"})
-    assert (result.complete, result.scored, result.failed, result.missing) == (False, 1, 2, {0: 1, 1: 1})
-    assert all(math.isnan(each) for each in (result.success.value, result.reward.value, result.turns, result.truncated))
+    result = measured(
+        [episode(0, Outcome.SUCCESS), episode(0, Outcome.FAILED), episode(1, Outcome.FAILED)],
+        tags={0: "depth_1"},
+    )
+    assert (result.complete, result.scored, result.failed, result.missing) == (
+        False,
+        1,
+        2,
+        {0: 1, 1: 1},
+    )
+    assert all(
+        math.isnan(each)
+        for each in (result.success.value, result.reward.value, result.turns, result.truncated)
+    )
     assert result.pass_at == result.by_tag == result.rewards == {}
     low, high = result.bounds
     assert (low.value, high.value) == (0.25, 1.0)
@@ -94,16 +119,24 @@ def test_incomplete_evaluation_publishes_no_estimate() -> None:
     with pytest.raises(IncompleteEvaluationError) as refused:
         check_complete([measured([episode(0, Outcome.SUCCESS)]), result], "the comparison")
     assert refused.value.missing == {"start": 2}
-    for refuse in (lambda: StudyRun("a", 0, [result], {}), lambda: before_after_table([BeforeAfter({"x": result}, {}, None)], {})):
+    for refuse in (
+        lambda: StudyRun("a", 0, [result], {}),
+        lambda: before_after_table([BeforeAfter({"x": result}, {}, None)], {}),
+    ):
         with pytest.raises(IncompleteEvaluationError):
             refuse()
     assert incomplete_note([measured([episode(0, Outcome.SUCCESS)])]) == ""
 
 
 def test_success_is_broken_down_by_tag() -> None:
-    played = [episode(task, Outcome.SUCCESS if task < 2 else Outcome.TRUNCATED) for task in range(5)]
+    played = [
+        episode(task, Outcome.SUCCESS if task < 2 else Outcome.TRUNCATED) for task in range(5)
+    ]
     result = measured(played, tags={0: "depth_1", 1: "depth_2", 2: "depth_2", 3: "depth_2"})
-    assert {tag: (estimate.value, estimate.n) for tag, estimate in result.by_tag.items()} == {"depth_1": (1.0, 1), "depth_2": (1 / 3, 3)}
+    assert {tag: (estimate.value, estimate.n) for tag, estimate in result.by_tag.items()} == {
+        "depth_1": (1.0, 1),
+        "depth_2": (1 / 3, 3),
+    }
 
 
 def test_pass_at_k_is_limited_to_the_samples_of_most_tasks() -> None:
@@ -115,7 +148,9 @@ def test_pass_at_k_is_limited_to_the_samples_of_most_tasks() -> None:
 
 
 def test_metric_names_are_valid_in_the_tracker() -> None:
-    metrics = measured([episode(0, Outcome.SUCCESS), episode(1, Outcome.TRUNCATED)], tags={0: "depth_1"}).metrics()
+    metrics = measured(
+        [episode(0, Outcome.SUCCESS), episode(1, Outcome.TRUNCATED)], tags={0: "depth_1"}
+    ).metrics()
     assert metrics["evaluation/success"] == metrics["evaluation/pass_at_1"] == 0.5
     assert metrics["evaluation/success_low"] < 0.5 < metrics["evaluation/success_high"]
     assert metrics["evaluation/success_depth_1"] == 1.0
@@ -124,7 +159,9 @@ def test_metric_names_are_valid_in_the_tracker() -> None:
 
 @settings(max_examples=30, deadline=None)
 @given(played=st.lists(episodes, max_size=12))
-def test_evaluation_file_round_trip(tmp_path_factory: pytest.TempPathFactory, played: list[Trajectory]) -> None:
+def test_evaluation_file_round_trip(
+    tmp_path_factory: pytest.TempPathFactory, played: list[Trajectory]
+) -> None:
     path = tmp_path_factory.mktemp("evaluation") / "start.json"
     result = measured(played, tags={0: "easy"})
     write_evaluation(path, result)

@@ -21,7 +21,9 @@ def held(sessions: Sessions) -> Counter[str]:
     return Counter(sessions._shares._by_client)
 
 
-def full_of(client: str, limit: int = 20, *, used: bool = False) -> tuple[Sessions, Clock, list[str]]:
+def full_of(
+    client: str, limit: int = 20, *, used: bool = False
+) -> tuple[Sessions, Clock, list[str]]:
     """A server whose sessions are all one client's."""
     clock = Clock()
     sessions = make(clock=clock, limit=limit)
@@ -51,7 +53,9 @@ def test_a_session_in_use_is_only_taken_when_it_has_been_silent() -> None:
     assert create(sessions, f"{HERE} newcomer").status == 503
     clock.now += SILENT_S
     assert answer(sessions, "step", (ids[0], 1, "b")).status == 200
-    assert [create(sessions, f"{HERE} newcomer").status for _ in range(12)] == [200] * 10 + [503] * 2
+    assert [create(sessions, f"{HERE} newcomer").status for _ in range(12)] == [200] * 10 + [
+        503
+    ] * 2
     assert answer(sessions, "step", (ids[0], 2, "c")).status == 200
     gone = answer(sessions, "step", (ids[1], 1, "b"))
     assert (gone.status, gone.error and gone.error.type) == (410, "session_ended")

@@ -26,7 +26,10 @@ def test_a_client_with_many_calls_delays_others_by_one_round_of_turns(most: int)
                 await settled()
 
         sybils = [f"10.0.0.1 {number}" for number in range(100)]
-        calls = [asyncio.create_task(call(client)) for client in [*[GREEDY] * 100, GREEDIER, GREEDIER, *sybils, MODEST, MODEST]]
+        calls = [
+            asyncio.create_task(call(client))
+            for client in [*[GREEDY] * 100, GREEDIER, GREEDIER, *sybils, MODEST, MODEST]
+        ]
         await asyncio.gather(*calls)
         assert served[:most] == [GREEDY] * most
         assert served.index(MODEST) <= 2 * most
@@ -71,7 +74,9 @@ def test_the_end_refuses_what_waits_and_what_comes() -> None:
                 await asyncio.sleep(0)
 
         async with turns.of(GREEDY):
-            waiting = [asyncio.create_task(call(client)) for client in (GREEDY, GREEDIER, MODEST, MODEST)]
+            waiting = [
+                asyncio.create_task(call(client)) for client in (GREEDY, GREEDIER, MODEST, MODEST)
+            ]
             await settled()
             turns.end()
             for refused in (*waiting, call(GREEDY)):

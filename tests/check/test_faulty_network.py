@@ -44,7 +44,9 @@ def play(url: str) -> list[Played]:
     async def run() -> list[Played]:
         async with EnvironmentClient([url], deadline_s=60.0) as client:
             tasks = (await client.tasks("train"))[: EPISODES // 2]
-            return await asyncio.gather(*(episode(client, tasks[number // 2], number) for number in range(EPISODES)))
+            return await asyncio.gather(
+                *(episode(client, tasks[number // 2], number) for number in range(EPISODES))
+            )
 
     return asyncio.run(run())
 

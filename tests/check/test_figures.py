@@ -16,15 +16,25 @@ from tasks.rollout.trajectory import Outcome, Trajectory
 def run_of(folder: Path, seed: int, steps: list[int]) -> RunFolder:
     """A run measured after each of these training steps."""
     for step in steps:
-        outcomes = [Outcome.SUCCESS if task % 3 > seed % 2 else Outcome.TRUNCATED for task in range(6)]
-        played = [Trajectory("textcraft", task, 0, 0, 0, 4, step, "vllm", outcome=outcome) for task, outcome in enumerate(outcomes)]
+        outcomes = [
+            Outcome.SUCCESS if task % 3 > seed % 2 else Outcome.TRUNCATED for task in range(6)
+        ]
+        played = [
+            Trajectory("textcraft", task, 0, 0, 0, 4, step, "vllm", outcome=outcome)
+            for task, outcome in enumerate(outcomes)
+        ]
         name = "start" if step == 0 else f"phase-{step}"
-        write_evaluation(folder / "evaluations" / f"{name}.json", evaluate(played, label=name, step=step, horizon=4))
+        write_evaluation(
+            folder / "evaluations" / f"{name}.json",
+            evaluate(played, label=name, step=step, horizon=4),
+        )
     return RunFolder(folder, folder.name, {"name": "x", "seeds": {"training": seed}})
 
 
 @pytest.mark.parametrize(("steps", "mode"), [([0, 9], "markers"), ([0, 3, 9], "lines+markers")])
-def test_three_or_more_measurements_are_joined_by_a_line(tmp_path: Path, steps: list[int], mode: str) -> None:
+def test_three_or_more_measurements_are_joined_by_a_line(
+    tmp_path: Path, steps: list[int], mode: str
+) -> None:
     runs = [run_of(tmp_path / str(seed), seed, steps) for seed in (0, 1)]
     one, arm = with_interval(runs[0].evaluations(), "red"), bands(arms_of(runs, {}))["data"][-1]
     assert (one["x"], one["mode"]) == (arm["x"], arm["mode"]) == (steps, mode)
@@ -38,9 +48,17 @@ def test_each_point_of_an_arm_is_a_mean_over_the_same_seeds(tmp_path: Path) -> N
 
 
 def test_legend_is_below_the_axes() -> None:
-    few, many = (figure([line([0], [0], f"arm {n} of a study", "red") for n in range(count)], {"height": 460}) for count in (2, 12))
+    few, many = (
+        figure(
+            [line([0], [0], f"arm {n} of a study", "red") for n in range(count)], {"height": 460}
+        )
+        for count in (2, 12)
+    )
     for each in (few, many):
         assert each["layout"]["legend"]["yanchor"] == "top"
-    drawn = [each["layout"]["height"] - each["layout"]["margin"]["t"] - each["layout"]["margin"]["b"] for each in (few, many)]
+    drawn = [
+        each["layout"]["height"] - each["layout"]["margin"]["t"] - each["layout"]["margin"]["b"]
+        for each in (few, many)
+    ]
     assert drawn[0] == drawn[1]
     assert many["layout"]["margin"]["b"] > few["layout"]["margin"]["b"]

@@ -27,8 +27,13 @@ def finished(runs: Path, experiment: Experiment) -> RunFolder:
     folder = RunFolder(runs, experiment)
     with folder.claimed():
         for what in measurements(experiment, {}):
-            played = [Trajectory("textcraft", 0, 0, 0, 0, 4, what.step, "vllm", outcome=Outcome.SUCCESS)]
-            write_evaluation(folder.evaluation(what.name), evaluate(played, label=what.label, step=what.step, horizon=4))
+            played = [
+                Trajectory("textcraft", 0, 0, 0, 0, 4, what.step, "vllm", outcome=Outcome.SUCCESS)
+            ]
+            write_evaluation(
+                folder.evaluation(what.name),
+                evaluate(played, label=what.label, step=what.step, horizon=4),
+            )
             folder.mark_done(what.name)
         folder.mark_done(FINISHED)
     return folder
@@ -40,12 +45,16 @@ def test_a_finished_run_is_found_and_left_as_it_is(tmp_path: Path, experiment: E
     found = finished_run(InfraSettings(runs=tmp_path), experiment)
     assert found is not None
     assert found.path == folder.path
-    assert [result.label for result in evaluations(found, experiment)] == [what.label for what in measurements(experiment, {})]
+    assert [result.label for result in evaluations(found, experiment)] == [
+        what.label for what in measurements(experiment, {})
+    ]
     assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")} == before
 
 
 @pytest.mark.parametrize("lost", ["done/run", "evaluations/start.json", "evaluations/phase-2.json"])
-def test_a_run_that_lacks_something_is_not_finished(tmp_path: Path, experiment: Experiment, lost: str) -> None:
+def test_a_run_that_lacks_something_is_not_finished(
+    tmp_path: Path, experiment: Experiment, lost: str
+) -> None:
     (finished(tmp_path, experiment).path / lost).unlink()
     assert finished_run(InfraSettings(runs=tmp_path), experiment) is None
 
@@ -59,7 +68,9 @@ def test_a_run_that_lacks_something_is_not_finished(tmp_path: Path, experiment: 
         ({}, [0, 12, 24, 30]),
     ],
 )
-def test_a_run_is_measured_every_so_many_steps_also_without_the_ends_of_phases(fields: dict[str, Any], steps: list[int]) -> None:
+def test_a_run_is_measured_every_so_many_steps_also_without_the_ends_of_phases(
+    fields: dict[str, Any], steps: list[int]
+) -> None:
     experiment = load_recipe("textcraft", {"algorithm.steps": 30, **fields})
     assert [what.step for what in measurements(experiment, {})] == steps
     plan = work_section(PlanRequest(experiment, InfraSettings(), None))
@@ -72,7 +83,9 @@ def test_a_damaged_evaluation_is_a_missing_one(tmp_path: Path, experiment: Exper
     assert finished_run(InfraSettings(runs=tmp_path), experiment) is None
 
 
-def test_a_run_that_was_never_begun_is_not_finished_and_leaves_no_folder(tmp_path: Path, experiment: Experiment) -> None:
+def test_a_run_that_was_never_begun_is_not_finished_and_leaves_no_folder(
+    tmp_path: Path, experiment: Experiment
+) -> None:
     assert finished_run(InfraSettings(runs=tmp_path / "runs"), experiment) is None
     assert not (tmp_path / "runs").exists()
     finished(tmp_path / "runs", experiment)

@@ -20,20 +20,30 @@ def answers() -> tuple[Answers, Answers]:
     from tasks.provision import first_view
 
     plain, shown = (
-        {path: (answer.content, int(answer.headers["content-length"])) for path in PATHS for answer in [client.get(path)]}
-        for client in (TestClient(app, base_url=URL), TestClient(first_view.of_mlflow(app), base_url=URL))
+        {
+            path: (answer.content, int(answer.headers["content-length"]))
+            for path in PATHS
+            for answer in [client.get(path)]
+        }
+        for client in (
+            TestClient(app, base_url=URL),
+            TestClient(first_view.of_mlflow(app), base_url=URL),
+        )
     )
     return plain, shown
 
 
 @pytest.fixture(scope="module")
 def both() -> tuple[Answers, Answers]:
-    # In a process of its own: MLflow's server imports Flask, and after that vLLM cannot start in the same process.
+    # In a process of its own: MLflow's server imports Flask, and after that vLLM cannot start in
+    # the same process.
     with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as apart:
         return apart.submit(answers).result()
 
 
-def test_first_view_script_is_inserted_at_the_start_of_the_page(both: tuple[Answers, Answers]) -> None:
+def test_first_view_script_is_inserted_at_the_start_of_the_page(
+    both: tuple[Answers, Answers],
+) -> None:
     (plain, _), (shown, length) = (seen["/"] for seen in both)
     assert length == len(shown)
     head, choice, rest = shown.partition(b'localStorage.setItem("mlflow.workflowType_v1"')

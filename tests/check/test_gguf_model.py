@@ -35,9 +35,17 @@ class Written:
 
     def asked_for(self, times: int) -> list[str]:
         """The folder, as this many processes get it that ask at the same time."""
-        command = [sys.executable, "-c", f"from tasks.starter.gguf_model import *; print(hugging_face_model({str(self.file)!r}))"]
+        command = [
+            sys.executable,
+            "-c",
+            "from tasks.starter.gguf_model import *; "
+            f"print(hugging_face_model({str(self.file)!r}))",
+        ]
         environment = {**os.environ, "AGENTGYM_RUNS": str(self.runs), "PYTHONPATH": str(ROOT)}
-        processes = [subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) for _ in range(times)]
+        processes = [
+            subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True)
+            for _ in range(times)
+        ]
         return [process.communicate()[0].strip() for process in processes]
 
 
@@ -49,14 +57,18 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> Written:
 def test_two_processes_write_one_folder(written: Written) -> None:
     first, second = written.answers
     assert first == second
-    places = [place for place in (written.runs / FOLDER).iterdir() if not place.name.startswith(".")]
+    places = [
+        place for place in (written.runs / FOLDER).iterdir() if not place.name.startswith(".")
+    ]
     assert places == [Path(first)]
     assert not list((written.runs / FOLDER).glob("*building*"))
 
 
 def test_weights_are_those_of_the_file_and_no_longer_quantised(written: Written) -> None:
     model = AutoModelForCausalLM.from_pretrained(written.answers[0])
-    assert "quantization_config" not in json.loads((Path(written.answers[0]) / "config.json").read_text())
+    assert "quantization_config" not in json.loads(
+        (Path(written.answers[0]) / "config.json").read_text()
+    )
     assert model.dtype == torch.float32
     state = model.state_dict()
     for ours, theirs in (
@@ -71,20 +83,37 @@ def test_messages_are_chatml_and_end_at_the_end_of_turn(written: Written) -> Non
     tokenizer = AutoTokenizer.from_pretrained(written.answers[0])
     chat_format = ChatFormat(tokenizer, "bare", "Obey.")
     prompt = tokenizer.decode(chat_format.prompt("A door."))
-    assert prompt == "<|im_start|>system\nObey.<|im_end|>\n<|im_start|>user\nA door.<|im_end|>\n<|im_start|>assistant\n"
+    assert (
+        prompt
+        == "<|im_start|>system\nObey.<|im_end|>\n<|im_start|>user\nA door.<|im_end|>\n<|im_start|>assistant\n"
+    )
     assert chat_format.stop_tokens == (tokenizer.convert_tokens_to_ids(END_OF_TURN),)
     assert tokenizer.decode(chat_format.reply("A wall.", chat_format.message("go"))) == (
         "\n<|im_start|>user\nA wall.<|im_end|>\n<|im_start|>assistant\n"
     )
-    assert (tokenizer.eos_token, tokenizer.pad_token, tokenizer.model_max_length) == (END_OF_TURN, END_OF_TURN, CONTEXT)
+    assert (tokenizer.eos_token, tokenizer.pad_token, tokenizer.model_max_length) == (
+        END_OF_TURN,
+        END_OF_TURN,
+        CONTEXT,
+    )
     model = AutoModelForCausalLM.from_pretrained(written.answers[0])
-    assert model.config.eos_token_id == model.generation_config.eos_token_id == tokenizer.eos_token_id
+    assert (
+        model.config.eos_token_id == model.generation_config.eos_token_id == tokenizer.eos_token_id
+    )
 
 
-def test_a_recipe_is_checked_with_the_model_of_its_gguf(written: Written, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_recipe_is_checked_with_the_model_of_its_gguf(
+    written: Written, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("AGENTGYM_RUNS", str(written.runs))
-    overrides = {"policy.model": str(written.file), "rollout.trajectory_tokens": CONTEXT + 1, "rollout.turn_tokens": 8}
-    with pytest.raises(RecipeError, match=rf"rollout\.trajectory_tokens: {CONTEXT + 1} .* {CONTEXT}"):
+    overrides = {
+        "policy.model": str(written.file),
+        "rollout.trajectory_tokens": CONTEXT + 1,
+        "rollout.turn_tokens": 8,
+    }
+    with pytest.raises(
+        RecipeError, match=rf"rollout\.trajectory_tokens: {CONTEXT + 1} .* {CONTEXT}"
+    ):
         fit_experiment(load_recipe("textcraft", overrides))
     fit_experiment(load_recipe("textcraft", overrides | {"rollout.trajectory_tokens": CONTEXT}))
 
@@ -117,7 +146,9 @@ def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
         check_model("smollm2")
 
 
-def test_a_gguf_that_cannot_be_read_is_refused_with_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_gguf_that_cannot_be_read_is_refused_with_its_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("AGENTGYM_RUNS", str(tmp_path / "runs"))
     file = tmp_path / "cut.gguf"
     file.write_bytes(b"GGUF" + bytes(40))

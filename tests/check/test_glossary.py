@@ -12,14 +12,22 @@ MOST_WORDS = 25
 
 ENTRIES = [
     (term, " ".join(LINK.sub("", body).rstrip(", \n").split()), LINK.findall(body))
-    for term, body in re.findall(r"^- \*\*(.+?)\*\*: (.+?)(?=^- \*\*|\Z)", PAGE.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
+    for term, body in re.findall(
+        r"^- \*\*(.+?)\*\*: (.+?)(?=^- \*\*|\Z)",
+        PAGE.read_text(encoding="utf-8"),
+        re.MULTILINE | re.DOTALL,
+    )
 ]
 
 
 def test_every_entry_links_to_existing_files() -> None:
     assert [term for term, _, links in ENTRIES if not links] == []
-    assert [path for _, _, links in ENTRIES for path, _ in links if not (ROOT / path).is_file()] == []
-    assert [path for _, _, links in ENTRIES for path, target in links if target != f"../{path}"] == []
+    assert [
+        path for _, _, links in ENTRIES for path, _ in links if not (ROOT / path).is_file()
+    ] == []
+    assert [
+        path for _, _, links in ENTRIES for path, target in links if target != f"../{path}"
+    ] == []
 
 
 def test_terms_are_sorted_and_unique() -> None:
@@ -31,9 +39,13 @@ def test_terms_are_sorted_and_unique() -> None:
 def test_definitions_are_one_or_two_short_sentences() -> None:
     sentences = {term: re.split(r"(?<=\.)\s+", text) for term, text, _ in ENTRIES}
     assert [term for term, found in sentences.items() if len(found) > 2] == []
-    assert [each for found in sentences.values() for each in found if len(each.split()) > MOST_WORDS] == []
+    assert [
+        each for found in sentences.values() for each in found if len(each.split()) > MOST_WORDS
+    ] == []
 
 
 def test_every_list_item_is_an_entry() -> None:
-    items = [line for line in PAGE.read_text(encoding="utf-8").splitlines() if line.startswith("- ")]
+    items = [
+        line for line in PAGE.read_text(encoding="utf-8").splitlines() if line.startswith("- ")
+    ]
     assert len(items) == len(ENTRIES)

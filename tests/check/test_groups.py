@@ -10,7 +10,13 @@ from tasks.training.left_out import EpisodesLeftOutError, check_left_out, left_o
 from tasks.training.step_metrics import rollout_metrics
 
 
-def ended(group: int, member: int, outcome: Outcome = Outcome.FINISHED, turns: int = 1, reward: float = 0.0) -> Trajectory:
+def ended(
+    group: int,
+    member: int,
+    outcome: Outcome = Outcome.FINISHED,
+    turns: int = 1,
+    reward: float = 0.0,
+) -> Trajectory:
     made = Trajectory("textcraft", 0, group, member, 0, 4, 0, "vllm", prompt=[1], outcome=outcome)
     made.turns = [Turn([2], [-0.1], "look", reward=reward) for _ in range(turns)]
     return made
@@ -26,7 +32,8 @@ BATCH = [
 
 
 @pytest.mark.parametrize(
-    ("complete", "kept", "left_out"), [(True, [(0, 0), (0, 1), (2, 1)], 2), (False, [(0, 0), (0, 1), (1, 0), (2, 1)], 1)]
+    ("complete", "kept", "left_out"),
+    [(True, [(0, 0), (0, 1), (2, 1)], 2), (False, [(0, 0), (0, 1), (1, 0), (2, 1)], 1)],
 )
 def test_failed_member_drops_its_group_and_member_without_turns_only_itself(
     complete: bool, kept: list[tuple[int, int]], left_out: int
@@ -44,14 +51,18 @@ def test_left_out_and_turnless_episodes_are_counted_in_the_metrics() -> None:
 
 
 @pytest.mark.parametrize(("refused", "share"), [([True, False, None], 0.5), ([None, None], None)])
-def test_refused_share_ignores_turns_without_the_flag(refused: list[bool | None], share: float | None) -> None:
+def test_refused_share_ignores_turns_without_the_flag(
+    refused: list[bool | None], share: float | None
+) -> None:
     episode = ended(0, 0)
     episode.turns = [Turn([1], [-0.1], "act", refused=each) for each in refused]
     assert rollout_metrics([episode], 4, 1.0, 0).get("rollout/refused_share") == share
 
 
 @pytest.mark.parametrize(("complete", "share", "turns"), [(True, 4 / 9, 1.0), (False, 3 / 9, 1.0)])
-def test_left_out_share_and_length_are_metrics_of_every_step(complete: bool, share: float, turns: float) -> None:
+def test_left_out_share_and_length_are_metrics_of_every_step(
+    complete: bool, share: float, turns: float
+) -> None:
     metrics = rollout_metrics(BATCH, 4, 1.0, 0, complete_groups=complete)
     assert metrics["rollout/left_out_share"] == pytest.approx(share)
     assert metrics["rollout/left_out_turns"] == turns

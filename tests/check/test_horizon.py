@@ -17,10 +17,14 @@ from tasks.curriculum.horizon import Phase, horizon_at, phases
 curricula: st.SearchStrategy[Curriculum] = st.one_of(
     st.builds(FixedHorizon, horizon=st.integers(1, 50)),
     st.builds(
-        StepwiseHorizon, horizons=st.lists(st.integers(1, 60), min_size=1, max_size=6, unique=True).map(sorted), every=st.integers(1, 20)
+        StepwiseHorizon,
+        horizons=st.lists(st.integers(1, 60), min_size=1, max_size=6, unique=True).map(sorted),
+        every=st.integers(1, 20),
     ),
     st.builds(
-        lambda start, delta, every, more: LinearHorizon(start=start, delta=delta, every=every, maximum=start + more),
+        lambda start, delta, every, more: LinearHorizon(
+            start=start, delta=delta, every=every, maximum=start + more
+        ),
         st.integers(1, 10),
         st.integers(1, 5),
         st.integers(1, 9),
@@ -34,17 +38,30 @@ STEPWISE = {"kind": "stepwise", "horizons": [6, 10, 16], "every": 10}
 def under(curriculum: Curriculum, steps: int, **evaluation: Any) -> Experiment:
     algorithm = QUICKSTART.algorithm.model_copy(update={"steps": steps})
     measured = QUICKSTART.evaluation.model_copy(update=evaluation)
-    return QUICKSTART.model_copy(update={"curriculum": curriculum, "algorithm": algorithm, "evaluation": measured})
+    return QUICKSTART.model_copy(
+        update={"curriculum": curriculum, "algorithm": algorithm, "evaluation": measured}
+    )
 
 
 def horizons(curriculum: dict[str, Any], seed: int = 0, steps: int = 40) -> list[int]:
-    experiment = load_recipe("textcraft", {"curriculum": curriculum, "seeds.training": seed, "algorithm.steps": steps})
+    experiment = load_recipe(
+        "textcraft", {"curriculum": curriculum, "seeds.training": seed, "algorithm.steps": steps}
+    )
     return [horizon_at(experiment, step, {}) for step in range(steps)]
 
 
 def test_the_papers_textcraft_schedule_changes_exactly_at_steps_100_and_200() -> None:
     paper = under(StepwiseHorizon(horizons=[10, 20, 30], every=100), 300)
-    assert [horizon_at(paper, step, {}) for step in (0, 99, 100, 199, 200, 299, 300, 1000)] == [10, 10, 20, 20, 30, 30, 30, 30]
+    assert [horizon_at(paper, step, {}) for step in (0, 99, 100, 199, 200, 299, 300, 1000)] == [
+        10,
+        10,
+        20,
+        20,
+        30,
+        30,
+        30,
+        30,
+    ]
 
 
 def test_a_linear_schedule_grows_by_delta_and_stops_at_its_maximum() -> None:
@@ -54,22 +71,41 @@ def test_a_linear_schedule_grows_by_delta_and_stops_at_its_maximum() -> None:
 
 def test_phases_are_ranges_of_one_horizon() -> None:
     experiment = under(StepwiseHorizon(horizons=[4, 8, 16], every=14), 40)
-    assert phases(experiment, {}) == [Phase(1, 4, 0, 14, 4), Phase(2, 8, 14, 28, 8), Phase(3, 16, 28, 40, 16)]
+    assert phases(experiment, {}) == [
+        Phase(1, 4, 0, 14, 4),
+        Phase(2, 8, 14, 28, 8),
+        Phase(3, 16, 28, 40, 16),
+    ]
 
 
 def test_shorter_run_has_fewer_phases() -> None:
-    assert phases(under(StepwiseHorizon(horizons=[4, 8], every=10), 7), {}) == [Phase(1, 4, 0, 7, 4)]
+    assert phases(under(StepwiseHorizon(horizons=[4, 8], every=10), 7), {}) == [
+        Phase(1, 4, 0, 7, 4)
+    ]
 
 
 def test_phases_also_end_at_evaluation_every() -> None:
-    assert [p.end_step for p in phases(under(FixedHorizon(horizon=9), 20, every=8), {})] == [8, 16, 20]
-    assert [p.end_step for p in phases(under(StepwiseHorizon(horizons=[4, 8], every=10), 20, every=8), {})] == [8, 10, 16, 20]
+    assert [p.end_step for p in phases(under(FixedHorizon(horizon=9), 20, every=8), {})] == [
+        8,
+        16,
+        20,
+    ]
+    assert [
+        p.end_step
+        for p in phases(under(StepwiseHorizon(horizons=[4, 8], every=10), 20, every=8), {})
+    ] == [8, 10, 16, 20]
 
 
 @given(curricula, st.integers(1, 120), st.integers(1, 40) | st.none())
-def test_phases_cover_every_step_once_with_the_schedules_horizon(curriculum: Curriculum, steps: int, every: int | None) -> None:
+def test_phases_cover_every_step_once_with_the_schedules_horizon(
+    curriculum: Curriculum, steps: int, every: int | None
+) -> None:
     experiment = under(curriculum, steps, every=every)
-    covered = [(step, phase.horizon) for phase in phases(experiment, {}) for step in range(phase.first_step, phase.end_step)]
+    covered = [
+        (step, phase.horizon)
+        for phase in phases(experiment, {})
+        for step in range(phase.first_step, phase.end_step)
+    ]
     assert covered == [(step, horizon_at(experiment, step, {})) for step in range(steps)]
 
 
@@ -85,7 +121,11 @@ def test_a_negative_step_is_refused() -> None:
 
 
 def test_reversed_schedule_has_the_opposite_order() -> None:
-    assert horizons({"kind": "reversed", "of": STEPWISE}) == horizons(STEPWISE)[::-1] == [16] * 20 + [10] * 10 + [6] * 10
+    assert (
+        horizons({"kind": "reversed", "of": STEPWISE})
+        == horizons(STEPWISE)[::-1]
+        == [16] * 20 + [10] * 10 + [6] * 10
+    )
 
 
 def test_shuffled_schedule_permutes_the_horizons_by_seed() -> None:
@@ -96,7 +136,9 @@ def test_shuffled_schedule_permutes_the_horizons_by_seed() -> None:
 
 
 def test_random_schedule_has_the_same_horizon_frequencies() -> None:
-    drawn = Counter(h for seed in range(50) for h in horizons({"kind": "random", "of": STEPWISE}, seed))
+    drawn = Counter(
+        h for seed in range(50) for h in horizons({"kind": "random", "of": STEPWISE}, seed)
+    )
     assert abs(drawn[6] / 2000 - 0.25) < 0.05
     assert abs(drawn[16] / 2000 - 0.5) < 0.05
 
@@ -110,5 +152,13 @@ def test_unordered_controls_are_evaluated_at_the_same_steps(kind: str) -> None:
 
 def test_schedule_that_uses_metrics_has_no_control() -> None:
     with pytest.raises(RecipeError) as refused:
-        load_recipe("textcraft", {"curriculum": {"kind": "shuffled", "of": {"kind": "success-gated", "horizons": [4, 8]}}})
+        load_recipe(
+            "textcraft",
+            {
+                "curriculum": {
+                    "kind": "shuffled",
+                    "of": {"kind": "success-gated", "horizons": [4, 8]},
+                }
+            },
+        )
     assert refused.value.codes == {"curriculum.of": "value_error"}

@@ -20,7 +20,16 @@ from environments.server.dispatcher import CALLS
 from environments.token import VARIABLE
 from tasks.provision.local import LocalServer
 from tests.support.counting_servers import ROOT, Serve, counting_command
-from tests.support.hostile import Attacker, guess_numbers, head, held, items, long_actions, unfinished_bodies, wrong_items
+from tests.support.hostile import (
+    Attacker,
+    guess_numbers,
+    head,
+    held,
+    items,
+    long_actions,
+    unfinished_bodies,
+    wrong_items,
+)
 from tests.support.server_requests import eventually, post, start
 
 PATIENCE_S = 60.0
@@ -29,7 +38,9 @@ SECRET = "a secret of three words"
 
 def memory_mb(server: LocalServer) -> float:
     root = psutil.Process(server.pid)
-    return sum(process.memory_info().rss for process in (root, *root.children(recursive=True))) / 2**20
+    return (
+        sum(process.memory_info().rss for process in (root, *root.children(recursive=True))) / 2**20
+    )
 
 
 def cpu_s(server: LocalServer) -> float:
@@ -71,16 +82,27 @@ def test_a_million_wrong_items_are_refused_without_being_decoded(serve: Serve) -
 
 def test_a_batch_as_large_as_allowed_is_served(counting_server: str) -> None:
     with requests.Session() as client:
-        wrong = client.post(f"{counting_server}/v1/step", data=items(*([0] * 10_000)), timeout=PATIENCE_S)
-        right = client.post(f"{counting_server}/v1/close", data=items(*({"session": "a,b"} for _ in range(10_000))), timeout=PATIENCE_S)
+        wrong = client.post(
+            f"{counting_server}/v1/step", data=items(*([0] * 10_000)), timeout=PATIENCE_S
+        )
+        right = client.post(
+            f"{counting_server}/v1/close",
+            data=items(*({"session": "a,b"} for _ in range(10_000))),
+            timeout=PATIENCE_S,
+        )
     assert (wrong.status_code, len(wrong.json()["items"])) == (422, 10_000)
     assert (right.status_code, len(right.json()["items"])) == (404, 10_000)
 
 
 def test_a_server_is_reachable_however_many_connections_say_nothing(serve: Serve) -> None:
-    resource.setrlimit(resource.RLIMIT_NOFILE, (4096, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
+    resource.setrlimit(
+        resource.RLIMIT_NOFILE, (4096, resource.getrlimit(resource.RLIMIT_NOFILE)[1])
+    )
     server = serve()
-    with held(Attacker(server.url), 1500) as silent, held(Attacker(server.url), 300, b"POST /v1/create HTTP/1.1\r\n"):
+    with (
+        held(Attacker(server.url), 1500) as silent,
+        held(Attacker(server.url), 300, b"POST /v1/create HTTP/1.1\r\n"),
+    ):
         assert len(silent) == 1500
         assert healthy(server.url)
         play(server.url)
@@ -88,7 +110,9 @@ def test_a_server_is_reachable_however_many_connections_say_nothing(serve: Serve
 
 def test_a_server_with_few_files_to_open_is_reachable_all_the_same(state_dir: Path) -> None:
     command = ["bash", "-c", 'ulimit -n 256; exec "$@"', "-", *counting_command("counting")]
-    server = LocalServer("few-files", command, state_dir=state_dir, environment={"PYTHONPATH": str(ROOT)})
+    server = LocalServer(
+        "few-files", command, state_dir=state_dir, environment={"PYTHONPATH": str(ROOT)}
+    )
     server.start()
     try:
         with held(Attacker(server.url), 400):
@@ -119,16 +143,26 @@ def test_refused_bodies_stay_in_no_memory(serve: Serve) -> None:
     attacker = Attacker(server.url)
     for _ in range(1500):
         with attacker.connect() as connection:
-            connection.sendall(b"POST /v1/step HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\n" + b"1\r\nx\r\n" * 10_000)
+            connection.sendall(
+                b"POST /v1/step HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\n"
+                + b"1\r\nx\r\n" * 10_000
+            )
             attacker.answer(connection)
-    assert set(attacker.statuses) <= {400, 0}  # 0: the connection was reset before the answer was read
+    assert set(attacker.statuses) <= {
+        400,
+        0,
+    }  # 0: the connection was reset before the answer was read
     assert memory_mb(server) < 130
     play(server.url)
 
 
 def test_all_sessions_taken_for_a_day_starve_nobody(serve: Serve) -> None:
     server = serve("counting", "--max-sessions", "100")
-    taken = requests.post(f"{server.url}/v1/create", data=items(*({"lease_s": 86_400} for _ in range(200))), timeout=PATIENCE_S)
+    taken = requests.post(
+        f"{server.url}/v1/create",
+        data=items(*({"lease_s": 86_400} for _ in range(200))),
+        timeout=PATIENCE_S,
+    )
     assert sum(reply["status"] == 200 for reply in taken.json()["items"]) == 100
     play(server.url, episodes=60)
 
@@ -140,7 +174,9 @@ def test_a_lone_trainer_has_all_the_sessions_in_flight_that_it_wants(serve: Serv
         async with EnvironmentClient([url], deadline_s=PATIENCE_S) as client:
             started = await asyncio.gather(*(client.start(3) for _ in range(2000)))
             for _ in range(3):
-                steps = await asyncio.gather(*(client.step(session, "add 1") for session, _ in started))
+                steps = await asyncio.gather(
+                    *(client.step(session, "add 1") for session, _ in started)
+                )
             assert all(step.done and step.reward == 1.0 for step in steps)
             await asyncio.gather(*(client.close(session) for session, _ in started))
 
@@ -150,12 +186,19 @@ def test_a_lone_trainer_has_all_the_sessions_in_flight_that_it_wants(serve: Serv
 
 def test_numbers_of_agentgym_sessions_cannot_be_guessed(serve: Serve) -> None:
     url = serve().url
-    strangers = [requests.post(f"{url}/create", json={}, timeout=PATIENCE_S).json()["id"] for _ in range(50)]
+    strangers = [
+        requests.post(f"{url}/create", json={}, timeout=PATIENCE_S).json()["id"] for _ in range(50)
+    ]
     assert guess_numbers(Attacker(url), 50) == []
     assert min(abs(a - b) for a in strangers for b in strangers if a != b) > 1000
     assert all(type(number) is int and number < 2**53 for number in strangers)
     for number in strangers:
-        assert requests.post(f"{url}/reset", json={"id": number, "data_idx": 3}, timeout=PATIENCE_S).json()["observation"] == "Goal: 3."
+        assert (
+            requests.post(
+                f"{url}/reset", json={"id": number, "data_idx": 3}, timeout=PATIENCE_S
+            ).json()["observation"]
+            == "Goal: 3."
+        )
 
 
 # -- clients that vanish, and the end of the server
@@ -163,31 +206,54 @@ def test_numbers_of_agentgym_sessions_cannot_be_guessed(serve: Serve) -> None:
 
 def steps_performed(url: str) -> int:
     text = requests.get(f"{url}/metrics", timeout=PATIENCE_S).text
-    return sum(int(float(line.split()[-1])) for line in text.splitlines() if line.startswith("environment_world_step_seconds_count"))
+    return sum(
+        int(float(line.split()[-1]))
+        for line in text.splitlines()
+        if line.startswith("environment_world_step_seconds_count")
+    )
 
 
-def test_work_of_a_vanished_client_that_has_not_begun_is_not_performed(serve: Serve, tmp_path: Path) -> None:
+def test_work_of_a_vanished_client_that_has_not_begun_is_not_performed(
+    serve: Serve, tmp_path: Path
+) -> None:
     url = serve("slow_counting").url
     sessions = [start(url) for _ in range(6)]
-    first = [{"session": session, "turn": 0, "action": f"await {tmp_path}/{at}"} for at, session in enumerate(sessions)]
+    first = [
+        {"session": session, "turn": 0, "action": f"await {tmp_path}/{at}"}
+        for at, session in enumerate(sessions)
+    ]
     for item in first:
         with Attacker(url).connect() as vanishing:
-            body = items(item, *({"session": item["session"], "turn": turn, "action": "add 1"} for turn in range(1, 100)))
+            body = items(
+                item,
+                *(
+                    {"session": item["session"], "turn": turn, "action": "add 1"}
+                    for turn in range(1, 100)
+                ),
+            )
             vanishing.sendall(head("/v1/step", len(body)) + body)
             eventually((tmp_path / f"{sessions.index(str(item['session']))}.begun").exists)
     for at, item in enumerate(first):
         (tmp_path / str(at)).touch()
-        assert post(url, "step", item)[0]["status"] == 200  # what had begun was finished, and is answered when it is asked again
-    assert [post(url, "step", {"session": session, "turn": 1, "action": "add 3"})[0]["observation"] for session in sessions] == [
-        "Count: 3" for _ in sessions
-    ]
+        assert (
+            post(url, "step", item)[0]["status"] == 200
+        )  # what had begun was finished, and is answered when it is asked again
+    assert [
+        post(url, "step", {"session": session, "turn": 1, "action": "add 3"})[0]["observation"]
+        for session in sessions
+    ] == ["Count: 3" for _ in sessions]
     assert steps_performed(url) == 12
 
 
-def test_a_server_ends_although_its_world_hangs_and_answers_what_waits(serve: Serve, tmp_path: Path) -> None:
+def test_a_server_ends_although_its_world_hangs_and_answers_what_waits(
+    serve: Serve, tmp_path: Path
+) -> None:
     server = serve("slow_counting")
     sessions = [start(server.url) for _ in range(CALLS + 1)]
-    hanging = [{"session": session, "turn": 0, "action": f"await {tmp_path}/{at}"} for at, session in enumerate(sessions[1:])]
+    hanging = [
+        {"session": session, "turn": 0, "action": f"await {tmp_path}/{at}"}
+        for at, session in enumerate(sessions[1:])
+    ]
     waiting = items({"session": sessions[0], "turn": 0, "action": "add 1"})
     [serving] = psutil.Process(server.pid).children()
     attacker = Attacker(server.url)
@@ -206,7 +272,11 @@ def test_a_server_ends_although_its_world_hangs_and_answers_what_waits(serve: Se
 def requests_taken(url: str) -> int:
     """Items that the server has begun to perform or keeps waiting."""
     text = requests.get(f"{url}/metrics", timeout=PATIENCE_S).text
-    return sum(int(float(line.split()[-1])) for line in text.splitlines() if line.startswith("environment_items_total"))
+    return sum(
+        int(float(line.split()[-1]))
+        for line in text.splitlines()
+        if line.startswith("environment_items_total")
+    )
 
 
 # -- the token
@@ -216,7 +286,10 @@ def requests_taken(url: str) -> int:
 def guarded(state_dir: Path) -> LocalServer:
     """A server that wants a token."""
     server = LocalServer(
-        "guarded", counting_command("counting"), state_dir=state_dir, environment={"PYTHONPATH": str(ROOT), VARIABLE: SECRET}
+        "guarded",
+        counting_command("counting"),
+        state_dir=state_dir,
+        environment={"PYTHONPATH": str(ROOT), VARIABLE: SECRET},
     )
     server.start()
     yield server  # type: ignore[misc]
@@ -224,23 +297,40 @@ def guarded(state_dir: Path) -> LocalServer:
 
 
 @pytest.mark.parametrize(
-    "headers", [{}, {"Authorization": "Bearer wrong"}, {"Authorization": f"Basic {SECRET}"}, {"Authorization": f"Digest {SECRET}"}]
+    "headers",
+    [
+        {},
+        {"Authorization": "Bearer wrong"},
+        {"Authorization": f"Basic {SECRET}"},
+        {"Authorization": f"Digest {SECRET}"},
+    ],
 )
-@pytest.mark.parametrize("path", ["/v1/create", "/create", "/v1/world", "/metrics", "/", "/nothing"])
-def test_without_the_token_nothing_but_health_is_answered(guarded: LocalServer, path: str, headers: dict[str, str]) -> None:
-    assert requests.post(guarded.url + path, json={}, headers=headers, timeout=PATIENCE_S).status_code == 401
+@pytest.mark.parametrize(
+    "path", ["/v1/create", "/create", "/v1/world", "/metrics", "/", "/nothing"]
+)
+def test_without_the_token_nothing_but_health_is_answered(
+    guarded: LocalServer, path: str, headers: dict[str, str]
+) -> None:
+    assert (
+        requests.post(guarded.url + path, json={}, headers=headers, timeout=PATIENCE_S).status_code
+        == 401
+    )
     assert requests.get(guarded.url + path, headers=headers, timeout=PATIENCE_S).status_code == 401
     assert healthy(guarded.url)
 
 
-def test_clients_carry_the_token_of_their_environment_or_of_the_address(guarded: LocalServer, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_clients_carry_the_token_of_their_environment_or_of_the_address(
+    guarded: LocalServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.delenv(VARIABLE, raising=False)
     with pytest.raises(RefusedError, match="Authorization: Bearer"):
         play(guarded.url)
     with_password = guarded.url.replace("http://", f"http://agent:{requests.utils.quote(SECRET)}@")
     play(with_password)
     # as AgentGym's own clients ask, which know an address and nothing else
-    assert isinstance(requests.post(f"{with_password}/create", json={}, timeout=PATIENCE_S).json()["id"], int)
+    assert isinstance(
+        requests.post(f"{with_password}/create", json={}, timeout=PATIENCE_S).json()["id"], int
+    )
     monkeypatch.setenv(VARIABLE, SECRET)
     play(guarded.url)
 
@@ -249,19 +339,31 @@ def test_clients_carry_the_token_of_their_environment_or_of_the_address(guarded:
 def test_a_server_that_others_could_reach_is_not_started_without_a_token(host: str) -> None:
     environment = {name: value for name, value in os.environ.items() if name != VARIABLE}
     command = [sys.executable, "-m", "environments", "serve", "textcraft", "--host", host]
-    refused = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S, cwd=ROOT, env=environment, check=False)
+    refused = subprocess.run(
+        command,
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+        cwd=ROOT,
+        env=environment,
+        check=False,
+    )
     assert refused.returncode == 2
     assert VARIABLE in refused.stderr
     assert "--no-token" in refused.stderr
 
 
 @pytest.mark.parametrize("extra", [["--no-token"], []])
-def test_it_is_started_with_a_token_or_when_told_to_do_without(state_dir: Path, extra: list[str]) -> None:
+def test_it_is_started_with_a_token_or_when_told_to_do_without(
+    state_dir: Path, extra: list[str]
+) -> None:
     environment = {"PYTHONPATH": str(ROOT), VARIABLE: "" if extra else SECRET}
     command = [*counting_command("counting"), "--host", "0.0.0.0", *extra]
     server = LocalServer("open", command, state_dir=state_dir, environment=environment)
     server.start()
     try:
-        assert requests.get(f"{server.url}/v1/world", timeout=PATIENCE_S).status_code == (200 if extra else 401)
+        assert requests.get(f"{server.url}/v1/world", timeout=PATIENCE_S).status_code == (
+            200 if extra else 401
+        )
     finally:
         server.end()

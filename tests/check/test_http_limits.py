@@ -42,10 +42,22 @@ def served(play: Play, limits: Limits = LIMITS) -> None:
 
     async def run() -> None:
         routes = [Route("/echo", echo, methods=["POST"]), Route("/", page), Route("/health", page)]
-        guard = Guard(Starlette(routes=routes, exception_handlers={RequestError: handle}), None, limits, refuse)
+        guard = Guard(
+            Starlette(routes=routes, exception_handlers={RequestError: handle}),
+            None,
+            limits,
+            refuse,
+        )
         connections = Connections(limits)
-        options: Any = {"http": connections.protocol, "timeout_keep_alive": 60, "timeout_graceful_shutdown": 1, "log_config": None}
-        server = uvicorn.Server(uvicorn.Config(guard, lifespan="off", ws="none", access_log=False, **options))
+        options: Any = {
+            "http": connections.protocol,
+            "timeout_keep_alive": 60,
+            "timeout_graceful_shutdown": 1,
+            "log_config": None,
+        }
+        server = uvicorn.Server(
+            uvicorn.Config(guard, lifespan="off", ws="none", access_log=False, **options)
+        )
         with socket.create_server(("127.0.0.1", 0)) as listener:
             serving = asyncio.create_task(server.serve([listener]))
             sweeping = asyncio.create_task(connections.sweep())
@@ -80,7 +92,9 @@ def post(length: int) -> bytes:
     return f"POST /echo HTTP/1.1\r\nHost: h\r\nContent-Length: {length}\r\n\r\n".encode()
 
 
-@pytest.mark.parametrize("say", [b"", b"POST /ec", b"GET / HTTP/1.1\r\nX", post(10) + b"123", b"\r\n"])
+@pytest.mark.parametrize(
+    "say", [b"", b"POST /ec", b"GET / HTTP/1.1\r\nX", post(10) + b"123", b"\r\n"]
+)
 def test_a_connection_that_says_too_little_is_ended(say: bytes) -> None:
     async def play(port: int, connections: Connections, _: Guard) -> None:
         assert await said(port, say) == b""
@@ -139,7 +153,15 @@ def test_a_head_over_the_limits_is_refused(head: bytes) -> None:
 
 def test_a_head_just_within_the_limits_is_served() -> None:
     async def play(port: int, connections: Connections, _: Guard) -> None:
-        answered = await said(port, b"POST /echo HTTP/1.1\r\n" + b"X: " + b"x" * 15_000 + b"\r\n" + b"Y: y\r\n" * 60 + b"\r\n")
+        answered = await said(
+            port,
+            b"POST /echo HTTP/1.1\r\n"
+            + b"X: "
+            + b"x" * 15_000
+            + b"\r\n"
+            + b"Y: y\r\n" * 60
+            + b"\r\n",
+        )
         assert answered.startswith(b"HTTP/1.1 200 ")
 
     served(play)
@@ -149,7 +171,9 @@ def test_a_new_connection_takes_the_place_of_one_that_keeps_the_server_waiting()
     async def play(port: int, connections: Connections, _: Guard) -> None:
         silent = [await asyncio.open_connection("127.0.0.1", port) for _ in range(10)]
         for _ in range(5):
-            assert (await said(port, b"POST /echo HTTP/1.1\r\nConnection: close\r\n\r\n")).startswith(b"HTTP/1.1 200 ")
+            assert (
+                await said(port, b"POST /echo HTTP/1.1\r\nConnection: close\r\n\r\n")
+            ).startswith(b"HTTP/1.1 200 ")
         assert len(connections._deadlines) <= 10
         for _, writer in silent:
             writer.close()
@@ -177,7 +201,9 @@ def test_bodies_have_no_more_memory_than_is_set_apart_and_small_ones_are_always_
 
 def test_a_page_in_a_browser_is_refused() -> None:
     async def play(port: int, connections: Connections, _: Guard) -> None:
-        answered = await said(port, b"POST /echo HTTP/1.1\r\nConnection: close\r\nOrigin: http://evil.example\r\n\r\n")
+        answered = await said(
+            port, b"POST /echo HTTP/1.1\r\nConnection: close\r\nOrigin: http://evil.example\r\n\r\n"
+        )
         assert answered.startswith(b"HTTP/1.1 403 ")
 
     served(play)
@@ -193,5 +219,7 @@ def test_a_page_in_a_browser_is_refused() -> None:
         (b'"",' * 2000, 100, 100),
     ],
 )
-def test_commas_are_counted_outside_of_strings_up_to_what_is_enough(body: bytes, enough: int, commas: int) -> None:
+def test_commas_are_counted_outside_of_strings_up_to_what_is_enough(
+    body: bytes, enough: int, commas: int
+) -> None:
     assert commas_outside_strings(body, enough) == commas

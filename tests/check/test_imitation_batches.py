@@ -18,11 +18,19 @@ from tasks.rollout.trajectory_parquet import write_trajectories
 from tasks.training.dynamic_sampling import discarded_cost, resampled
 from tasks.training.messages import TrainerJob
 from tasks.training.offline_batches import OfflineBatches
-from tasks.training.offline_selection import NothingToImitateError, batch_of_step, preferences, read_recorded, successes
+from tasks.training.offline_selection import (
+    NothingToImitateError,
+    batch_of_step,
+    preferences,
+    read_recorded,
+    successes,
+)
 from tasks.training.task_order import resampling_plans
 
 
-def played(task: int, group: int, member: int, reward: float, outcome: Outcome | None = None) -> Trajectory:
+def played(
+    task: int, group: int, member: int, reward: float, outcome: Outcome | None = None
+) -> Trajectory:
     ended = outcome or (Outcome.SUCCESS if reward == 1 else Outcome.TRUNCATED)
     made = Trajectory("textcraft", task, group, member, 0, 4, 0, "vllm", prompt=[1], outcome=ended)
     made.turns = [Turn([2, 3], [-0.1, -0.2], "look", reward=reward)]
@@ -31,10 +39,20 @@ def played(task: int, group: int, member: int, reward: float, outcome: Outcome |
 
 def recipe(**overrides: Any) -> Experiment:
     fields = {name.replace("__", "."): value for name, value in overrides.items()}
-    return load_recipe("textcraft", {"rollout.tasks_per_step": 2, "rollout.group_size": 2, "algorithm.micro_batches": 1, **fields})
+    return load_recipe(
+        "textcraft",
+        {
+            "rollout.tasks_per_step": 2,
+            "rollout.group_size": 2,
+            "algorithm.micro_batches": 1,
+            **fields,
+        },
+    )
 
 
-def resample(batch: list[Trajectory], experiment: Experiment, tasks: list[int], play: Any) -> tuple[list[Trajectory], list[Trajectory]]:
+def resample(
+    batch: list[Trajectory], experiment: Experiment, tasks: list[int], play: Any
+) -> tuple[list[Trajectory], list[Trajectory]]:
     assert isinstance(experiment.algorithm, PolicyGradient)
     return resampled(batch, experiment, experiment.algorithm, tasks, 0, play)
 
@@ -49,11 +67,17 @@ def test_zero_variance_groups_are_resampled_up_to_the_limit() -> None:
     kept, discarded = resample(batch, recipe(algorithm__max_resample_rounds=3), [7, 8, 9], play)
     assert [(t.group, t.reward) for t in kept] == [(0, 1), (0, 0), (7, 0), (7, 1)]
     assert [t.group for t in discarded] == [1, 1, 3, 3, 5, 5]
-    assert discarded_cost(discarded) == {"rollout/discarded_episodes": 6, "rollout/discarded_tokens": 12}
+    assert discarded_cost(discarded) == {
+        "rollout/discarded_episodes": 6,
+        "rollout/discarded_tokens": 12,
+    }
 
 
 def test_batch_is_unchanged_without_resampling_and_failed_groups_stay() -> None:
-    useless, broken = [played(6, 1, i, 0) for i in range(2)], [played(6, 0, i, 0, Outcome.FAILED) for i in range(2)]
+    useless, broken = (
+        [played(6, 1, i, 0) for i in range(2)],
+        [played(6, 0, i, 0, Outcome.FAILED) for i in range(2)],
+    )
 
     def play(plans: Any) -> list[Trajectory]:
         raise AssertionError("nothing to play")
@@ -64,7 +88,9 @@ def test_batch_is_unchanged_without_resampling_and_failed_groups_stay() -> None:
 
 def test_resampling_depends_on_the_group_and_not_on_the_process() -> None:
     together = resampling_plans(range(50), [0, 1], 3, 1, 2, 2, 0)
-    assert together == resampling_plans(range(50), [0], 3, 1, 2, 2, 0) + resampling_plans(range(50), [1], 3, 1, 2, 2, 0)
+    assert together == resampling_plans(range(50), [0], 3, 1, 2, 2, 0) + resampling_plans(
+        range(50), [1], 3, 1, 2, 2, 0
+    )
     assert len({p.seed for p in together}) == 4
 
 
@@ -100,7 +126,9 @@ class Worker:
     """Plays successes, as one of some processes."""
 
     def __init__(self, process: int = 0, processes: int = 1) -> None:
-        self.processes = SimpleNamespace(process_index=process, num_processes=processes, is_main_process=process == 0)
+        self.processes = SimpleNamespace(
+            process_index=process, num_processes=processes, is_main_process=process == 0
+        )
         self.loaded: list[int] = []
         self.asked: list[tuple[str, int]] = []
         self.slept = 0
@@ -117,7 +145,9 @@ class Worker:
 
 
 def test_agentevol_explores_again_and_keeps_earlier_successes(tmp_path: Path) -> None:
-    experiment = recipe(algorithm__name="agentevol", algorithm__explore_groups=3, algorithm__explore_every=2)
+    experiment = recipe(
+        algorithm__name="agentevol", algorithm__explore_groups=3, algorithm__explore_every=2
+    )
     job = TrainerJob.model_construct(experiment=experiment, train_tasks=[4, 5, 6], folder=tmp_path)
 
     def batches_of(worker: Worker) -> OfflineBatches:
@@ -135,9 +165,14 @@ def test_agentevol_explores_again_and_keeps_earlier_successes(tmp_path: Path) ->
     again = [batches_of(Worker(process, 2)) for process in range(2)]
     for step in range(5):
         shares = [b.collect(b.plan(step, {})).local for b in again]
-        assert shares == [first[step].train_trajectories[0::2], first[step].train_trajectories[1::2]]
+        assert shares == [
+            first[step].train_trajectories[0::2],
+            first[step].train_trajectories[1::2],
+        ]
     assert [
-        recipe(algorithm__name="agentevol", algorithm__explore_every=2, algorithm__restart_from_base=on).algorithm.restarts(step)  # type: ignore[attr-defined]
+        recipe(
+            algorithm__name="agentevol", algorithm__explore_every=2, algorithm__restart_from_base=on
+        ).algorithm.restarts(step)  # type: ignore[attr-defined]
         for on in (False, True)
         for step in range(5)
     ] == [False] * 5 + [False, False, True, False, True]
@@ -145,10 +180,18 @@ def test_agentevol_explores_again_and_keeps_earlier_successes(tmp_path: Path) ->
 
 def test_recorded_trajectories_replace_the_first_exploration(tmp_path: Path) -> None:
     write_trajectories(tmp_path / "recorded.parquet", [played(9, 0, 0, 1)])
-    settings = {"algorithm__name": "agentevol", "algorithm__explore_every": 2, "algorithm__explore_groups": 3}
+    settings = {
+        "algorithm__name": "agentevol",
+        "algorithm__explore_every": 2,
+        "algorithm__explore_groups": 3,
+    }
     experiment = recipe(**settings, algorithm__trajectories=str(tmp_path / "recorded.parquet"))
     worker = Worker()
-    source = OfflineBatches(TrainerJob.model_construct(experiment=experiment, train_tasks=[4], folder=tmp_path), worker, None)  # type: ignore[arg-type]
+    source = OfflineBatches(
+        TrainerJob.model_construct(experiment=experiment, train_tasks=[4], folder=tmp_path),
+        worker,
+        None,
+    )  # type: ignore[arg-type]
     chosen = [{t.task for t in source.collect(source.plan(step, {})).local} for step in range(4)]
     assert chosen[:2] == [{9}, {9}]
     assert 4 in chosen[2] | chosen[3]
@@ -156,13 +199,24 @@ def test_recorded_trajectories_replace_the_first_exploration(tmp_path: Path) -> 
 
 
 def test_pairs_stay_together_in_a_process(tmp_path: Path) -> None:
-    write_trajectories(tmp_path / "recorded.parquet", [played(task, task, member, member % 2) for task in range(4) for member in range(2)])
-    experiment = recipe(algorithm__name="dpo", algorithm__trajectories=str(tmp_path / "recorded.parquet"), rollout__tasks_per_step=4)
+    write_trajectories(
+        tmp_path / "recorded.parquet",
+        [played(task, task, member, member % 2) for task in range(4) for member in range(2)],
+    )
+    experiment = recipe(
+        algorithm__name="dpo",
+        algorithm__trajectories=str(tmp_path / "recorded.parquet"),
+        rollout__tasks_per_step=4,
+    )
     job = TrainerJob.model_construct(experiment=experiment, train_tasks=[4], folder=tmp_path)
     sources = [OfflineBatches(job, Worker(process, 2), None) for process in range(2)]  # type: ignore[arg-type]
     shares = [source.collect(source.plan(0, {})).local for source in sources]
     assert [[t.succeeded for t in share] for share in shares] == [[True, False] * 2] * 2
-    assert all(good.task == bad.task for share in shares for good, bad in zip(share[::2], share[1::2], strict=True))
+    assert all(
+        good.task == bad.task
+        for share in shares
+        for good, bad in zip(share[::2], share[1::2], strict=True)
+    )
 
 
 def test_recorded_files_are_read_in_order_and_missing_files_are_refused(tmp_path: Path) -> None:
@@ -177,18 +231,28 @@ def test_recorded_files_are_read_in_order_and_missing_files_are_refused(tmp_path
 @pytest.mark.parametrize(
     ("overrides", "field", "code"),
     [
-        ({"algorithm.name": "rloo", "algorithm.scale_advantages": "group"}, "scale_advantages", "literal_error"),
+        (
+            {"algorithm.name": "rloo", "algorithm.scale_advantages": "group"},
+            "scale_advantages",
+            "literal_error",
+        ),
         ({"algorithm.name": "agentevol", "algorithm.beta": 0.2}, "beta", "field_of_another"),
         ({"algorithm.gae_lambda": 0.9}, "gae_lambda", "field_of_another"),
         ({"algorithm.name": "sft", "algorithm.clip_high": 0.3}, "clip_high", "field_of_another"),
         ({"algorithm.name": "pppo"}, "name", "unknown_name"),
         ({"algorithm.name": "json:loads"}, "name", "unknown_name"),
         ({"algorithm.name": "nowhere.at:All"}, "name", "unknown_name"),
-        ({"algorithm.name": "ppo", "algorithm.critic.learning_rat": 1}, "critic.learning_rat", "extra_forbidden"),
+        (
+            {"algorithm.name": "ppo", "algorithm.critic.learning_rat": 1},
+            "critic.learning_rat",
+            "extra_forbidden",
+        ),
         ({"algorithm.update_metrics": ["nowhere"]}, "update_metrics", "value_error"),
     ],
 )
-def test_an_invalid_field_is_refused_with_its_name_and_value(overrides: dict[str, Any], field: str, code: str) -> None:
+def test_an_invalid_field_is_refused_with_its_name_and_value(
+    overrides: dict[str, Any], field: str, code: str
+) -> None:
     with pytest.raises(RecipeError) as refused:
         load_recipe("textcraft", overrides)
     assert refused.value.codes == {f"algorithm.{field}": code}
@@ -206,29 +270,44 @@ def test_a_field_of_another_algorithm_is_refused_with_the_names_of_these() -> No
     ("overrides", "named"),
     [
         ({"algorithm.truncated": "bootstrapped"}, ["truncated", "ppo"]),
-        ({"algorithm.ratio": "sequence", "algorithm.loss_aggregation": "tokens"}, ["ratio", "loss_aggregation", "trajectory"]),
+        (
+            {"algorithm.ratio": "sequence", "algorithm.loss_aggregation": "tokens"},
+            ["ratio", "loss_aggregation", "trajectory"],
+        ),
         ({"algorithm.loss": "cispo"}, ["loss: cispo", "loss_aggregation", "tokens"]),
         ({"algorithm.loss": "sapo", "algorithm.dual_clip": 3.0}, ["loss: sapo", "dual_clip"]),
         (
-            {"algorithm.loss": "vespo", "algorithm.loss_aggregation": "tokens", "algorithm.importance_correction": "truncated"},
+            {
+                "algorithm.loss": "vespo",
+                "algorithm.loss_aggregation": "tokens",
+                "algorithm.importance_correction": "truncated",
+            },
             ["loss: vespo", "importance_correction", "behaviour"],
         ),
         ({"algorithm.loss": "luspo"}, ["loss: luspo", "ratio", "sequence"]),
         ({"algorithm.dual_clip": 1.1}, ["dual_clip (1.1)", "clip_high", "1.2"]),
         ({"algorithm.kl_in": "reward"}, ["kl_in", "kl_coefficient"]),
-        ({"algorithm.micro_batches": 2, "algorithm.micro_batch_tokens": 9}, ["micro_batches (2)", "micro_batch_tokens (9)"]),
+        (
+            {"algorithm.micro_batches": 2, "algorithm.micro_batch_tokens": 9},
+            ["micro_batches (2)", "micro_batch_tokens (9)"],
+        ),
         (
             {"algorithm.trajectories": "x", "rollout.max_off_policy_steps": 1},
             ["algorithm.trajectories (x)", "rollout.max_off_policy_steps (1)"],
         ),
-        ({"algorithm.name": "sft", "rollout.max_off_policy_steps": 1}, ["rollout.max_off_policy_steps (1)", "sft"]),
+        (
+            {"algorithm.name": "sft", "rollout.max_off_policy_steps": 1},
+            ["rollout.max_off_policy_steps (1)", "sft"],
+        ),
         (
             {"algorithm.max_resample_rounds": 1, "rollout.max_off_policy_steps": 1},
             ["algorithm.max_resample_rounds (1)", "rollout.max_off_policy_steps (1)"],
         ),
     ],
 )
-def test_options_that_exclude_each_other_are_refused_with_their_names(overrides: dict[str, Any], named: list[str]) -> None:
+def test_options_that_exclude_each_other_are_refused_with_their_names(
+    overrides: dict[str, Any], named: list[str]
+) -> None:
     with pytest.raises(RecipeError) as refused:
         load_recipe("textcraft", overrides)
     assert [word for word in named if word not in str(refused.value)] == []
@@ -238,7 +317,12 @@ def test_switching_the_method_drops_fields_of_the_old_one() -> None:
     ours = load_recipe("textcraft", {"algorithm.name": "sft"}).algorithm.model_dump()
     assert (ours["name"], ours["steps"], ours["warmup_steps"]) == ("sft", 40, 2)
     assert "loss_aggregation" not in ours
-    assert load_recipe("textcraft", {"algorithm.name": "ppo"}).algorithm.model_dump()["loss_aggregation"] == "trajectory"
+    assert (
+        load_recipe("textcraft", {"algorithm.name": "ppo"}).algorithm.model_dump()[
+            "loss_aggregation"
+        ]
+        == "trajectory"
+    )
 
 
 def test_every_method_describes_its_fields_and_survives_serialisation() -> None:

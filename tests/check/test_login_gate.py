@@ -20,7 +20,13 @@ from starlette.routing import Route, WebSocketRoute
 from starlette.testclient import TestClient
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
-from tasks.provision.login_gate import FREE_GUESSES, LONGEST_PAUSE_S, LoginGate, WrongLogins, no_frames
+from tasks.provision.login_gate import (
+    FREE_GUESSES,
+    LONGEST_PAUSE_S,
+    LoginGate,
+    WrongLogins,
+    no_frames,
+)
 from tasks.provision.mlflow_app import own_origin_only
 from tests.support.viewer_login import basic
 
@@ -30,7 +36,9 @@ as_root = pytest.mark.skipif(os.getuid() != 0, reason="only root can ask as anot
 
 
 def gate(*, app_checks_login: bool = False) -> LoginGate:
-    return LoginGate(PlainTextResponse("records"), LOGIN, "the test", app_checks_login=app_checks_login)
+    return LoginGate(
+        PlainTextResponse("records"), LOGIN, "the test", app_checks_login=app_checks_login
+    )
 
 
 def client(app: LoginGate, address: str) -> TestClient:
@@ -41,19 +49,33 @@ def client(app: LoginGate, address: str) -> TestClient:
     ("path", "headers", "status"),
     [
         ("/api/2.0/mlflow/experiments/search", basic(LOGIN), 200),
-        ("/api/2.0/mlflow/experiments/search", {**basic(LOGIN), "Origin": "http://testserver"}, 200),
+        (
+            "/api/2.0/mlflow/experiments/search",
+            {**basic(LOGIN), "Origin": "http://testserver"},
+            200,
+        ),
         ("/health", {}, 200),
         ("/", {}, 401),
         ("/healthy", {}, 401),
         ("/api/2.0/mlflow/experiments/search", basic("agentgym:wrong"), 401),
         ("/api/2.0/mlflow/experiments/search", {"Authorization": "Basic ???"}, 401),
         ("/api/2.0/mlflow/experiments/search", {"Authorization": f"Bearer {LOGIN}"}, 401),
-        ("/api/2.0/mlflow/experiments/create", {**basic(LOGIN), "Origin": "http://127.0.0.1:8888"}, 403),
-        ("/api/2.0/mlflow/experiments/create", {**basic(LOGIN), "Origin": "https://stranger.example"}, 403),
+        (
+            "/api/2.0/mlflow/experiments/create",
+            {**basic(LOGIN), "Origin": "http://127.0.0.1:8888"},
+            403,
+        ),
+        (
+            "/api/2.0/mlflow/experiments/create",
+            {**basic(LOGIN), "Origin": "https://stranger.example"},
+            403,
+        ),
         ("/api/2.0/mlflow/experiments/create", {**basic(LOGIN), "Origin": "null"}, 403),
     ],
 )
-def test_only_the_login_and_same_origin_pages_pass(path: str, headers: dict[str, str], status: int) -> None:
+def test_only_the_login_and_same_origin_pages_pass(
+    path: str, headers: dict[str, str], status: int
+) -> None:
     answer = TestClient(own_origin_only(gate())).get(path, headers=headers)
     assert answer.status_code == status
     assert answer.headers.get("www-authenticate", "").startswith("Basic ") == (status == 401)
@@ -63,7 +85,10 @@ def test_only_the_login_and_same_origin_pages_pass(path: str, headers: dict[str,
 def test_wrong_logins_delay_only_their_own_client(app_checks_login: bool) -> None:
     app = gate(app_checks_login=app_checks_login)
     guesser, user = client(app, "203.0.113.1"), client(app, "203.0.113.2")
-    statuses = [guesser.get("/", headers=basic(f"agentgym:{guess}")).status_code for guess in range(FREE_GUESSES + 3)]
+    statuses = [
+        guesser.get("/", headers=basic(f"agentgym:{guess}")).status_code
+        for guess in range(FREE_GUESSES + 3)
+    ]
     looked_at = 200 if app_checks_login else 401
     assert statuses == [looked_at] * (FREE_GUESSES + 1) + [429, 429]
     refused = guesser.get("/", headers=basic(LOGIN))
@@ -108,16 +133,25 @@ def test_websocket_logins_are_delayed_too() -> None:
     async def events(websocket: WebSocket) -> None:
         await websocket.accept()
         message = await websocket.receive_json()
-        await websocket.send_json({"type": "auth_success" if message["token"] == LOGIN else "refused"})
+        await websocket.send_json(
+            {"type": "auth_success" if message["token"] == LOGIN else "refused"}
+        )
 
-    app = LoginGate(Starlette(routes=[WebSocketRoute("/api/events", events)]), LOGIN, "the test", app_checks_login=True)
+    app = LoginGate(
+        Starlette(routes=[WebSocketRoute("/api/events", events)]),
+        LOGIN,
+        "the test",
+        app_checks_login=True,
+    )
 
     def log_in(address: str, token: str) -> str:
         with client(app, address).websocket_connect("/api/events") as websocket:
             websocket.send_text(json.dumps({"type": "auth", "token": token}))
             return str(websocket.receive_json()["type"])
 
-    assert [log_in("203.0.113.1", "wrong") for _ in range(FREE_GUESSES + 1)] == ["refused"] * (FREE_GUESSES + 1)
+    assert [log_in("203.0.113.1", "wrong") for _ in range(FREE_GUESSES + 1)] == ["refused"] * (
+        FREE_GUESSES + 1
+    )
     with pytest.raises(WebSocketDisconnect):
         log_in("203.0.113.1", LOGIN)
     assert log_in("203.0.113.2", LOGIN) == "auth_success"
@@ -132,7 +166,9 @@ def test_pages_forbid_frames() -> None:
 @pytest.fixture
 def port() -> Iterator[int]:
     """The port of a real server behind the login."""
-    app = LoginGate(Starlette(routes=[Route("/", lambda _: PlainTextResponse("records"))]), LOGIN, "the test")
+    app = LoginGate(
+        Starlette(routes=[Route("/", lambda _: PlainTextResponse("records"))]), LOGIN, "the test"
+    )
     server = uvicorn.Server(uvicorn.Config(app, log_level="error", proxy_headers=False))
     with socket.create_server(("127.0.0.1", 0)) as listening:
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]}, daemon=True)
@@ -148,12 +184,16 @@ def statuses(port: int, logins: list[str]) -> list[int]:
     found = []
     for each in logins:
         with closing(http.client.HTTPConnection("127.0.0.1", port, timeout=60)) as connection:
-            connection.request("GET", "/", headers={**basic(each), "X-Forwarded-For": "203.0.113.9"})
+            connection.request(
+                "GET", "/", headers={**basic(each), "X-Forwarded-For": "203.0.113.9"}
+            )
             found.append(connection.getresponse().status)
     return found
 
 
-def _as_user(uid: int, port: int, logins: list[str], results: multiprocessing.SimpleQueue[list[int]]) -> None:
+def _as_user(
+    uid: int, port: int, logins: list[str], results: multiprocessing.SimpleQueue[list[int]]
+) -> None:
     os.setuid(uid)
     results.put(statuses(port, logins))
 
@@ -171,5 +211,7 @@ def test_wrong_logins_of_another_unix_user_do_not_lock_out_the_owner(port: int) 
 
 
 def test_own_user_is_delayed_but_passes_with_the_correct_login(port: int) -> None:
-    assert statuses(port, ["agentgym:wrong"] * (FREE_GUESSES + 2)) == [401] * (FREE_GUESSES + 1) + [429]
+    assert statuses(port, ["agentgym:wrong"] * (FREE_GUESSES + 2)) == [401] * (FREE_GUESSES + 1) + [
+        429
+    ]
     assert statuses(port, [LOGIN]) == [200]

@@ -10,19 +10,34 @@ import pytest
 from configs.recipe import load_recipe
 from tasks.training.memory_plan import GB, Machine, MemoryPlan, PlanRequest, faults, remedies, table
 
-TRAINER = {"weights": 10, "gradients": 10, "optimiser": 20, "reference": 5, "critic": 0, "activations": 8}
+TRAINER = {
+    "weights": 10,
+    "gradients": 10,
+    "optimiser": 20,
+    "reference": 5,
+    "critic": 0,
+    "activations": 8,
+}
 
 
 def plan(**machine: Any) -> MemoryPlan:
     given = {"gpus": 2, "gpu_memory": 80, "sharding": "fsdp2", "engine_fraction": 0.5, **machine}
     held = {kind: size * GB for kind, size in TRAINER.items()}
     return MemoryPlan(
-        trainer=held, scoring=2 * GB, parameters=1, engine_weights=5 * GB, kv_bytes=1_000_000, machine=Machine.model_validate(given)
+        trainer=held,
+        scoring=2 * GB,
+        parameters=1,
+        engine_weights=5 * GB,
+        kv_bytes=1_000_000,
+        machine=Machine.model_validate(given),
     )
 
 
 def request(plan: MemoryPlan, **fields: Any) -> PlanRequest:
-    recipe = load_recipe("textcraft-qwen2.5-7b", {"rollout.trajectory_tokens": 9000, "algorithm.micro_batch_tokens": 9000, **fields})
+    recipe = load_recipe(
+        "textcraft-qwen2.5-7b",
+        {"rollout.trajectory_tokens": 9000, "algorithm.micro_batch_tokens": 9000, **fields},
+    )
     return PlanRequest(experiment=recipe, model="", machine=plan.machine)
 
 
@@ -33,15 +48,23 @@ def test_memory_of_an_awake_engine_and_the_update_add_up() -> None:
 def test_sleeping_engine_counts_the_larger_phase() -> None:
     sleeping = plan(engine_sleeps=True)
     update, rollout = (sum(phase.values()) for phase in sleeping.phases.values())
-    assert update == pytest.approx((53 + 1.5 + 2.5) * GB)  # all of the trainer, and what vLLM does not free
-    assert rollout == pytest.approx((10 + 20 + 5 + 2 + 40 + 2.5) * GB)  # no gradients, no activations; the check of new weights
+    assert update == pytest.approx(
+        (53 + 1.5 + 2.5) * GB
+    )  # all of the trainer, and what vLLM does not free
+    assert rollout == pytest.approx(
+        (10 + 20 + 5 + 2 + 40 + 2.5) * GB
+    )  # no gradients, no activations; the check of new weights
     assert sleeping.total == rollout
     assert "rollout" in table(sleeping)
-    assert "33.5 GB" in next(line for line in table(sleeping).splitlines() if line.startswith("vLLM: KV cache"))
+    assert "33.5 GB" in next(
+        line for line in table(sleeping).splitlines() if line.startswith("vLLM: KV cache")
+    )
 
 
 def test_ddp_buckets_stay_during_the_rollout() -> None:
-    assert plan(engine_sleeps=True, sharding="none").total == pytest.approx((10 + 10 + 20 + 5 + 2 + 40 + 2.5) * GB)
+    assert plan(engine_sleeps=True, sharding="none").total == pytest.approx(
+        (10 + 10 + 20 + 5 + 2 + 40 + 2.5) * GB
+    )
 
 
 def test_smallest_sufficient_change_is_named() -> None:
@@ -57,7 +80,9 @@ def test_smallest_sufficient_change_is_named() -> None:
 
 def test_engine_sleep_is_suggested_if_a_smaller_fraction_holds_no_trajectory() -> None:
     too_much = plan()
-    asked = request(too_much, **{"rollout.trajectory_tokens": 18_000})  # 30 % of the GPU holds 17,500
+    asked = request(
+        too_much, **{"rollout.trajectory_tokens": 18_000}
+    )  # 30 % of the GPU holds 17,500
     changes, after = remedies(asked, too_much)
     assert changes == ["AGENTGYM_ENGINE_SLEEP=true"]
     assert after is not None
@@ -66,7 +91,11 @@ def test_engine_sleep_is_suggested_if_a_smaller_fraction_holds_no_trajectory() -
 
 def test_off_policy_engine_gets_no_sleep_suggestion() -> None:
     too_much = plan()
-    ahead = {"rollout.max_off_policy_steps": 1, "rollout.trajectory_tokens": 18_000, "policy.lora": {"rank": 8}}
+    ahead = {
+        "rollout.max_off_policy_steps": 1,
+        "rollout.trajectory_tokens": 18_000,
+        "policy.lora": {"rank": 8},
+    }
     changes, after = remedies(request(too_much, **ahead), too_much)
     assert after is None
     assert changes == ["AGENTGYM_ENGINE_MEMORY_FRACTION=0.2"]

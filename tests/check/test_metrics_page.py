@@ -12,18 +12,36 @@ STEP = re.compile(r"(rollout|update|critic|sync)/[a-z_{}]+")
 
 
 def names_in(source: str) -> set[str]:
-    """The names of step metrics in a module's strings. A part that varies is {name}, as in an f-string."""
+    """The names of step metrics in a module's strings.
+
+    A part that varies is {name}, as in an f-string.
+    """
     found: set[str] = set()
     for node in ast.walk(ast.parse(source)):
-        text = ast.unparse(node)[1:].strip("'\"") if isinstance(node, ast.JoinedStr) else getattr(node, "value", None)
+        text = (
+            ast.unparse(node)[1:].strip("'\"")
+            if isinstance(node, ast.JoinedStr)
+            else getattr(node, "value", None)
+        )
         if isinstance(text, str) and STEP.fullmatch(text):
             found.add(text)
     return found
 
 
 def test_the_page_has_every_metric_of_a_step() -> None:
-    logged = {name for path in (ROOT / "tasks").rglob("*.py") for name in names_in(path.read_text(encoding="utf-8"))}
-    described = {match.group(0) for match in STEP.finditer(" ".join(re.findall(r"^\| `([^`]+)`", PAGE, re.MULTILINE)))}
-    fragments = {name for name in logged if name.endswith("_") and any(other.startswith(f"{name}{{") for other in logged)}
+    logged = {
+        name
+        for path in (ROOT / "tasks").rglob("*.py")
+        for name in names_in(path.read_text(encoding="utf-8"))
+    }
+    described = {
+        match.group(0)
+        for match in STEP.finditer(" ".join(re.findall(r"^\| `([^`]+)`", PAGE, re.MULTILINE)))
+    }
+    fragments = {
+        name
+        for name in logged
+        if name.endswith("_") and any(other.startswith(f"{name}{{") for other in logged)
+    }
     assert len(logged) > 50
     assert logged - fragments == described

@@ -10,8 +10,13 @@ from tasks.training.micro_batches import deal, pad_trajectories
 
 
 def trajectory(prompt: list[int], *turns: tuple[list[int], list[int]]) -> Trajectory:
-    made = Trajectory("textcraft", 0, 0, 0, 0, 8, 0, "vllm", prompt=prompt, outcome=Outcome.FINISHED)
-    made.turns = [Turn(tokens, [-0.5] * len(tokens), "look", observation_tokens=observation) for tokens, observation in turns]
+    made = Trajectory(
+        "textcraft", 0, 0, 0, 0, 8, 0, "vllm", prompt=prompt, outcome=Outcome.FINISHED
+    )
+    made.turns = [
+        Turn(tokens, [-0.5] * len(tokens), "look", observation_tokens=observation)
+        for tokens, observation in turns
+    ]
     return made
 
 
@@ -24,7 +29,10 @@ def test_loss_covers_policy_tokens_only_and_padding_is_masked() -> None:
     assert tensors["completion_ids"].tolist() == [[4, 5, 6, 7, 8], [10, 0, 0, 0, 0]]
     assert tensors["completion_mask"].tolist() == [[1, 1, 1, 1, 1], [1, 0, 0, 0, 0]]
     assert tensors["tool_mask"].tolist() == [[1, 1, 0, 0, 1], [1, 0, 0, 0, 0]]
-    assert tensors["sampling_per_token_logps"].tolist() == [[-0.5, -0.5, 0, 0, -0.5], [-0.5, 0, 0, 0, 0]]
+    assert tensors["sampling_per_token_logps"].tolist() == [
+        [-0.5, -0.5, 0, 0, -0.5],
+        [-0.5, 0, 0, 0, 0],
+    ]
 
 
 def test_a_micro_batch_without_trajectories_is_one_masked_row() -> None:
@@ -59,7 +67,10 @@ def test_largest_micro_batch_is_minimal(lengths: list[int], parts: int) -> None:
             return 0
         if left == 0:
             return 10**9
-        return min(max(cost(order[start:end]), best(end, left - 1)) for end in range(start + 1, len(order) + 1))
+        return min(
+            max(cost(order[start:end]), best(end, left - 1))
+            for end in range(start + 1, len(order) + 1)
+        )
 
     assert max(cost(part) for part in deal(lengths, parts)) == best(0, parts)
 

@@ -10,9 +10,22 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from configs.mixture import member_of, members, weighted_lists
-from environments.environment import Environment, EpisodeOverError, OracleError, TaskIndexError, World, WorldError
+from environments.environment import (
+    Environment,
+    EpisodeOverError,
+    OracleError,
+    TaskIndexError,
+    World,
+    WorldError,
+)
 from environments.mixture import Mixture
-from environments.registry import UnknownWorldError, check_name, check_task_list, image_of, load_world
+from environments.registry import (
+    UnknownWorldError,
+    check_name,
+    check_task_list,
+    image_of,
+    load_world,
+)
 from environments.task_lists import UnknownTaskListError
 from tasks.evaluation.baselines import NEEDS, baselines
 from tasks.rollout.trajectory import Outcome, Trajectory
@@ -40,7 +53,9 @@ class Listed(World):
 
 
 @given(st.lists(st.integers(1, 60), min_size=2, max_size=4), st.data())
-def test_a_mixed_list_holds_the_worlds_by_their_weights_and_no_task_twice(sizes: list[int], data: st.DataObject) -> None:
+def test_a_mixed_list_holds_the_worlds_by_their_weights_and_no_task_twice(
+    sizes: list[int], data: st.DataObject
+) -> None:
     weights = data.draw(st.lists(st.integers(1, 4), min_size=len(sizes), max_size=len(sizes)))
     worlds = [Listed(f"w{k}", size) for k, size in enumerate(sizes)]
     mixture = Mixture("+".join(world.name for world in worlds), worlds)
@@ -82,7 +97,10 @@ def test_a_mixture_plays_tasks_as_their_worlds_do(world: str) -> None:
 
 def test_scripted_policies_play_a_mixture(tmp_path: Path) -> None:
     mixture = load_world(BOTH)
-    tasks, train = mixture.tasks("one-command-validation+islands-validation")[:8], mixture.tasks("one-command-train+islands-train")[:40]
+    tasks, train = (
+        mixture.tasks("one-command-validation+islands-validation")[:8],
+        mixture.tasks("one-command-train+islands-train")[:40],
+    )
     found = baselines(BOTH, tasks, train, 8, tmp_path)
     assert set(found) == set(NEEDS)
     assert found["oracle"].success.value == 1
@@ -112,7 +130,9 @@ def test_a_session_plays_one_world_after_another() -> None:
     session.close()
 
 
-@pytest.mark.parametrize("wrong", ["train+train+train", "0*train+train", "train+", "2x*train+train", "train +train"])
+@pytest.mark.parametrize(
+    "wrong", ["train+train+train", "0*train+train", "train+", "2x*train+train", "train +train"]
+)
 def test_a_mixed_list_without_one_list_per_world_is_refused_with_an_example(wrong: str) -> None:
     with pytest.raises(KeyError, match=r"textcraft, searchqa.*train\+train"):
         weighted_lists(BOTH, wrong)
@@ -121,14 +141,21 @@ def test_a_mixed_list_without_one_list_per_world_is_refused_with_an_example(wron
 def test_a_wrong_list_or_world_is_named_before_anything_is_built() -> None:
     with pytest.raises(UnknownTaskListError) as unknown:
         check_task_list(BOTH, "one-command-train+islands-trian")
-    assert (unknown.value.world, unknown.value.name, unknown.value.nearest) == ("searchqa", "islands-trian", "islands-train")
+    assert (unknown.value.world, unknown.value.name, unknown.value.nearest) == (
+        "searchqa",
+        "islands-trian",
+        "islands-train",
+    )
     with pytest.raises(UnknownWorldError, match="'searchqa'"):
         check_name("textcraft+serchqa")
     check_task_list(BOTH, "train")
 
 
 def test_a_mixture_inherits_the_limits_of_its_worlds() -> None:
-    worlds = [Listed("a", 3, awaited=True, max_sessions=9), Listed("b", 3, max_sessions=4, oracle_recovers=False)]
+    worlds = [
+        Listed("a", 3, awaited=True, max_sessions=9),
+        Listed("b", 3, max_sessions=4, oracle_recovers=False),
+    ]
     mixture = Mixture("+".join(world.name for world in worlds), worlds)
     assert (mixture.blocking, mixture.max_sessions, mixture.oracle_recovers) == (True, 4, False)
     assert image_of("textcraft+sciworld") == "java"

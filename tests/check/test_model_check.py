@@ -62,16 +62,25 @@ def download(model: Path, cache: Path, *files: str) -> str:
 
 
 def test_a_plan_needs_only_the_downloaded_configuration(model: Path, hub_cache: Path) -> None:
-    fields = {"policy.model": download(model, hub_cache, "config.json"), "rollout.trajectory_tokens": CONTEXT}
+    fields = {
+        "policy.model": download(model, hub_cache, "config.json"),
+        "rollout.trajectory_tokens": CONTEXT,
+    }
     recipe = load_recipe("textcraft", fields)
     planned = fit_experiment(recipe, needs_tokenizer=False)
-    assert plan_of(planned, Machine(gpus=1, gpu_memory=80, sharding="none", engine_fraction=0.3)) is not None
+    assert (
+        plan_of(planned, Machine(gpus=1, gpu_memory=80, sharding="none", engine_fraction=0.3))
+        is not None
+    )
     with pytest.raises(RecipeError):
         fit_experiment(recipe)
 
 
 def test_a_downloaded_model_is_checked_without_the_hub(model: Path, hub_cache: Path) -> None:
-    recipe = load_recipe("textcraft", {"policy.model": download(model, hub_cache), "rollout.trajectory_tokens": CONTEXT})
+    recipe = load_recipe(
+        "textcraft",
+        {"policy.model": download(model, hub_cache), "rollout.trajectory_tokens": CONTEXT},
+    )
     assert fit_experiment(recipe) == recipe
 
 
@@ -93,7 +102,9 @@ def test_given_budgets_are_kept(model: Path) -> None:
 
 
 def test_trajectory_tokens_above_the_context_length_are_refused(model: Path) -> None:
-    recipe = load_recipe("textcraft", {"policy.model": str(model), "rollout.trajectory_tokens": CONTEXT + 1})
+    recipe = load_recipe(
+        "textcraft", {"policy.model": str(model), "rollout.trajectory_tokens": CONTEXT + 1}
+    )
     with pytest.raises(RecipeError, match=r"rollout\.trajectory_tokens"):
         fit_experiment(recipe)
 
@@ -104,8 +115,12 @@ def test_turn_tokens_that_fill_the_context_are_refused(model: Path) -> None:
 
 
 @pytest.mark.parametrize("engine", ["vllm", "transformers"])
-def test_head_size_without_vllm_cpu_support_is_refused(model: Path, engine: Any, monkeypatch: Any) -> None:
-    monkeypatch.setattr("flows.model_check.accelerators", lambda: type("NoGpu", (), {"are_gpus": False}))
+def test_head_size_without_vllm_cpu_support_is_refused(
+    model: Path, engine: Any, monkeypatch: Any
+) -> None:
+    monkeypatch.setattr(
+        "flows.model_check.accelerators", lambda: type("NoGpu", (), {"are_gpus": False})
+    )
     change_config(model, head_dim=16)
     if engine == "transformers":
         assert fit_source(source(model), Rollout(engine=engine)).trajectory_tokens == CONTEXT
@@ -143,17 +158,34 @@ def test_a_folder_without_a_readable_configuration_is_refused(model: Path) -> No
     [
         (
             # SmolLM2-135M-Instruct
-            {"max_position_embeddings": 8192, "hidden_size": 576, "num_attention_heads": 9, "vocab_size": 49152},
+            {
+                "max_position_embeddings": 8192,
+                "hidden_size": 576,
+                "num_attention_heads": 9,
+                "vocab_size": 49152,
+            },
             ModelShape(8192, 64, 49152),
         ),
         ({"n_positions": 1024, "vocab_size": 50257}, ModelShape(1024, None, 50257)),
         (
-            {"max_position_embeddings": 32768, "rope_scaling": {"type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32768}},
+            {
+                "max_position_embeddings": 32768,
+                "rope_scaling": {
+                    "type": "yarn",
+                    "factor": 4.0,
+                    "original_max_position_embeddings": 32768,
+                },
+            },
             ModelShape(131072, None, None),
         ),
-        ({"text_config": {"max_position_embeddings": 4096, "head_dim": 128}}, ModelShape(4096, 128, None)),
+        (
+            {"text_config": {"max_position_embeddings": 4096, "head_dim": 128}},
+            ModelShape(4096, 128, None),
+        ),
     ],
 )
-def test_the_shape_is_read_from_the_configuration(config: dict[str, Any], shape: ModelShape, tmp_path: Path) -> None:
+def test_the_shape_is_read_from_the_configuration(
+    config: dict[str, Any], shape: ModelShape, tmp_path: Path
+) -> None:
     (tmp_path / "config.json").write_text(json.dumps(config))
     assert model_shape("policy.model", str(tmp_path)) == shape

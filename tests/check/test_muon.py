@@ -16,7 +16,13 @@ def test_updates_match_torch_up_to_bfloat16_rounding() -> None:
     starts = [p.detach().clone() for p in ours]
     one = Muon(ours, lr=0.01, momentum=0.85)
     other = torch.optim.Muon(
-        theirs, lr=0.01, momentum=0.85, weight_decay=0.0, nesterov=True, ns_steps=ITERATIONS, adjust_lr_fn="match_rms_adamw"
+        theirs,
+        lr=0.01,
+        momentum=0.85,
+        weight_decay=0.0,
+        nesterov=True,
+        ns_steps=ITERATIONS,
+        adjust_lr_fn="match_rms_adamw",
     )
     for _ in range(5):
         for mine, reference in zip(ours, theirs, strict=True):
@@ -31,9 +37,14 @@ def test_updates_match_torch_up_to_bfloat16_rounding() -> None:
 
 
 @given(st.integers(0, 2**31), st.integers(2, 24), st.integers(24, 60), st.floats(1e-6, 1e6))
-def test_singular_values_become_equal_at_any_scale(seed: int, rows: int, columns: int, scale: float) -> None:
+def test_singular_values_become_equal_at_any_scale(
+    seed: int, rows: int, columns: int, scale: float
+) -> None:
     matrix = torch.randn(3, rows, columns, generator=torch.Generator().manual_seed(seed))
-    before, after = torch.linalg.svdvals(matrix), torch.linalg.svdvals(orthogonalised(matrix * scale))
+    before, after = (
+        torch.linalg.svdvals(matrix),
+        torch.linalg.svdvals(orthogonalised(matrix * scale)),
+    )
     assert after.max().item() < 1.3
     large = before > 0.1 * before.amax(dim=1, keepdim=True)
     assert after[large].min().item() > 0.4

@@ -30,7 +30,13 @@ BETTER = Night(
 )  # fmt: skip
 NIGHTS = [
     Night("2026-11-19", 20261119, "", "/runs/a/step-1", "first", Estimate(0.3, 0.2, 0.4, 20)),
-    Night("2026-11-20", 20261120, "/runs/a/step-1", verdict="failed", said="TrainerFailedError: it ended | badly\nat once"),
+    Night(
+        "2026-11-20",
+        20261120,
+        "/runs/a/step-1",
+        verdict="failed",
+        said="TrainerFailedError: it ended | badly\nat once",
+    ),
     BETTER,
 ]
 
@@ -62,14 +68,24 @@ def test_due_nights_between_the_last_and_tonight_are_missed() -> None:
 
 def test_only_the_dates_of_a_schedule_are_due() -> None:
     first, end = date(2026, 11, 20), date(2026, 11, 25)  # Friday to Tuesday
-    weekdays, often = CronSchedule(cron="0 2 * * 1-5", timezone="UTC"), CronSchedule(cron="* * * * *")
+    weekdays, often = (
+        CronSchedule(cron="0 2 * * 1-5", timezone="UTC"),
+        CronSchedule(cron="* * * * *"),
+    )
     other_zone = CronSchedule(cron="30 23 * * 5", timezone="America/New_York")
     assert [day.day for day in scheduled_dates([weekdays], first, end)] == [20, 23, 24]
-    assert [day.day for day in scheduled_dates([weekdays, other_zone], first, end)] == [20, 21, 23, 24]
+    assert [day.day for day in scheduled_dates([weekdays, other_zone], first, end)] == [
+        20,
+        21,
+        23,
+        24,
+    ]
     assert len(scheduled_dates([often], first, end)) == 5
     assert scheduled_dates([], first, end) == []
     assert len(due_dates(first, end)) == 5  # a command
-    every_second = IntervalSchedule(interval=timedelta(days=2), anchor_date=datetime(2026, 11, 1, 2, tzinfo=UTC))
+    every_second = IntervalSchedule(
+        interval=timedelta(days=2), anchor_date=datetime(2026, 11, 1, 2, tzinfo=UTC)
+    )
     assert [day.day for day in scheduled_dates([every_second], first, end)] == [21, 23]
 
 
@@ -88,8 +104,16 @@ def test_records_of_nights_are_read_and_a_damaged_one_is_reported(tmp_path: Path
 
 def test_the_table_lists_verdicts_failures_and_missed_nights_newest_first() -> None:
     rows = [line for line in nights_table(NIGHTS).splitlines() if line.startswith("| 2026")]
-    assert [row.split()[1] for row in rows] == ["2026-11-22", "2026-11-21", "2026-11-20", "2026-11-19"]
-    assert f"60.0 % [50.0, 70.0] | 30.0 % [20.0, 40.0] | +30.0 [+10.0, +50.0] | {WORDS['better']}" in rows[0]
+    assert [row.split()[1] for row in rows] == [
+        "2026-11-22",
+        "2026-11-21",
+        "2026-11-20",
+        "2026-11-19",
+    ]
+    assert (
+        f"60.0 % [50.0, 70.0] | 30.0 % [20.0, 40.0] | +30.0 [+10.0, +50.0] | {WORDS['better']}"
+        in rows[0]
+    )
     assert "missed" in rows[1]
     assert "TrainerFailedError: it ended / badly at once |" in rows[2]
     assert "`/runs/b/step-2`" in nights_table(NIGHTS)

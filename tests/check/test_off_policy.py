@@ -14,14 +14,34 @@ def alone(values: torch.Tensor) -> torch.Tensor:
     return values
 
 
-def seen(logps: list[float], sampled: list[float], old: list[float], advantages: list[float], mask: list[int]) -> LossTokens:
+def seen(
+    logps: list[float],
+    sampled: list[float],
+    old: list[float],
+    advantages: list[float],
+    mask: list[int],
+) -> LossTokens:
     rows = [torch.tensor([row]) for row in (logps, sampled, old, advantages)]
-    return LossTokens(*rows, entropies=torch.tensor([[2.0, 1.0, 9.0]]), mask=torch.tensor([mask]), kept=torch.ones(1, 3))
+    return LossTokens(
+        *rows,
+        entropies=torch.tensor([[2.0, 1.0, 9.0]]),
+        mask=torch.tensor([mask]),
+        kept=torch.ones(1, 3),
+    )
 
 
 def test_gap_weights_and_effective_sample_size_cover_policy_tokens() -> None:
     meter = OffPolicyMeter("truncated", cap=2.0, clip_low=0.2, clip_high=0.2)
-    meter.add(seen([math.log(3.0), 0.0, 7.0], [0.0, 0.0, -7.0], [math.log(3.0), 0.0, 0.0], [1.0, 1.0, 1.0], [1, 1, 0]), first_update=True)
+    meter.add(
+        seen(
+            [math.log(3.0), 0.0, 7.0],
+            [0.0, 0.0, -7.0],
+            [math.log(3.0), 0.0, 0.0],
+            [1.0, 1.0, 1.0],
+            [1, 1, 0],
+        ),
+        first_update=True,
+    )
     found = meter.take(alone, alone)
     assert found["update/logp_gap_mean"] == pytest.approx(math.log(3.0) / 2)
     assert found["update/logp_gap_largest"] == pytest.approx(math.log(3.0))
@@ -57,12 +77,16 @@ def test_kl_and_clip_fraction_do_not_depend_on_micro_batches() -> None:
     for cuts in ([slice(0, 3)], [slice(0, 1), slice(1, 3)]):
         meter = OffPolicyMeter("truncated", cap=2.0, clip_low=0.2, clip_high=0.2)
         for cut in cuts:
-            values = {field: getattr(tokens, field)[:, cut] for field in LossTokens.__dataclass_fields__}
+            values = {
+                field: getattr(tokens, field)[:, cut] for field in LossTokens.__dataclass_fields__
+            }
             meter.add(LossTokens(**values), first_update=True)
         found.append(meter.take(alone, alone))
     assert found[0] == pytest.approx(found[1])
     assert found[0]["update/clip_fraction"] == pytest.approx(2 / 3)
-    assert found[0]["update/kl"] == pytest.approx(sum(math.exp(r) - r - 1 for r in (0.3, -0.2, 0.1)) / 3)
+    assert found[0]["update/kl"] == pytest.approx(
+        sum(math.exp(r) - r - 1 for r in (0.3, -0.2, 0.1)) / 3
+    )
 
 
 def test_kl_is_absent_without_a_reference() -> None:
@@ -74,9 +98,16 @@ def test_kl_is_absent_without_a_reference() -> None:
 def test_clip_fraction_counts_stopped_gradients_and_gap_ignores_later_updates() -> None:
     meter = OffPolicyMeter("truncated", cap=2.0, clip_low=0.2, clip_high=0.3)
     low, high = math.log(0.7), math.log(1.4)
-    meter.add(seen([low, high, high], [0.0] * 3, [0.0] * 3, [-1.0, 1.0, -1.0], [1, 1, 1]), first_update=False)
+    meter.add(
+        seen([low, high, high], [0.0] * 3, [0.0] * 3, [-1.0, 1.0, -1.0], [1, 1, 1]),
+        first_update=False,
+    )
     found = meter.take(alone, alone)
-    assert found["update/clip_fraction_low"] == found["update/clip_fraction_high"] == pytest.approx(1 / 3)
+    assert (
+        found["update/clip_fraction_low"]
+        == found["update/clip_fraction_high"]
+        == pytest.approx(1 / 3)
+    )
     assert found["update/logp_gap_mean"] == found["update/logp_gap_largest"] == 0
     assert found["update/effective_sample_size"] == 1
     assert meter.take(alone, alone)["update/clip_fraction_low"] == 0  # each step begins anew

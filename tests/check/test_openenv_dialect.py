@@ -29,7 +29,11 @@ from tests.support.server_requests import PATIENCE_S, eventually, open_sessions
 
 @contextmanager
 def opened(url: str, query: str = "", **headers: str) -> Iterator[ClientConnection]:
-    with connect(f"ws{url.removeprefix('http')}/ws{query}", additional_headers=headers, open_timeout=PATIENCE_S) as socket:
+    with connect(
+        f"ws{url.removeprefix('http')}/ws{query}",
+        additional_headers=headers,
+        open_timeout=PATIENCE_S,
+    ) as socket:
         yield socket
 
 
@@ -46,12 +50,22 @@ def test_an_episode_over_a_socket(counting_server: str) -> None:
         assert begun["data"]["observation"]["text"] == "Goal: 82."
         assert (begun["data"]["reward"], begun["data"]["done"]) == (None, False)
         refused = ask(socket, "step", action="jump")["data"]
-        assert (refused["metadata"], refused["reward"], refused["done"]) == ({"refused": True}, 0.0, False)
+        assert (refused["metadata"], refused["reward"], refused["done"]) == (
+            {"refused": True},
+            0.0,
+            False,
+        )
         stepped = ask(socket, "step", action="add 82", metadata={})["data"]
-        assert (stepped["observation"]["text"], stepped["reward"], stepped["done"]) == ("Count: 82", 1.0, True)
+        assert (stepped["observation"]["text"], stepped["reward"], stepped["done"]) == (
+            "Count: 82",
+            1.0,
+            True,
+        )
         assert ask(socket, "state")["data"] == {"episode_id": "mine", "step_count": 2}
         assert ask(socket, "step", action="add 1")["data"]["code"] == "EXECUTION_ERROR"
-        assert [ask(socket, "reset", seed=61)["data"]["observation"]["text"] for _ in range(2)] == ["Goal: 1."] * 2
+        assert [ask(socket, "reset", seed=61)["data"]["observation"]["text"] for _ in range(2)] == [
+            "Goal: 1."
+        ] * 2
         socket.send('{"type": "close"}')
         with pytest.raises(ConnectionClosed):
             socket.recv(PATIENCE_S)
@@ -70,7 +84,9 @@ def test_an_episode_over_a_socket(counting_server: str) -> None:
         ('{"type": "step", "data": {"action": "add 1"}}', "EXECUTION_ERROR"),
     ],
 )
-def test_a_wrong_message_gets_its_code_and_the_session_goes_on(counting_server: str, sent: str, code: str) -> None:
+def test_a_wrong_message_gets_its_code_and_the_session_goes_on(
+    counting_server: str, sent: str, code: str
+) -> None:
     with opened(counting_server) as socket:
         socket.send(sent)
         assert json.loads(socket.recv(PATIENCE_S))["data"]["code"] == code
@@ -107,10 +123,15 @@ def test_a_message_over_the_limit_ends_its_session(serve: Serve) -> None:
     eventually(lambda: open_sessions(url) == 0)
 
 
-def test_sockets_need_the_token_and_no_origin(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sockets_need_the_token_and_no_origin(
+    serve: Serve, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("AGENTGYM_ENVIRONMENT_TOKEN", "secret")
     url = serve().url
-    for headers, status in (({}, 401), ({"Authorization": "Bearer secret", "Origin": "http://page.example"}, 403)):
+    for headers, status in (
+        ({}, 401),
+        ({"Authorization": "Bearer secret", "Origin": "http://page.example"}, 403),
+    ):
         with pytest.raises(InvalidStatus) as refused, opened(url, **headers):
             pass
         assert refused.value.response.status_code == status
@@ -140,10 +161,16 @@ def test_pages_tell_the_world_its_schemas_and_its_tasks(counting_server: str) ->
         return requests.get(counting_server + path, timeout=PATIENCE_S).json()
 
     def tasks(kind: str, **body: Any) -> Any:
-        return requests.post(f"{counting_server}/counting/{kind}", json=body, timeout=PATIENCE_S).json()
+        return requests.post(
+            f"{counting_server}/counting/{kind}", json=body, timeout=PATIENCE_S
+        ).json()
 
     assert get("/health")["status"] == "healthy"
-    assert get("/metadata") == {"name": "counting", "description": "Reach the goal by `add N`.", "version": "1"}
+    assert get("/metadata") == {
+        "name": "counting",
+        "description": "Reach the goal by `add N`.",
+        "version": "1",
+    }
     assert get("/schema")["action"]["required"] == ["action"]
     assert get("/state") == {"episode_id": None, "step_count": 0}
     assert {"/reset", "/step", "/state"} < set(get("/openapi.json")["paths"])
@@ -151,8 +178,13 @@ def test_pages_tell_the_world_its_schemas_and_its_tasks(counting_server: str) ->
     assert [split["name"] for split in get("/counting/splits")] == ["train", "validation", "test"]
     assert tasks("num_tasks", split="test") == {"num_tasks": 20}
     assert len(tasks("tasks", split="test")["tasks"]) == 20
-    assert tasks("task", split="test", index=1) == {"task": {"split": "test", "index": 1, "task": 81, "tag": "tens 8"}}
-    assert [each["task"] for each in tasks("task_range", split="test", start=18)["tasks"]] == [98, 99]
+    assert tasks("task", split="test", index=1) == {
+        "task": {"split": "test", "index": 1, "task": 81, "tag": "tens 8"}
+    }
+    assert [each["task"] for each in tasks("task_range", split="test", start=18)["tasks"]] == [
+        98,
+        99,
+    ]
     assert tasks("task", split="test", index=20)["error"]["field"] == "index"
     assert tasks("num_tasks", split="none")["error"]["field"] == "split"
 
@@ -166,7 +198,9 @@ def test_a_reset_in_an_empty_list_is_refused() -> None:
         assert client.post("/reset", json=body).json()["error"]["type"] == "no_such_task"
 
 
-def test_the_world_openenv_plays_a_world_of_this_server(counting_server: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_world_openenv_plays_a_world_of_this_server(
+    counting_server: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("OPENENV_URL", counting_server)
     world = load_world("openenv")
     assert [len(world.tasks(split)) for split in ("train", "validation", "test")] == [60, 20, 20]
@@ -180,21 +214,32 @@ def test_the_world_openenv_plays_a_world_of_this_server(counting_server: str, mo
 
 
 def test_tools_of_a_world_are_listed_and_called(textcraft: str) -> None:
-    tools = {tool["name"]: tool["inputSchema"] for tool in rpc(textcraft, "tools/list")["result"]["tools"]}
+    tools = {
+        tool["name"]: tool["inputSchema"]
+        for tool in rpc(textcraft, "tools/list")["result"]["tools"]
+    }
     assert set(tools) == {tool.name for tool in load_world("textcraft").tools}
     with opened(textcraft) as socket:
         ask(socket, "reset", split="test", index=0)
         listed = ask(socket, "step", type="list_tools")["data"]["observation"]["tools"]
         assert {tool["name"]: tool["input_schema"] for tool in listed} == tools
         called = ask(socket, "step", type="call_tool", tool_name="inventory", arguments={})["data"]
-        assert (called["observation"]["tool_name"], called["metadata"], called["done"]) == ("inventory", {}, False)
+        assert (called["observation"]["tool_name"], called["metadata"], called["done"]) == (
+            "inventory",
+            {},
+            False,
+        )
         by_text = ask(socket, "step", action="inventory")["data"]["observation"]["text"]
         assert called["observation"]["result"] == by_text
         refused = ask(socket, "step", type="call_tool", tool_name="none", arguments={})["data"]
         assert (refused["metadata"], refused["reward"]) == ({"refused": True}, 0.0)
         asked = {"jsonrpc": "2.0", "id": 7, "method": "tools/call", "params": {"name": "inventory"}}
         answered = ask(socket, "mcp", **asked)["data"]
-        assert (answered["id"], answered["result"]["data"], answered["result"]["isError"]) == (7, by_text, False)
+        assert (answered["id"], answered["result"]["data"], answered["result"]["isError"]) == (
+            7,
+            by_text,
+            False,
+        )
         assert ask(socket, "state")["data"]["step_count"] == 3
     assert rpc(textcraft, "none")["error"]["code"] == -32601
     assert rpc(textcraft, "tools/call")["error"]["code"] == -32602
@@ -209,9 +254,15 @@ def test_a_session_of_the_tools_is_shared_by_requests_and_a_socket(textcraft: st
         called = rpc(textcraft, "tools/call", session_id=session, name="inventory")
         assert called["result"]["structuredContent"] == {"reward": 0.0, "done": False}
         assert ask(socket, "state")["data"]["step_count"] == 1
-    assert rpc(textcraft, "tools/call", session_id=session, name="inventory")["result"]["isError"] is False
+    assert (
+        rpc(textcraft, "tools/call", session_id=session, name="inventory")["result"]["isError"]
+        is False
+    )
     assert rpc(textcraft, "openenv/session/close", session_id=session)["result"]["closed"] is True
-    assert rpc(textcraft, "tools/call", session_id=session, name="inventory")["error"]["code"] == -32000
+    assert (
+        rpc(textcraft, "tools/call", session_id=session, name="inventory")["error"]["code"]
+        == -32000
+    )
     with opened(textcraft, "?session_id=none") as socket:
         assert json.loads(socket.recv(PATIENCE_S))["data"]["code"] == "SESSION_ERROR"
 
@@ -231,8 +282,13 @@ def test_a_package_is_written_once_and_names_its_world(tmp_path: Path) -> None:
     folder = tmp_path / "package"
     assert main(["openenv", "textcraft", str(folder)]) == 0
     manifest = yaml.safe_load((folder / "openenv.yaml").read_text())
-    assert (manifest["name"], manifest["validation"]["reward"]["range"]) == ("textcraft_env", [0, 1])
-    assert manifest["validation"]["capabilities"]["declared_task_count"]["test"] == len(load_world("textcraft").tasks("test"))
+    assert (manifest["name"], manifest["validation"]["reward"]["range"]) == (
+        "textcraft_env",
+        [0, 1],
+    )
+    assert manifest["validation"]["capabilities"]["declared_task_count"]["test"] == len(
+        load_world("textcraft").tasks("test")
+    )
     for path in folder.rglob("*.py"):
         ast.parse(path.read_text())
     with pytest.raises(SystemExit) as refused:

@@ -42,7 +42,9 @@ def adding(sessions: int, patch: pytest.MonkeyPatch) -> Iterator[None]:
         thread.join()
 
 
-def test_tasks_come_from_the_task_api_and_the_version_from_the_server(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tasks_come_from_the_task_api_and_the_version_from_the_server(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     with adding(4, monkeypatch):
         world = load_world("openenv")
         assert {name: list(tasks) for name, tasks in world.lists.items()} == LISTS
@@ -51,7 +53,9 @@ def test_tasks_come_from_the_task_api_and_the_version_from_the_server(monkeypatc
         assert load_world("openenv").version != world.version
 
 
-def test_a_full_server_is_busy_and_a_lost_answer_fails_the_episode(monkeypatch: pytest.MonkeyPatch, state_dir: Path) -> None:
+def test_a_full_server_is_busy_and_a_lost_answer_fails_the_episode(
+    monkeypatch: pytest.MonkeyPatch, state_dir: Path
+) -> None:
     async def play(url: str) -> None:
         async with EnvironmentClient([url], deadline_s=20) as client:
             session, first = await client.start(4)
@@ -62,7 +66,12 @@ def test_a_full_server_is_busy_and_a_lost_answer_fails_the_episode(monkeypatch: 
             step = await client.step(session, "three")
             assert (step.refused, step.done) == (True, False)
             step = await client.step(session, "7")
-            assert (step.observation, step.reward, step.done, step.refused) == ("7 of 7", 1.0, True, False)
+            assert (step.observation, step.reward, step.done, step.refused) == (
+                "7 of 7",
+                1.0,
+                True,
+                False,
+            )
             await client.close(session)
             second, first = await waiting
             assert first == "Reach 3."
@@ -75,7 +84,13 @@ def test_a_full_server_is_busy_and_a_lost_answer_fails_the_episode(monkeypatch: 
 
 @pytest.mark.parametrize(
     ("variable", "value"),
-    [("OPENENV_URL", ""), ("OPENENV_URL", "host:80"), ("OPENENV_REWARDS", "1 0"), ("OPENENV_RESET", "[]"), ("OPENENV_SEEDS", "2")],
+    [
+        ("OPENENV_URL", ""),
+        ("OPENENV_URL", "host:80"),
+        ("OPENENV_REWARDS", "1 0"),
+        ("OPENENV_RESET", "[]"),
+        ("OPENENV_SEEDS", "2"),
+    ],
 )
 def test_a_wrong_setting_is_refused_by_name(variable: str, value: str) -> None:
     with pytest.raises(SettingsError) as refused:
@@ -90,15 +105,33 @@ def test_a_server_that_does_not_answer_is_an_error(monkeypatch: pytest.MonkeyPat
 
 
 def test_text_becomes_the_data_of_a_step_by_the_schema() -> None:
-    moves = {"$defs": {"Move": {"type": "string", "enum": ["UP", "DOWN"]}}, "properties": {"move": {"$ref": "#/$defs/Move"}}}
+    moves = {
+        "$defs": {"Move": {"type": "string", "enum": ["UP", "DOWN"]}},
+        "properties": {"move": {"$ref": "#/$defs/Move"}},
+    }
     assert form_of({**moves, "required": ["move"]}, []).data(" up ") == {"move": "UP"}
-    assert form_of({"properties": {"message": {"type": "string"}, "metadata": {}}}, []).data("7") == {"message": "7"}
-    several = form_of({"properties": {"x": {"type": "integer"}, "y": {"type": "integer"}}, "required": ["x", "y"]}, [])
+    assert form_of({"properties": {"message": {"type": "string"}, "metadata": {}}}, []).data(
+        "7"
+    ) == {"message": "7"}
+    several = form_of(
+        {
+            "properties": {"x": {"type": "integer"}, "y": {"type": "integer"}},
+            "required": ["x", "y"],
+        },
+        [],
+    )
     assert several.data('{"x": 1, "y": 2}') == {"x": 1, "y": 2}
-    tools = form_of({}, [{"name": "look", "inputSchema": {"properties": {"at": {"type": "string"}}}}])
+    tools = form_of(
+        {}, [{"name": "look", "inputSchema": {"properties": {"at": {"type": "string"}}}}]
+    )
     called = {"type": "call_tool", "tool_name": "look", "arguments": {"at": "sea"}}
     assert tools.data('{"name": "look", "arguments": {"at": "sea"}}') == called
-    for form, text in ((several, '{"x": 1}'), (several, "1 2"), (tools, '{"name": "jump"}'), (tools, "look")):
+    for form, text in (
+        (several, '{"x": 1}'),
+        (several, "1 2"),
+        (tools, '{"name": "jump"}'),
+        (tools, "look"),
+    ):
         with pytest.raises(InvalidActionError):
             form.data(text)
 

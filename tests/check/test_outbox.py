@@ -29,8 +29,17 @@ def names(outbox: Outbox) -> list[str]:
 
 def test_record_is_stored_once_and_updates_only_if_changed(tmp_path: Path) -> None:
     outbox = Outbox(tmp_path)
-    assert [outbox.add(table(1)), outbox.add(table(1)), Outbox(tmp_path).add(table(1))] == [True, False, False]
-    assert [outbox.add(table(1, text), update=True) for text in ("a", "a", "b", "a")] == [True, False, True, True]
+    assert [outbox.add(table(1)), outbox.add(table(1)), Outbox(tmp_path).add(table(1))] == [
+        True,
+        False,
+        False,
+    ]
+    assert [outbox.add(table(1, text), update=True) for text in ("a", "a", "b", "a")] == [
+        True,
+        False,
+        True,
+        True,
+    ]
 
 
 @pytest.mark.parametrize("cut", [1, 5, 30])
@@ -59,7 +68,9 @@ def test_partially_written_metrics_line_is_dropped(tmp_path: Path, cut: int) -> 
     assert (found[1], found[3]) == ({"rollout/success": 0.1}, {"rollout/success": 0.3})
 
 
-@pytest.mark.parametrize("line", [b"[1, 2]", b'{"no step": 1}', b'"text"', b"\xff\xfe", b"{}", b"null"])
+@pytest.mark.parametrize(
+    "line", [b"[1, 2]", b'{"no step": 1}', b'"text"', b"\xff\xfe", b"{}", b"null"]
+)
 def test_invalid_metrics_lines_are_skipped(tmp_path: Path, line: bytes) -> None:
     path = tmp_path / "metrics.jsonl"
     path.write_bytes(line + b'\n{"step": 2, "a": 1.0}\n')
@@ -91,7 +102,9 @@ class Away:
         return Sender(outbox, lambda: cast(Store, self))
 
 
-def test_records_are_sent_in_order_despite_outages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_records_are_sent_in_order_despite_outages(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     outbox, store = Outbox(tmp_path), Away(3, ConnectionError("connection refused"), monkeypatch)
     sender = store.sender(outbox)
     for number in range(5):
@@ -102,8 +115,13 @@ def test_records_are_sent_in_order_despite_outages(tmp_path: Path, monkeypatch: 
     assert not is_unsent(tmp_path)
 
 
-def test_wait_during_an_outage_is_bounded_and_loses_no_record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    outbox, store = Outbox(tmp_path), Away(10**9, ConnectionError("connection refused"), monkeypatch)
+def test_wait_during_an_outage_is_bounded_and_loses_no_record(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    outbox, store = (
+        Outbox(tmp_path),
+        Away(10**9, ConnectionError("connection refused"), monkeypatch),
+    )
     sender = store.sender(outbox)
     outbox.add(table(1))
     sender.wake()
@@ -116,7 +134,9 @@ def test_wait_during_an_outage_is_bounded_and_loses_no_record(tmp_path: Path, mo
     assert not is_unsent(tmp_path)
 
 
-def test_rejected_record_is_raised_once_and_does_not_block_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rejected_record_is_raised_once_and_does_not_block_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     refusal = MlflowException("no such thing", error_code=1000)  # INVALID_PARAMETER_VALUE
     outbox, store = Outbox(tmp_path), Away(1, refusal, monkeypatch)
     sender = store.sender(outbox)
@@ -129,7 +149,9 @@ def test_rejected_record_is_raised_once_and_does_not_block_others(tmp_path: Path
     assert store.taken == ["table 2"]
 
 
-def test_server_that_is_not_mlflow_gets_no_records(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_server_that_is_not_mlflow_gets_no_records(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The port of an MLflow that ended may belong to another program by now, which refuses everything."""
     refusal = MlflowException("not found", error_code=1000)
     outbox, store = Outbox(tmp_path), Away(2, refusal, monkeypatch)
@@ -148,7 +170,9 @@ def test_server_that_is_not_mlflow_gets_no_records(tmp_path: Path, monkeypatch: 
 def test_owner_is_gone_only_if_certain() -> None:
     host, boot, space, pid, started = this_process().split()
     assert not is_gone(this_process())
-    assert is_gone(" ".join([host, boot, space, pid, str(int(started) + 1)]))  # the pid belongs to a later process
+    assert is_gone(
+        " ".join([host, boot, space, pid, str(int(started) + 1)])
+    )  # the pid belongs to a later process
     assert is_gone(" ".join([host, "earlier-boot", space, pid, started]))
     assert not is_gone(" ".join(["other-host", boot, space, pid, "1"]))
     assert not is_gone(" ".join([host, boot, "pid:[1]", pid, "1"]))  # a container

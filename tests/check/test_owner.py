@@ -27,7 +27,12 @@ with claimed(Path(sys.argv[1]), "this run", "wait"):
 @contextmanager
 def holding(folder: Path) -> Iterator[tuple[subprocess.Popen[str], str]]:
     """Another process that holds the folder, and how it names itself."""
-    process = subprocess.Popen([sys.executable, "-c", HOLD, str(folder)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    process = subprocess.Popen(
+        [sys.executable, "-c", HOLD, str(folder)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
     assert process.stdout is not None
     try:
         yield process, process.stdout.readline().strip()

@@ -22,13 +22,19 @@ def test_packing_round_trip_without_padding() -> None:
     assert packed.ids.tolist() == [[5, 6, 7, 8, 3, 4, 9]]
     assert packed.positions.tolist() == [[0, 1, 2, 3, 0, 1, 2]]
     assert packed.labels.tolist() == [[-100, 6, 7, 8, -100, -100, 9]]
-    back = unpack(torch.tensor([[0.6, 0.7, 0.8, 0.3, 0.4, 0.9]]), packed.places[1:], torch.Size([2, 5]))
+    back = unpack(
+        torch.tensor([[0.6, 0.7, 0.8, 0.3, 0.4, 0.9]]), packed.places[1:], torch.Size([2, 5])
+    )
     assert torch.equal(back, torch.tensor([[0, 0, 0.6, 0.7, 0.8], [0.3, 0.4, 0.9, 0, 0]]))
 
 
 @pytest.mark.parametrize("attention", ["sdpa", "eager"])
-def test_packing_matches_padding_in_log_probabilities_entropies_and_gradients(attention: str, policy: str) -> None:
-    model: Any = AutoModelForCausalLM.from_pretrained(policy, dtype=torch.float32, attn_implementation=attention)
+def test_packing_matches_padding_in_log_probabilities_entropies_and_gradients(
+    attention: str, policy: str
+) -> None:
+    model: Any = AutoModelForCausalLM.from_pretrained(
+        policy, dtype=torch.float32, attn_implementation=attention
+    )
     add_fused_lm_head(model, temperature=0.7, outputs=("log_probs", "entropy"))
     tensors = pad_trajectories(recorded_trajectories(policy, 0), pad_token=0)
     ids, mask = whole_rows(tensors, torch.device("cpu"))
@@ -60,7 +66,9 @@ def test_packing_matches_padding_in_values_and_gradients(policy: str) -> None:
     tensors = pad_trajectories(recorded_trajectories(policy, 0), pad_token=0)
     ids, mask = whole_rows(tensors, torch.device("cpu"))
     seen: list[torch.Size] = []
-    model.backbone.layers[0].register_forward_pre_hook(lambda _, hidden: seen.append(hidden[0].shape))
+    model.backbone.layers[0].register_forward_pre_hook(
+        lambda _, hidden: seen.append(hidden[0].shape)
+    )
 
     def gradients(values: torch.Tensor) -> dict[str, torch.Tensor]:
         model.zero_grad()

@@ -20,9 +20,16 @@ def chain(name: str, logs: Path, *modules: list[str]) -> Iterator[Command]:
         yield Command(f"{name}{number}", words, logs / f"{name}{number}.log")
 
 
-def test_a_failed_command_ends_its_chain_and_is_reported_with_the_end_of_its_log(tmp_path: Path) -> None:
+def test_a_failed_command_ends_its_chain_and_is_reported_with_the_end_of_its_log(
+    tmp_path: Path,
+) -> None:
     fine, broken = ["timeit", "-n", "1", "pass"], ["json.tool", str(tmp_path / "nowhere.json")]
-    chains = [chain("a", tmp_path, fine, broken, fine), chain("b", tmp_path, fine, fine), chain("c", tmp_path), chain("d", tmp_path, fine)]
+    chains = [
+        chain("a", tmp_path, fine, broken, fine),
+        chain("b", tmp_path, fine, fine),
+        chain("c", tmp_path),
+        chain("d", tmp_path, fine),
+    ]
     said: list[str] = []
     failures = run_chains(chains, 2, {}, said.append)
     assert [failure.partition(" ")[0] for failure in failures] == ["a1"]
@@ -32,15 +39,29 @@ def test_a_failed_command_ends_its_chain_and_is_reported_with_the_end_of_its_log
     assert [name for name in begun if name.startswith("b")] == ["b0", "b1"]
 
 
-def test_each_slot_has_its_own_gpu_and_every_command_the_variables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_slot_has_its_own_gpu_and_every_command_the_variables(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,6")
     assert visible_gpus() == ["4", "6"]
-    shows = ["timeit", "-n", "1", "-r", "1", "import os; print(os.environ['CUDA_VISIBLE_DEVICES'], os.environ['GIVEN'])"]
+    shows = [
+        "timeit",
+        "-n",
+        "1",
+        "-r",
+        "1",
+        "import os; print(os.environ['CUDA_VISIBLE_DEVICES'], os.environ['GIVEN'])",
+    ]
     run_chains([chain(name, tmp_path, shows) for name in "ab"], 2, {"GIVEN": "x"}, lambda _: None)
-    assert {(tmp_path / f"{name}0.log").read_text().splitlines()[0] for name in "ab"} == {"4 x", "6 x"}
+    assert {(tmp_path / f"{name}0.log").read_text().splitlines()[0] for name in "ab"} == {
+        "4 x",
+        "6 x",
+    }
 
 
-def test_the_number_of_slots_is_the_setting_or_one_per_gpu_or_core(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_number_of_slots_is_the_setting_or_one_per_gpu_or_core(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr("flows.parallel_commands.GIB_EACH", 1e-3)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1,2")
     assert max_parallel_commands(InfraSettings()) == 3
@@ -54,16 +75,27 @@ def test_the_number_of_slots_is_the_setting_or_one_per_gpu_or_core(monkeypatch: 
 def test_processes_of_a_killed_command_are_ended_before_new_commands_start(tmp_path: Path) -> None:
     """Both write to the same log, and a sweep ends what holds the log of a process whose owner is gone."""
     code = (
-        "import sys; from pathlib import Path; from flows.parallel_commands import Command, run_chains;"
+        "import sys; from pathlib import Path; from flows.parallel_commands import Command, "
+        "run_chains;"
         "log = Path(sys.argv[1]); words = ['timeit', '-n', '1', 'import time; time.sleep(300)'];"
-        "run_chains([iter([Command('first', words, log)])], 1, {}, lambda _: print('begun', flush=True))"
+        "run_chains([iter([Command('first', words, log)])], 1, {}, lambda _: print('begun', "
+        "flush=True))"
     )
     log = tmp_path / "same.log"
-    with subprocess.Popen([sys.executable, "-c", code, str(log)], cwd=ROOT, stdout=subprocess.PIPE) as killed:
+    with subprocess.Popen(
+        [sys.executable, "-c", code, str(log)], cwd=ROOT, stdout=subprocess.PIPE
+    ) as killed:
         assert killed.stdout is not None
         assert killed.stdout.readline() == b"begun\n"
         killed.kill()
-    sweeps = ["timeit", "-n", "1", "-r", "1", "from tasks.provision.process import sweep; sweep(); print('alive')"]
+    sweeps = [
+        "timeit",
+        "-n",
+        "1",
+        "-r",
+        "1",
+        "from tasks.provision.process import sweep; sweep(); print('alive')",
+    ]
     failures = run_chains([iter([Command("second", sweeps, log)])], 1, {}, lambda _: None)
     assert failures == []
     assert "alive" in log.read_text()

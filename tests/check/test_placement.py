@@ -25,32 +25,68 @@ EIGHT = [str(number) for number in range(8)]
         ({"engine_memory_fraction": 0.3}, 1, ["0"], ["0"], [("0", 0, 0.3)]),
         ({"engine_servers": 2}, 6, EIGHT, EIGHT[:6], [("6", None, 0.9), ("7", None, 0.9)]),
         ({"engine_servers": 2}, 1, EIGHT, ["0"], [("1", None, 0.9), ("2", None, 0.9)]),
-        ({"engine_servers": 2, "engine_gpus": ["6", "7"]}, 2, EIGHT, ["0", "1"], [("6", None, 0.9), ("7", None, 0.9)]),
-        ({"engine_servers": 1, "engine_memory_fraction": 0.8}, 1, ["4", "5"], ["4"], [("5", None, 0.8)]),
-        ({"engine_servers": 1, "engine_gpus": ["GPU-7f"]}, 1, ["GPU-3a", "GPU-7f"], ["GPU-3a"], [("GPU-7f", None, 0.9)]),
+        (
+            {"engine_servers": 2, "engine_gpus": ["6", "7"]},
+            2,
+            EIGHT,
+            ["0", "1"],
+            [("6", None, 0.9), ("7", None, 0.9)],
+        ),
+        (
+            {"engine_servers": 1, "engine_memory_fraction": 0.8},
+            1,
+            ["4", "5"],
+            ["4"],
+            [("5", None, 0.8)],
+        ),
+        (
+            {"engine_servers": 1, "engine_gpus": ["GPU-7f"]},
+            1,
+            ["GPU-3a", "GPU-7f"],
+            ["GPU-3a"],
+            [("GPU-7f", None, 0.9)],
+        ),
         ({"engine_urls": ["http://a:1"]}, 8, EIGHT, EIGHT, []),
     ],
 )
 def test_ranks_take_the_first_gpus_and_servers_their_own(
-    settings: dict[str, Any], processes: int, gpus: list[str], ranks: list[str], engines: list[tuple[str, int | None, float]]
+    settings: dict[str, Any],
+    processes: int,
+    gpus: list[str],
+    ranks: list[str],
+    engines: list[tuple[str, int | None, float]],
 ) -> None:
     found = place(InfraSettings(**settings), processes, gpus)
     assert list(found.ranks) == ranks
-    assert [(engine.gpu, engine.rank, engine.memory_fraction) for engine in found.engines] == engines
+    assert [
+        (engine.gpu, engine.rank, engine.memory_fraction) for engine in found.engines
+    ] == engines
 
 
 @pytest.mark.parametrize(
     ("settings", "processes", "gpus", "named"),
     [
         ({}, 9, EIGHT, "AGENTGYM_TRAINER_PROCESSES"),
-        ({"engine_servers": 2, "engine_gpus": ["6", "7"]}, 8, EIGHT, "AGENTGYM_ENGINE_GPUS: rank 6 and vLLM server 0"),
+        (
+            {"engine_servers": 2, "engine_gpus": ["6", "7"]},
+            8,
+            EIGHT,
+            "AGENTGYM_ENGINE_GPUS: rank 6 and vLLM server 0",
+        ),
         ({"engine_servers": 2}, 1, ["0"], "AGENTGYM_ENGINE_SERVERS"),
         ({"engine_servers": 2}, 7, EIGHT, "AGENTGYM_ENGINE_SERVERS"),
-        ({"engine_servers": 2, "engine_gpus": ["7", "7"]}, 1, EIGHT, "AGENTGYM_ENGINE_GPUS: vLLM server 0 and vLLM server 1"),
+        (
+            {"engine_servers": 2, "engine_gpus": ["7", "7"]},
+            1,
+            EIGHT,
+            "AGENTGYM_ENGINE_GPUS: vLLM server 0 and vLLM server 1",
+        ),
         ({"engine_servers": 1, "engine_gpus": ["8"]}, 1, EIGHT, "AGENTGYM_ENGINE_GPUS"),
     ],
 )
-def test_two_claims_on_one_gpu_are_refused(settings: dict[str, Any], processes: int, gpus: list[str], named: str) -> None:
+def test_two_claims_on_one_gpu_are_refused(
+    settings: dict[str, Any], processes: int, gpus: list[str], named: str
+) -> None:
     with pytest.raises(PlacementError, match=named):
         place(InfraSettings(**settings), processes, gpus)
 
@@ -66,7 +102,9 @@ def test_the_plan_shows_who_uses_each_gpu() -> None:
     machine, placement = requested_machine(infrastructure, 4, 80)
     assert machine is not None
     assert (machine.gpus, machine.engine_fraction, machine.server_fraction) == (2, 0.0, 0.9)
-    text = placement_section(PlanRequest(load_recipe("textcraft"), infrastructure, machine, placement))
+    text = placement_section(
+        PlanRequest(load_recipe("textcraft"), infrastructure, machine, placement)
+    )
     assert [line.split() for line in text.splitlines()[-4:]] == [
         ["0", "rank", "0"],
         ["1", "rank", "1"],

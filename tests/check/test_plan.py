@@ -14,12 +14,19 @@ def test_the_plan_has_every_phase_and_the_evaluations() -> None:
     lines = {line.partition("  ")[0]: line.split() for line in text.splitlines()}
     assert lines["phase 2"][2:5] == ["13-24", "6", "4,608"]
     assert lines["training"][1:3] == ["1-40", "15,360"]
-    assert lines["training"][5] == "95,232"  # 4,608 x (4 + 6) + 6,144 x 8 turns if all run into the horizon
+    assert (
+        lines["training"][5] == "95,232"
+    )  # 4,608 x (4 + 6) + 6,144 x 8 turns if all run into the horizon
     assert "4 evaluations" in lines
 
 
 def test_a_gated_schedule_is_planned_without_advancing() -> None:
-    text = plan(load_recipe("textcraft", {"curriculum": {"kind": "success-gated", "horizons": [6, 10, 16]}}), InfraSettings())
+    text = plan(
+        load_recipe(
+            "textcraft", {"curriculum": {"kind": "success-gated", "horizons": [6, 10, 16]}}
+        ),
+        InfraSettings(),
+    )
     assert "1-40        6" in text
     assert "success-gated" in text
 
@@ -32,8 +39,13 @@ def test_without_an_expert_the_budgets_bound_the_estimates() -> None:
 
 
 def test_work_equals_a_computation_by_hand() -> None:
-    experiment = load_recipe("textcraft", {"rollout.turn_tokens": 10, "rollout.trajectory_tokens": 100})
-    expert = [ExpertEpisode(turns=2, characters=80, actions=8), ExpertEpisode(turns=8, characters=160, actions=64)]
+    experiment = load_recipe(
+        "textcraft", {"rollout.turn_tokens": 10, "rollout.trajectory_tokens": 100}
+    )
+    expert = [
+        ExpertEpisode(turns=2, characters=80, actions=8),
+        ExpertEpisode(turns=8, characters=160, actions=64),
+    ]
     # Under horizon 4: 2 + 4 turns, 80 + 80 characters, 8 + 32 of actions over two episodes.
     assert work(experiment, 20, 4, expert) == Work(20, (60, 80), (100, 800), (400, 2000))
     assert work(experiment, 20, 30, []) == Work(20, (600, 600), (2000, 2000), (2000, 2000))

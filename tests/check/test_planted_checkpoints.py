@@ -33,7 +33,9 @@ READ = {
 
 
 def recipe(name: str) -> Any:
-    return small_experiment(**({"name": "grpo", "lora": {"rank": 4, "alpha": 8}} if name == "lora" else {"name": name}))
+    return small_experiment(
+        **({"name": "grpo", "lora": {"rank": 4, "alpha": 8}} if name == "lora" else {"name": name})
+    )
 
 
 @pytest.fixture(scope="module")
@@ -78,8 +80,13 @@ def test_checkpoint_has_only_formats_without_code(trained: dict[str, Path]) -> N
         assert {path.suffix for path in files} <= FORMATS, files
 
 
-@pytest.mark.parametrize(("name", "file"), [*FILES, ("ppo", "optimiser/.metadata"), ("ppo", "pytorch_model.bin"), ("ppo", "modeling.py")])
-def test_manifest_detects_planted_code(name: str, file: str, trained: dict[str, Path], tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("name", "file"),
+    [*FILES, ("ppo", "optimiser/.metadata"), ("ppo", "pytorch_model.bin"), ("ppo", "modeling.py")],
+)
+def test_manifest_detects_planted_code(
+    name: str, file: str, trained: dict[str, Path], tmp_path: Path
+) -> None:
     run = planted(trained[name], file, tmp_path / "witness", tmp_path / "run")
     with pytest.raises(CheckpointError, match=file):
         verify(run / "checkpoints" / STEP)
@@ -101,7 +108,9 @@ def test_reader_refuses_planted_code_listed_in_the_manifest(
 
 
 @pytest.mark.parametrize("file", ["optimiser/.metadata", "pytorch_model.bin", "modeling.py"])
-def test_file_format_with_code_is_refused_even_if_listed(file: str, trained: dict[str, Path], tmp_path: Path) -> None:
+def test_file_format_with_code_is_refused_even_if_listed(
+    file: str, trained: dict[str, Path], tmp_path: Path
+) -> None:
     run = planted(trained["ppo"], file, tmp_path / "witness", tmp_path / "run")
     (run / "checkpoints" / STEP).rename(run / "written")
     publish(run / "written", run / "checkpoints", 1, "test")

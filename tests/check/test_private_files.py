@@ -1,4 +1,7 @@
-"""State, secrets and sockets of one user on a machine of many. Another user's files are made by root."""
+"""State, secrets and sockets of one user on a machine of many.
+
+Another user's files are made by root.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +20,15 @@ import pytest
 
 from configs.recipe import load_recipe
 from tasks.provision.errors import PrivacyError
-from tasks.provision.private_files import OwnedFolder, private_folder, private_runs, read_own, state_folder, stored_secret, sweep_owned
+from tasks.provision.private_files import (
+    OwnedFolder,
+    private_folder,
+    private_runs,
+    read_own,
+    state_folder,
+    stored_secret,
+    sweep_owned,
+)
 from tasks.provision.process import MARK, ChildProcess, sweep, this_process
 from tasks.tracking.run_folder import RunFolder
 
@@ -41,7 +52,9 @@ def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def bystander() -> Iterator[tuple[subprocess.Popen[bytes], str]]:
     """A process that no run has started, and the mark by which a planted file points at it."""
     mark = f"victim-{uuid.uuid4().hex}"
-    with subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"], env={**os.environ, MARK: mark}) as process:
+    with subprocess.Popen(
+        [sys.executable, "-c", "import time; time.sleep(600)"], env={**os.environ, MARK: mark}
+    ) as process:
         yield process, mark
         process.kill()
 
@@ -49,11 +62,17 @@ def bystander() -> Iterator[tuple[subprocess.Popen[bytes], str]]:
 def plant(folder: Path, mark: str) -> Path:
     """A state file that says: the process with this mark belonged to an owner that is gone."""
     file = folder / "planted.json"
-    file.write_text(json.dumps({"name": "planted", "mark": mark, "log": "/nowhere", "owner": f"{this_process()}0"}))
+    file.write_text(
+        json.dumps(
+            {"name": "planted", "mark": mark, "log": "/nowhere", "owner": f"{this_process()}0"}
+        )
+    )
     return file
 
 
-def test_state_file_of_the_same_user_is_effective(temporary: Path, bystander: tuple[subprocess.Popen[bytes], str]) -> None:
+def test_state_file_of_the_same_user_is_effective(
+    temporary: Path, bystander: tuple[subprocess.Popen[bytes], str]
+) -> None:
     process, mark = bystander
     plant(private_folder(state_folder()), mark)
     assert sweep() == ["planted"]
@@ -61,7 +80,9 @@ def test_state_file_of_the_same_user_is_effective(temporary: Path, bystander: tu
 
 
 @as_root
-def test_state_file_of_another_user_is_ignored(temporary: Path, bystander: tuple[subprocess.Popen[bytes], str]) -> None:
+def test_state_file_of_another_user_is_ignored(
+    temporary: Path, bystander: tuple[subprocess.Popen[bytes], str]
+) -> None:
     process, mark = bystander
     os.chown(plant(private_folder(state_folder()), mark), NOBODY, NOBODY)
     assert sweep() == []
@@ -69,7 +90,9 @@ def test_state_file_of_another_user_is_ignored(temporary: Path, bystander: tuple
 
 
 @as_root
-def test_state_folder_of_another_user_is_refused_by_name(temporary: Path, bystander: tuple[subprocess.Popen[bytes], str]) -> None:
+def test_state_folder_of_another_user_is_refused_by_name(
+    temporary: Path, bystander: tuple[subprocess.Popen[bytes], str]
+) -> None:
     process, mark = bystander
     folder = state_folder()
     folder.mkdir(mode=0o777)
@@ -173,7 +196,9 @@ def test_folder_of_a_killed_owner_is_removed_and_of_a_live_owner_is_kept(tmp_pat
         alive.kill()
 
 
-def test_folder_swept_before_its_lock_is_created_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_folder_swept_before_its_lock_is_created_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     made = []
 
     def swept_at_once(prefix: str, dir: Path) -> str:
@@ -211,8 +236,14 @@ def test_runs_folder_is_created_private_and_an_open_one_is_closed(tmp_path: Path
 
 
 @as_root
-def test_shared_runs_folder_is_reported_and_kept(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    for name, owner, bits in (("theirs", NOBODY, 0o755), ("sticky", 0, 0o1777), ("mixed", 0, 0o755)):
+def test_shared_runs_folder_is_reported_and_kept(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    for name, owner, bits in (
+        ("theirs", NOBODY, 0o755),
+        ("sticky", 0, 0o1777),
+        ("mixed", 0, 0o755),
+    ):
         folder = tmp_path / name
         folder.mkdir()
         (folder / "file").write_text("")

@@ -10,7 +10,9 @@ from flows.progress import EpisodeBar, RunBar
 from tasks.training.messages import Progress, StepDone
 
 
-def test_the_remaining_time_depends_only_on_the_steps(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_remaining_time_depends_only_on_the_steps(
+    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     now = 0.0
     monkeypatch.setattr("flows.progress.on_terminal", lambda: True)
     with RunBar(10) as bar:
@@ -25,7 +27,11 @@ def test_the_remaining_time_depends_only_on_the_steps(capfd: pytest.CaptureFixtu
     shown = capfd.readouterr().err
     assert "25%" in shown
     assert "4.0" in shown
-    assert re.findall(r"[0-9]/10 \[00:(\d\d)<00:(\d\d), +([0-9.]+)s/step", shown)[-1] == ("10", "40", "5.00")
+    assert re.findall(r"[0-9]/10 \[00:(\d\d)<00:(\d\d), +([0-9.]+)s/step", shown)[-1] == (
+        "10",
+        "40",
+        "5.00",
+    )
 
 
 def test_without_a_terminal_every_step_is_one_line(capfd: pytest.CaptureFixture[str]) -> None:
@@ -36,7 +42,17 @@ def test_without_a_terminal_every_step_is_one_line(capfd: pytest.CaptureFixture[
             bar.show(Progress(share, 5))
         bar.training("phase 1, horizon 6")
         for step in (1, 2, 3):
-            bar.show(StepDone(step, {"rollout/success": 0.25, "rollout/turns": 4.0, "rollout/seconds": 1.5, "update/seconds": 0.5}))
+            bar.show(
+                StepDone(
+                    step,
+                    {
+                        "rollout/success": 0.25,
+                        "rollout/turns": 4.0,
+                        "rollout/seconds": 1.5,
+                        "update/seconds": 0.5,
+                    },
+                )
+            )
         bar.say("a note")
     assert capfd.readouterr().err.splitlines(keepends=True) == [
         "activity\n",
@@ -46,17 +62,23 @@ def test_without_a_terminal_every_step_is_one_line(capfd: pytest.CaptureFixture[
     ]
 
 
-def test_a_collection_without_a_terminal_prints_every_tenth_part(capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_collection_without_a_terminal_prints_every_tenth_part(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
     bar = EpisodeBar(200, before=100)
     for _ in range(100):
         bar.finished("success 50%")
     bar.close()
     shown = capfd.readouterr().err
-    assert shown.splitlines() == [f"episode {n}/200: success 50%" for n in (120, 140, 160, 180, 200)]
+    assert shown.splitlines() == [
+        f"episode {n}/200: success 50%" for n in (120, 140, 160, 180, 200)
+    ]
     assert "\r" not in shown
 
 
-def test_the_page_of_the_flow_run_gets_steps_at_a_limited_rate(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_page_of_the_flow_run_gets_steps_at_a_limited_rate(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     now, logged = 0.0, []
     monkeypatch.setattr("flows.progress.time.monotonic", lambda: now)
     with RunBar(100, logged.append) as bar:

@@ -65,18 +65,23 @@ def imported_packages() -> list[Path]:
     """What the server needs beside the standard library: the top of everything that it imports from site-packages."""
     code = (
         "import sys, uvloop, httptools\n"
-        "import uvicorn.protocols.http.httptools_impl, environments.server.app, environments.server.logs, environments.token\n"
+        "import uvicorn.protocols.http.httptools_impl, environments.server.app, "
+        "environments.server.logs, environments.token\n"
         "from environments.registry import load_world\nload_world('textcraft').create().reset(0)\n"
         "for module in list(sys.modules.values()):\n    print(getattr(module, '__file__', None))"
     )
     site = Path(sysconfig.get_path("purelib"))
-    printed = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT).stdout
+    printed = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT
+    ).stdout
     files = [Path(line) for line in printed.splitlines() if line.startswith(str(site))]
     return sorted({site / file.relative_to(site).parts[0] for file in files})
 
 
 def shared_libraries(files: list[Path]) -> set[Path]:
-    listed = subprocess.run(["ldd", *map(str, files)], capture_output=True, text=True, check=False).stdout
+    listed = subprocess.run(
+        ["ldd", *map(str, files)], capture_output=True, text=True, check=False
+    ).stdout
     return {Path(path) for path in re.findall(r"(/\S+) \(0x", listed)}
 
 
@@ -84,11 +89,24 @@ def image_archive() -> bytes:
     """A root file system with this Python, the server and nothing else, as a tar."""
     python = Path(sys._base_executable)  # type: ignore[attr-defined]
     library = Path(sysconfig.get_path("stdlib"))
-    left_out = {"site-packages", "test", "tests", "__pycache__", "idlelib", "ensurepip", "tkinter", "lib2to3"}
+    left_out = {
+        "site-packages",
+        "test",
+        "tests",
+        "__pycache__",
+        "idlelib",
+        "ensurepip",
+        "tkinter",
+        "lib2to3",
+    }
     buffer = io.BytesIO()
 
     def chosen(member: tarfile.TarInfo) -> tarfile.TarInfo | None:
-        return None if left_out & set(Path(member.name).parts) or member.name.endswith(".a") else member
+        return (
+            None
+            if left_out & set(Path(member.name).parts) or member.name.endswith(".a")
+            else member
+        )
 
     with tarfile.open(fileobj=buffer, mode="w") as archive:
         archive.add(python.resolve(), python)
@@ -97,7 +115,10 @@ def image_archive() -> bytes:
             archive.add(package, f"/srv/{package.name}")
         for ours_too in ("configs", "environments"):
             archive.add(ROOT / ours_too, f"/srv/{ours_too}")
-        extensions = [*(library / "lib-dynload").glob("*.so"), *(file for package in imported_packages() for file in package.rglob("*.so"))]
+        extensions = [
+            *(library / "lib-dynload").glob("*.so"),
+            *(file for package in imported_packages() for file in package.rglob("*.so")),
+        ]
         for file in shared_libraries([python.resolve(), *extensions]):
             archive.add(file.resolve(), file)
         temporary = tarfile.TarInfo("/tmp")
@@ -121,7 +142,12 @@ def image(client: docker.DockerClient) -> Iterator[str]:
         image_archive(),
         repository=repository,
         tag=tag,
-        changes=["ENV PYTHONPATH=/srv", "EXPOSE 8000", f"ENTRYPOINT {entry}", 'CMD ["textcraft", "--no-token"]'],
+        changes=[
+            "ENV PYTHONPATH=/srv",
+            "EXPOSE 8000",
+            f"ENTRYPOINT {entry}",
+            'CMD ["textcraft", "--no-token"]',
+        ],
     )
     yield IMAGE
     client.images.remove(IMAGE, force=True)
@@ -136,7 +162,10 @@ def open_folder() -> Iterator[Path]:
 
 
 def ours(client: docker.DockerClient, name: str) -> list[str]:
-    return [found.name for found in client.containers.list(all=True, filters={"label": f"provision.name={name}"})]
+    return [
+        found.name
+        for found in client.containers.list(all=True, filters={"label": f"provision.name={name}"})
+    ]
 
 
 def test_a_container_serves_and_is_removed(client: docker.DockerClient, image: str) -> None:
@@ -155,7 +184,9 @@ def test_a_container_serves_and_is_removed(client: docker.DockerClient, image: s
 
 
 def test_killed_container_restarts_on_its_port(client: docker.DockerClient, image: str) -> None:
-    with environment_replicas("textcraft", 2, backend="container", image=image, start_deadline_s=PATIENCE_S) as servers:
+    with environment_replicas(
+        "textcraft", 2, backend="container", image=image, start_deadline_s=PATIENCE_S
+    ) as servers:
         [victim] = client.containers.list(filters={"label": "provision.name=textcraft-0"})
         victim.kill()
         eventually(lambda: servers.restarts == 1 and answers(f"{servers.urls[0]}/health"))
@@ -163,9 +194,13 @@ def test_killed_container_restarts_on_its_port(client: docker.DockerClient, imag
     assert ours(client, "textcraft-0") == ours(client, "textcraft-1") == []
 
 
-def test_container_that_ends_during_its_start_shows_its_log(client: docker.DockerClient, image: str) -> None:
+def test_container_that_ends_during_its_start_shows_its_log(
+    client: docker.DockerClient, image: str
+) -> None:
     with pytest.raises(StartFailedError, match="no-such-world"):
-        ContainerServer("failing", image, command=["no-such-world"], start_deadline_s=PATIENCE_S).start()
+        ContainerServer(
+            "failing", image, command=["no-such-world"], start_deadline_s=PATIENCE_S
+        ).start()
     assert ours(client, "failing") == []
 
 
@@ -190,7 +225,9 @@ os.kill(os.getpid(), 9)
 def orphan_of(image: str, watch: str) -> None:
     """Starts a container in a process that is then killed; if it is to be "unwatched", so is the process that watches over it."""
     words = [sys.executable, "-c", ORPHAN, image, str(PATIENCE_S), watch]
-    killed = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=False, timeout=2 * PATIENCE_S)
+    killed = subprocess.run(
+        words, cwd=ROOT, capture_output=True, text=True, check=False, timeout=2 * PATIENCE_S
+    )
     assert killed.stdout.startswith("http://"), killed.stderr
 
 
@@ -199,7 +236,9 @@ def test_container_ends_with_its_killed_owner(client: docker.DockerClient, image
     eventually(lambda: ours(client, "orphan") == [])
 
 
-def test_containers_of_a_killed_owner_are_swept_by_the_next_start(client: docker.DockerClient, image: str) -> None:
+def test_containers_of_a_killed_owner_are_swept_by_the_next_start(
+    client: docker.DockerClient, image: str
+) -> None:
     orphan_of(image, "unwatched")
     kept = ContainerServer("kept", image, start_deadline_s=PATIENCE_S)
     [orphan] = ours(client, "orphan")
@@ -226,7 +265,9 @@ def test_a_container_is_confined(client: docker.DockerClient, image: str) -> Non
         assert "Read-only file system" in run("open('/srv/planted', 'w')")
         assert run("open('/tmp/x', 'w').write('y'); print('written')").strip() == "written"
         assert "Operation not permitted" in run("import os; os.chown('/tmp', 0, 0)")
-        assert run("print(open('/proc/self/status').read())").count("CapEff:\t0000000000000000") == 1
+        assert (
+            run("print(open('/proc/self/status').read())").count("CapEff:\t0000000000000000") == 1
+        )
         assert container.attrs["HostConfig"]["Memory"] == 512 * 2**20
     finally:
         server.end()
@@ -238,7 +279,9 @@ def test_container_gets_world_rules_variables_and_files(
     (open_folder / "planted").write_text("seen")
     monkeypatch.setenv("TEXTCRAFT_DATA", str(open_folder))
     monkeypatch.setenv("TEXTCRAFT_LEVEL", "3")
-    with environment_replicas("textcraft", rules="agentgym", backend="container", image=image, start_deadline_s=PATIENCE_S) as servers:
+    with environment_replicas(
+        "textcraft", rules="agentgym", backend="container", image=image, start_deadline_s=PATIENCE_S
+    ) as servers:
         assert asyncio.run(hosted(servers.urls)) == ("textcraft", "agentgym")
         [container] = client.containers.list(filters={"label": "provision.name=textcraft-0"})
         code = f"import os; print(open('{open_folder}/planted').read(), os.environ['TEXTCRAFT_LEVEL']); open('{open_folder}/planted', 'w')"

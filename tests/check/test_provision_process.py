@@ -67,12 +67,20 @@ def started(tmp_path: Path) -> Iterator[Callable[..., ChildProcess]]:
         process.end(0.0)
 
 
-def test_the_command_has_its_environment_directory_session_and_log(started: Callable[..., ChildProcess], tmp_path: Path) -> None:
+def test_the_command_has_its_environment_directory_session_and_log(
+    started: Callable[..., ChildProcess], tmp_path: Path
+) -> None:
     code = (
-        "import os, sys; print(os.environ['COLOUR'], os.getcwd(), os.getsid(0) != int(os.environ['OURS'])); print('err', file=sys.stderr)"
+        "import os, sys; print(os.environ['COLOUR'], os.getcwd(), "
+        "os.getsid(0) != int(os.environ['OURS'])); print('err', file=sys.stderr)"
     )
     log_path = tmp_path / "logs" / "mine.log"
-    process = started(code, environment={"COLOUR": "green", "OURS": str(os.getsid(0))}, cwd=tmp_path, log_path=log_path)
+    process = started(
+        code,
+        environment={"COLOUR": "green", "OURS": str(os.getsid(0))},
+        cwd=tmp_path,
+        log_path=log_path,
+    )
     assert process.wait(PATIENCE_S) == 0
     assert sorted(log_path.read_text().splitlines()) == ["err", f"green {tmp_path} True"]
     assert list(tmp_path.glob("*.json")) == []
@@ -80,9 +88,15 @@ def test_the_command_has_its_environment_directory_session_and_log(started: Call
 
 @pytest.mark.parametrize(
     ("code", "status"),
-    [("raise SystemExit(3)", 3), ("import os; os.kill(os.getpid(), 9)", 137), ("import os; os.kill(os.getpid(), 15)", 143)],
+    [
+        ("raise SystemExit(3)", 3),
+        ("import os; os.kill(os.getpid(), 9)", 137),
+        ("import os; os.kill(os.getpid(), 15)", 143),
+    ],
 )
-def test_exit_status_is_that_of_the_command(started: Callable[..., ChildProcess], code: str, status: int) -> None:
+def test_exit_status_is_that_of_the_command(
+    started: Callable[..., ChildProcess], code: str, status: int
+) -> None:
     process = started(code)
     assert process.wait(PATIENCE_S) == status
     assert process.exit_status == status
@@ -132,7 +146,10 @@ def test_end_lets_the_command_finish(started: Callable[..., ChildProcess]) -> No
 
 
 def test_end_kills_a_process_that_ignores_sigterm(started: Callable[..., ChildProcess]) -> None:
-    process = started("import signal, time\nsignal.signal(15, signal.SIG_IGN)\nprint('up', flush=True)\ntime.sleep(600)")
+    process = started(
+        "import signal, time\nsignal.signal(15, signal.SIG_IGN)\nprint('up', "
+        "flush=True)\ntime.sleep(600)"
+    )
     eventually(lambda: "up" in process.log_tail())
     process.end(0.2)
     assert not process.alive()
@@ -145,7 +162,9 @@ def test_end_leaves_no_descendant(started: Callable[..., ChildProcess]) -> None:
     assert all_gone(family)
 
 
-def test_remaining_children_are_killed_after_the_command(started: Callable[..., ChildProcess]) -> None:
+def test_remaining_children_are_killed_after_the_command(
+    started: Callable[..., ChildProcess],
+) -> None:
     process = started(FAMILY)
     family = family_of(process)
     command = next(member for member in family[1:] if member.ppid() == process.pid)
@@ -154,7 +173,9 @@ def test_remaining_children_are_killed_after_the_command(started: Callable[..., 
     assert all_gone(family)
 
 
-def test_command_dies_with_a_killed_subreaper_and_end_cleans_up(started: Callable[..., ChildProcess]) -> None:
+def test_command_dies_with_a_killed_subreaper_and_end_cleans_up(
+    started: Callable[..., ChildProcess],
+) -> None:
     process = started(FAMILY)
     family = family_of(process)
     command = next(member for member in family[1:] if member.ppid() == process.pid)
@@ -165,9 +186,13 @@ def test_command_dies_with_a_killed_subreaper_and_end_cleans_up(started: Callabl
     assert all_gone(family)
 
 
-def test_the_process_outlives_the_thread_that_started_it(started: Callable[..., ChildProcess]) -> None:
+def test_the_process_outlives_the_thread_that_started_it(
+    started: Callable[..., ChildProcess],
+) -> None:
     processes: list[ChildProcess] = []
-    thread = threading.Thread(target=lambda: processes.append(started("import time; time.sleep(600)")))
+    thread = threading.Thread(
+        target=lambda: processes.append(started("import time; time.sleep(600)"))
+    )
     thread.start()
     thread.join()
     time.sleep(0.5)  # a death signal of the thread would have arrived long ago
@@ -218,7 +243,9 @@ def test_sweep_kills_survivors_of_owner_and_subreaper(tmp_path: Path) -> None:
     assert sweep(tmp_path) == []
 
 
-def test_sweep_keeps_processes_with_an_owner(started: Callable[..., ChildProcess], tmp_path: Path) -> None:
+def test_sweep_keeps_processes_with_an_owner(
+    started: Callable[..., ChildProcess], tmp_path: Path
+) -> None:
     process = started("import time; time.sleep(600)")
     assert sweep(tmp_path) == []
     assert process.alive()
@@ -229,7 +256,12 @@ def test_sweep_recognises_a_reused_process_id(tmp_path: Path) -> None:
     """The state file names an owner whose id now belongs to another process: this one."""
     bystander = subprocess.Popen(python("import time; time.sleep(600)"))
     try:
-        state = {"name": "old", "mark": "old-1", "log": str(tmp_path / "old.log"), "owner": f"{this_process()}0"}
+        state = {
+            "name": "old",
+            "mark": "old-1",
+            "log": str(tmp_path / "old.log"),
+            "owner": f"{this_process()}0",
+        }
         (tmp_path / "old-1.json").write_text(json.dumps(state))
         assert sweep(tmp_path) == []
         assert not (tmp_path / "old-1.json").exists()

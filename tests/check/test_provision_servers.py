@@ -14,7 +14,12 @@ import pytest
 
 from tasks.provision import local
 from tasks.provision.environment_servers import environment_replicas
-from tasks.provision.errors import LifecycleError, RestartBudgetError, StartFailedError, StartTimeoutError
+from tasks.provision.errors import (
+    LifecycleError,
+    RestartBudgetError,
+    StartFailedError,
+    StartTimeoutError,
+)
 from tasks.provision.local import LocalServer, answers, free_port
 from tasks.provision.replica_set import local_replicas
 from tests.support.counting_servers import ROOT, counting_command
@@ -34,7 +39,10 @@ def listener(url: str) -> psutil.Process | None:
     """The process below this one that listens where the URL points."""
     for process in psutil.Process().children(recursive=True):
         try:
-            if any(c.status == "LISTEN" and c.laddr.port == urlsplit(url).port for c in process.net_connections("tcp")):
+            if any(
+                c.status == "LISTEN" and c.laddr.port == urlsplit(url).port
+                for c in process.net_connections("tcp")
+            ):
                 return process
         except psutil.NoSuchProcess:
             continue
@@ -45,7 +53,9 @@ def test_replicas_serve_during_the_block(tmp_path: Path) -> None:
     with environment_replicas("textcraft", 2, state_dir=tmp_path) as servers:
         assert len(set(servers.urls)) == 2
         assert all(answers(f"{url}/health") for url in servers.urls)
-        assert all(local.FIRST_PORT <= (urlsplit(url).port or 0) <= local.LAST_PORT for url in servers.urls)
+        assert all(
+            local.FIRST_PORT <= (urlsplit(url).port or 0) <= local.LAST_PORT for url in servers.urls
+        )
         processes = [listener(url) for url in servers.urls]
         servers.check()
     assert not any(answers(f"{url}/health") for url in servers.urls)
@@ -54,7 +64,9 @@ def test_replicas_serve_during_the_block(tmp_path: Path) -> None:
 
 
 def test_dead_replica_restarts_on_its_port_and_is_counted(tmp_path: Path) -> None:
-    with local_replicas("counting", [counting_command("counting")] * 2, state_dir=tmp_path) as servers:
+    with local_replicas(
+        "counting", [counting_command("counting")] * 2, state_dir=tmp_path
+    ) as servers:
         victim = listener(servers.urls[0])
         other = listener(servers.urls[1])
         assert victim is not None
@@ -67,13 +79,22 @@ def test_dead_replica_restarts_on_its_port_and_is_counted(tmp_path: Path) -> Non
 
 
 def test_check_raises_after_the_restart_budget(tmp_path: Path) -> None:
-    with local_replicas("counting", [counting_command("counting")], state_dir=tmp_path, restart_budget=1) as servers:
+    with local_replicas(
+        "counting", [counting_command("counting")], state_dir=tmp_path, restart_budget=1
+    ) as servers:
         for _ in range(2):
             victim = listener(servers.urls[0])
             assert victim is not None
             victim.kill()
-            eventually(lambda: servers._failure is not None or listener(servers.urls[0]) not in (None, victim))  # noqa: B023
-            eventually(lambda: servers._failure is not None or answers(f"{servers.urls[0]}/health"))  # its log then has a line
+            others = (None, victim)
+            eventually(
+                lambda others=others: (
+                    servers._failure is not None or listener(servers.urls[0]) not in others
+                )
+            )
+            eventually(
+                lambda: servers._failure is not None or answers(f"{servers.urls[0]}/health")
+            )  # its log then has a line
         with pytest.raises(RestartBudgetError, match="serving"):
             servers.check()
         assert servers.restarts == 1
@@ -86,19 +107,30 @@ def test_unknown_world_fails_with_the_servers_log(tmp_path: Path) -> None:
 
 
 def test_unhealthy_server_is_ended(tmp_path: Path) -> None:
-    command = [sys.executable, "-c", "import time; print('warming up', flush=True); time.sleep(600)"]
+    command = [
+        sys.executable,
+        "-c",
+        "import time; print('warming up', flush=True); time.sleep(600)",
+    ]
     server = LocalServer("slow", command, state_dir=tmp_path, start_deadline_s=0.5)
     with pytest.raises(StartTimeoutError):
         server.start()
     assert not server.alive()
 
 
-def test_port_taken_at_the_last_moment_is_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_port_taken_at_the_last_moment_is_replaced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with socket.create_server(("127.0.0.1", free_port())) as squatter:
         taken = squatter.getsockname()[1]
         ports = iter([taken, taken])
         monkeypatch.setattr(local, "free_port", lambda host: next(ports, None) or free_port(host))
-        server = LocalServer("counting", counting_command("counting"), state_dir=tmp_path, environment={"PYTHONPATH": str(ROOT)})
+        server = LocalServer(
+            "counting",
+            counting_command("counting"),
+            state_dir=tmp_path,
+            environment={"PYTHONPATH": str(ROOT)},
+        )
         server.start()
         try:
             assert urlsplit(server.url).port != taken
@@ -113,7 +145,14 @@ def test_answer_of_a_foreign_process_on_the_port_is_ignored(tmp_path: Path) -> N
     stranger.start()
     try:
         sleeper = [sys.executable, "-c", "import time; time.sleep(600)"]
-        server = LocalServer("ours", sleeper, health_path="/", state_dir=tmp_path, port=urlsplit(stranger.url).port, start_deadline_s=0.5)
+        server = LocalServer(
+            "ours",
+            sleeper,
+            health_path="/",
+            state_dir=tmp_path,
+            port=urlsplit(stranger.url).port,
+            start_deadline_s=0.5,
+        )
         with pytest.raises(StartTimeoutError):
             server.start()
     finally:
@@ -141,7 +180,9 @@ with environment_replicas("textcraft", 2, state_dir=Path({state_dir!r})) as serv
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT])
 def test_no_server_survives_the_run(tmp_path: Path, how: signal.Signals) -> None:
     code = OWNER.format(root=str(ROOT), state_dir=str(tmp_path))
-    run = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+    run = subprocess.Popen(
+        [sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+    )
     assert run.stdout is not None
     urls = run.stdout.readline().split()
     family = psutil.Process(run.pid).children(recursive=True)

@@ -43,23 +43,44 @@ def test_every_field_changes_the_recipe() -> None:
     }  # fmt: skip
     assert set(values) == set(RecipeForm.model_fields)
     made = load_recipe("textcraft", filled(**values))
-    assert (made.environment.name, made.environment.train_tasks, made.policy.model) == ("babyai", "train", "some/model")
-    assert (made.algorithm.name, made.algorithm.steps, made.algorithm.learning_rate, made.seeds.training) == ("rloo", 7, 1e-5, 11)
+    assert (made.environment.name, made.environment.train_tasks, made.policy.model) == (
+        "babyai",
+        "train",
+        "some/model",
+    )
+    assert (
+        made.algorithm.name,
+        made.algorithm.steps,
+        made.algorithm.learning_rate,
+        made.seeds.training,
+    ) == ("rloo", 7, 1e-5, 11)
     assert made.curriculum.model_dump() == {"kind": "stepwise", "horizons": [3, 5], "every": 4}
     assert (made.rollout.group_size, made.rollout.tasks_per_step) == (4, 3)
-    assert (made.evaluation.tasks, made.evaluation.samples, made.evaluation.horizon) == ("validation", 2, 9)
+    assert (made.evaluation.tasks, made.evaluation.samples, made.evaluation.horizon) == (
+        "validation",
+        2,
+        9,
+    )
 
 
 @pytest.mark.parametrize(
     ("fields", "curriculum"),
     [
         ({"horizons": [5]}, {"kind": "fixed", "horizon": 5}),
-        ({"horizons": [2, 4]}, {"kind": "stepwise", "horizons": [2, 4], "every": QUICKSTART["every"]}),
-        ({"horizons": [2, 4, 8], "steps": 12}, {"kind": "stepwise", "horizons": [2, 4, 8], "every": 4}),
+        (
+            {"horizons": [2, 4]},
+            {"kind": "stepwise", "horizons": [2, 4], "every": QUICKSTART["every"]},
+        ),
+        (
+            {"horizons": [2, 4, 8], "steps": 12},
+            {"kind": "stepwise", "horizons": [2, 4, 8], "every": 4},
+        ),
         ({"steps_per_horizon": 3}, {**QUICKSTART, "every": 3}),
     ],
 )
-def test_the_horizons_of_the_form_give_a_curriculum(fields: dict[str, Any], curriculum: dict[str, Any]) -> None:
+def test_the_horizons_of_the_form_give_a_curriculum(
+    fields: dict[str, Any], curriculum: dict[str, Any]
+) -> None:
     assert load_recipe("textcraft", filled(**fields)).curriculum.model_dump() == curriculum
 
 
@@ -74,15 +95,22 @@ def test_the_horizons_of_the_form_give_a_curriculum(fields: dict[str, Any], curr
         ({"horizons": [5], "steps_per_horizon": 2}, {}),
     ],
 )
-def test_an_invalid_field_of_the_form_is_refused_with_its_name(fields: dict[str, Any], codes: dict[str, str]) -> None:
+def test_an_invalid_field_of_the_form_is_refused_with_its_name(
+    fields: dict[str, Any], codes: dict[str, str]
+) -> None:
     with pytest.raises(RecipeError) as refused:
         filled(**fields)
     assert refused.value.codes == codes
     assert list(fields)[-1] in str(refused.value)
 
 
-@pytest.mark.parametrize(("fields", "named"), [({"horizons": [9, 3]}, r"horizons \[9, 3\]"), ({"world": "babyia"}, "babyia")])
-def test_values_that_only_the_recipe_can_check_are_refused_by_it(fields: dict[str, Any], named: str) -> None:
+@pytest.mark.parametrize(
+    ("fields", "named"),
+    [({"horizons": [9, 3]}, r"horizons \[9, 3\]"), ({"world": "babyia"}, "babyia")],
+)
+def test_values_that_only_the_recipe_can_check_are_refused_by_it(
+    fields: dict[str, Any], named: str
+) -> None:
     from configs.infrastructure import InfraSettings
     from flows.checks import check_experiment
 
@@ -91,7 +119,9 @@ def test_values_that_only_the_recipe_can_check_are_refused_by_it(fields: dict[st
 
 
 def test_form_and_overrides_must_agree() -> None:
-    assert all_overrides("quickstart", {"steps": 5}, {"algorithm.steps": 5}) == {"algorithm.steps": 5}
+    assert all_overrides("quickstart", {"steps": 5}, {"algorithm.steps": 5}) == {
+        "algorithm.steps": 5
+    }
     with pytest.raises(RecipeError, match=r"^steps: .*algorithm\.steps"):
         all_overrides("quickstart", {"steps": 5}, {"algorithm.steps": 6})
 
@@ -126,8 +156,16 @@ def test_the_form_of_prefect_refuses_invalid_values(parameters: dict[str, Any]) 
 
 
 def test_the_form_of_prefect_accepts_valid_values() -> None:
-    validate({"recipe": "quickstart", "changes": {"steps": 3, "horizons": [2, 3]}, "overrides": {}}, form_schema(), raise_on_error=True)
-    validate({"recipe": "quickstart", "changes": {}, "overrides": None}, form_schema(), raise_on_error=True)
+    validate(
+        {"recipe": "quickstart", "changes": {"steps": 3, "horizons": [2, 3]}, "overrides": {}},
+        form_schema(),
+        raise_on_error=True,
+    )
+    validate(
+        {"recipe": "quickstart", "changes": {}, "overrides": None},
+        form_schema(),
+        raise_on_error=True,
+    )
 
 
 REFUSE = """
@@ -141,9 +179,18 @@ except Exception as refused:
 """
 
 
-def test_an_invalid_value_is_refused_within_a_second_of_cpu_time_and_without_large_imports(tmp_path: Path) -> None:
+def test_an_invalid_value_is_refused_within_a_second_of_cpu_time_and_without_large_imports(
+    tmp_path: Path,
+) -> None:
     environment = {**os.environ, "AGENTGYM_RUNS": str(tmp_path)}
-    shown = subprocess.run([sys.executable, "-c", REFUSE], cwd=ROOT, env=environment, capture_output=True, text=True, check=True).stdout
+    shown = subprocess.run(
+        [sys.executable, "-c", REFUSE],
+        cwd=ROOT,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout
     message, worked_s, loaded = json.loads(shown.splitlines()[-1])
     assert message.startswith("evaluation.tasks: ")
     assert "'islands-test'" in message

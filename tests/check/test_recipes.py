@@ -48,7 +48,9 @@ def test_every_recipe_that_comes_with_the_project_is_valid(name: str) -> None:
         ("name", "../elsewhere", "string_pattern_mismatch", "../elsewhere"),
     ],
 )
-def test_an_invalid_field_is_named_with_its_value_and_the_fix(field: str, value: Any, code: str, hint: str) -> None:
+def test_an_invalid_field_is_named_with_its_value_and_the_fix(
+    field: str, value: Any, code: str, hint: str
+) -> None:
     with pytest.raises(RecipeError) as refused:
         load_recipe("textcraft", {field: value})
     assert refused.value.codes == {field: code}
@@ -74,13 +76,21 @@ AGENTGYM = {
         ({"evaluation.tasks": ["babyai_7"]}, ["evaluation.tasks", "'babyai_7'", "textcraft"]),
         ({"environment.dialect": "agentgym"}, ["environment", "success_score"]),
         (AGENTGYM, ["environment.instruction", "conversation_start"]),
-        ({"policy.conversation_start": "sytem"}, ["policy.conversation_start", "'sytem'", "system"]),
+        (
+            {"policy.conversation_start": "sytem"},
+            ["policy.conversation_start", "'sytem'", "system"],
+        ),
         ({"algorithm.steps.many": 3}, ["algorithm.steps.many", "steps"]),
         ({"algorithm.mini_batches": 400}, ["algorithm.mini_batches", "(384)"]),
-        ({"rollout.turn_tokens": 4096}, ["rollout.turn_tokens (4096)", "rollout.trajectory_tokens (1024)"]),
+        (
+            {"rollout.turn_tokens": 4096},
+            ["rollout.turn_tokens (4096)", "rollout.trajectory_tokens (1024)"],
+        ),
     ],
 )
-def test_fields_that_exclude_each_other_are_named_with_their_values(overrides: dict[str, Any], named: list[str]) -> None:
+def test_fields_that_exclude_each_other_are_named_with_their_values(
+    overrides: dict[str, Any], named: list[str]
+) -> None:
     with pytest.raises(RecipeError) as refused:
         load_recipe("textcraft", overrides)
     assert [word for word in named if word not in str(refused.value)] == []
@@ -106,7 +116,11 @@ def test_the_error_of_a_file_starts_with_its_path_even_with_an_override(tmp_path
     assert refused.value.codes == {"curriculum.horizon": "greater_than"}
 
 
-CHECKPOINT = {"policy.dtype": "float16", "rollout.turn_tokens": 33, "rollout.trajectory_tokens": 777}
+CHECKPOINT = {
+    "policy.dtype": "float16",
+    "rollout.turn_tokens": 33,
+    "rollout.trajectory_tokens": 777,
+}
 
 
 @pytest.fixture
@@ -119,17 +133,33 @@ def checkpoint(policy: str, tmp_path: Path) -> str:
 
 def test_a_recipe_that_starts_from_a_checkpoint_uses_its_format(checkpoint: str) -> None:
     recipe = load_recipe("textcraft-qwen2.5-3b", {"policy.model": checkpoint})
-    assert (recipe.policy.action_format, recipe.policy.instruction, recipe.policy.dtype) == ("bare", False, "float16")
+    assert (recipe.policy.action_format, recipe.policy.instruction, recipe.policy.dtype) == (
+        "bare",
+        False,
+        "float16",
+    )
     assert (recipe.rollout.turn_tokens, recipe.rollout.trajectory_tokens) == (33, 777)
     other = load_recipe("textcraft-qwen2.5-3b")
     assert (other.policy.action_format, other.rollout.trajectory_tokens) == ("react", 10752)
 
 
-def test_what_is_said_beside_the_checkpoint_wins_over_its_format(checkpoint: str, tmp_path: Path) -> None:
-    recipe = load_recipe("textcraft-qwen2.5-3b", {"policy.model": checkpoint, "policy.dtype": "float32", "rollout.turn_tokens": 44})
-    assert (recipe.policy.dtype, recipe.rollout.turn_tokens, recipe.policy.action_format) == ("float32", 44, "bare")
+def test_what_is_said_beside_the_checkpoint_wins_over_its_format(
+    checkpoint: str, tmp_path: Path
+) -> None:
+    recipe = load_recipe(
+        "textcraft-qwen2.5-3b",
+        {"policy.model": checkpoint, "policy.dtype": "float32", "rollout.turn_tokens": 44},
+    )
+    assert (recipe.policy.dtype, recipe.rollout.turn_tokens, recipe.policy.action_format) == (
+        "float32",
+        44,
+        "bare",
+    )
     path = tmp_path / "mine.yaml"
-    path.write_text(f"policy: {{model: {checkpoint}, dtype: float32}}\ncurriculum: {{kind: fixed, horizon: 3}}\nalgorithm: {{steps: 3}}\n")
+    path.write_text(
+        f"policy: {{model: {checkpoint}, dtype: float32}}\ncurriculum: {{kind: fixed, horizon: "
+        f"3}}\nalgorithm: {{steps: 3}}\n"
+    )
     assert load_recipe(str(path)).policy.dtype == "float32"
     assert load_recipe(str(path)).policy.action_format == "bare"
 
@@ -137,8 +167,14 @@ def test_what_is_said_beside_the_checkpoint_wins_over_its_format(checkpoint: str
 def test_a_collection_by_a_checkpoint_uses_its_format_and_the_conditions_of_its_evaluations(
     checkpoint: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    collection, _ = collection_arguments(["textcraft", "--model", checkpoint, "--tasks", "wood-test"])
-    assert (collection.source.action_format, collection.source.instruction, collection.source.dtype) == ("bare", False, "float16")
+    collection, _ = collection_arguments(
+        ["textcraft", "--model", checkpoint, "--tasks", "wood-test"]
+    )
+    assert (
+        collection.source.action_format,
+        collection.source.instruction,
+        collection.source.dtype,
+    ) == ("bare", False, "float16")
     assert (collection.rollout.turn_tokens, collection.rollout.trajectory_tokens) == (33, 777)
     assert (collection.horizon, collection.temperature) == (8, 1.0)
     assert "turn_tokens 33" in capsys.readouterr().err
@@ -156,15 +192,29 @@ def test_a_collection_by_a_checkpoint_uses_its_format_and_the_conditions_of_its_
         "9",
     ]
     collection, _ = collection_arguments(["textcraft", "--model", checkpoint, *told])
-    assert (collection.source.action_format, collection.source.instruction, collection.source.dtype) == ("react", True, "float32")
-    assert (collection.horizon, collection.temperature, collection.rollout.turn_tokens) == (5, 0.0, 9)
+    assert (
+        collection.source.action_format,
+        collection.source.instruction,
+        collection.source.dtype,
+    ) == ("react", True, "float32")
+    assert (collection.horizon, collection.temperature, collection.rollout.turn_tokens) == (
+        5,
+        0.0,
+        9,
+    )
     assert collection.rollout.trajectory_tokens == 777
 
 
-def test_a_collection_by_a_server_of_a_checkpoint_uses_the_checkpoints_format(checkpoint: str) -> None:
+def test_a_collection_by_a_server_of_a_checkpoint_uses_the_checkpoints_format(
+    checkpoint: str,
+) -> None:
     with serving({"data": [{"id": "step-2", "root": checkpoint}]}) as url:
         collection, _ = collection_arguments(["textcraft", "--vllm", url, "--horizon", "5"])
-    assert (collection.source.action_format, collection.source.instruction, collection.source.urls) == ("bare", False, (url,))
+    assert (
+        collection.source.action_format,
+        collection.source.instruction,
+        collection.source.urls,
+    ) == ("bare", False, (url,))
     assert (collection.horizon, collection.rollout.trajectory_tokens) == (5, 777)
 
 
@@ -174,7 +224,9 @@ def test_a_collection_by_a_server_of_another_model_uses_the_usual_format() -> No
     assert (collection.source.action_format, collection.horizon) == ("react", 30)
 
 
-def test_an_address_that_serves_no_model_is_refused_before_anything_is_started(capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_address_that_serves_no_model_is_refused_before_anything_is_started(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     with serving({"hello": "there"}) as url:
         for wrong in (url, "http://127.0.0.1:9"):
             with pytest.raises(SystemExit):
@@ -213,7 +265,9 @@ def test_a_name_of_the_hub_is_left_to_the_hub(name: str) -> None:
     check_model(name)
 
 
-def test_a_model_that_is_not_there_is_refused_with_the_checkpoints_that_are(checkpoint: str, tmp_path: Path) -> None:
+def test_a_model_that_is_not_there_is_refused_with_the_checkpoints_that_are(
+    checkpoint: str, tmp_path: Path
+) -> None:
     for wrong in (Path(checkpoint).with_name("step-000009"), tmp_path, Path(checkpoint).parent):
         with pytest.raises(ModelError, match=f"{Path(checkpoint).parent}: step-000004"):
             check_model(str(wrong))
@@ -254,15 +308,21 @@ def test_overrides_are_read_as_yaml() -> None:
     assert load_recipe("textcraft", overrides).algorithm.learning_rate == 1e-5
 
 
-@pytest.mark.parametrize("arguments", [["steps", "3"], ["--algorithm.steps"], ["--", "3"], ["--a.b", "[1"]])
+@pytest.mark.parametrize(
+    "arguments", [["steps", "3"], ["--algorithm.steps"], ["--", "3"], ["--a.b", "[1"]]
+)
 def test_arguments_that_are_no_overrides_are_refused(arguments: list[str]) -> None:
     with pytest.raises(RecipeError):
         parse_overrides(arguments)
 
 
 def test_equal_recipes_have_equal_fingerprints_and_a_seed_changes_it() -> None:
-    assert fingerprint(load_recipe("textcraft")) == fingerprint(load_recipe("textcraft", {"seeds.training": 0}))
-    assert fingerprint(load_recipe("textcraft")) != fingerprint(load_recipe("textcraft", {"seeds.training": 1}))
+    assert fingerprint(load_recipe("textcraft")) == fingerprint(
+        load_recipe("textcraft", {"seeds.training": 0})
+    )
+    assert fingerprint(load_recipe("textcraft")) != fingerprint(
+        load_recipe("textcraft", {"seeds.training": 1})
+    )
 
 
 def _parts(model: type[BaseModel]) -> list[type[BaseModel]]:
@@ -282,12 +342,16 @@ def test_every_part_forbids_unknown_fields_and_describes_its_own(part: type[Base
     assert [name for name, field in part.model_fields.items() if not field.description] == []
 
 
-def test_settings_come_from_the_environment_and_lists_are_comma_separated(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_settings_come_from_the_environment_and_lists_are_comma_separated(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setenv("AGENTGYM_ENVIRONMENT_URLS", "http://a:1, http://b:2")
     assert InfraSettings().environment_urls == ["http://a:1", "http://b:2"]
 
 
-def test_a_server_without_a_gpu_of_its_own_is_refused_where_gpus_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_server_without_a_gpu_of_its_own_is_refused_where_gpus_are_named(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setenv("AGENTGYM_ENGINE_GPUS", "6, 7")
     with pytest.raises(SettingsError, match=r"engine_gpus.*2.*0 engine_servers"):
         infra_settings()

@@ -12,14 +12,29 @@ from tasks.evaluation.statistics import difference, mean
 from tasks.rollout.trajectory import Outcome, Trajectory, Turn
 
 
-def measured(label: str, step: int, solved: int, failed: int = 0, reward: float = 1.0) -> EvaluationResult:
+def measured(
+    label: str, step: int, solved: int, failed: int = 0, reward: float = 1.0
+) -> EvaluationResult:
     """Twenty tasks with four samples each, of which the first `solved` tasks are always solved."""
     trajectories = []
     for task in range(20):
         for member in range(4):
             outcome = Outcome.SUCCESS if task < solved else Outcome.TRUNCATED
             turns = [Turn([1], [-0.5], "craft", reward=reward if task < solved else 0.0)]
-            trajectories.append(Trajectory("textcraft", task, task, member, 0, 16, step, "vllm", turns=turns, outcome=outcome))
+            trajectories.append(
+                Trajectory(
+                    "textcraft",
+                    task,
+                    task,
+                    member,
+                    0,
+                    16,
+                    step,
+                    "vllm",
+                    turns=turns,
+                    outcome=outcome,
+                )
+            )
     trajectories += [Trajectory("textcraft", 0, 0, 9, 0, 16, step, "vllm") for _ in range(failed)]
     return evaluate(trajectories, label=label, step=step, horizon=16)
 
@@ -31,7 +46,9 @@ def test_the_table_has_a_row_for_each_measurement_and_its_change_from_the_start(
     assert share(start.success) in lines[2]
     assert change(difference(start.tallies, end.tallies)) in lines[3]
     assert "+20.0 [" in lines[3]
-    assert "[" not in lines[2].replace(share(start.success), "").replace(share(start.pass_at[4]), "")  # no change from itself
+    assert "[" not in lines[2].replace(share(start.success), "").replace(
+        share(start.pass_at[4]), ""
+    )  # no change from itself
     assert len({len(lines[0]), len(lines[2]), len(lines[3])}) == 1  # the columns line up
 
 
@@ -45,7 +62,11 @@ def test_displayed_interval_of_a_share_is_clipped_to_0_and_100_percent() -> None
 
 def test_markdown_and_text_tables_have_the_same_cells() -> None:
     results = [measured("start", 0, 6), measured("phase 1", 10, 7), measured("end", 40, 10)]
-    rows = [line.strip("| ").split(" | ") for line in markdown_table(results).splitlines() if line.startswith("| ")][2:]
+    rows = [
+        line.strip("| ").split(" | ")
+        for line in markdown_table(results).splitlines()
+        if line.startswith("| ")
+    ][2:]
     for row, line in zip(rows, text_table(results).splitlines()[2:], strict=False):
         assert all(cell.strip() in line for cell in row)
     assert [row[0] for row in rows] == ["start", "phase 1", "end"]
@@ -60,15 +81,24 @@ def test_success_by_kind_of_task_and_behaviour_of_start_and_end_follow_the_table
         ]) for task in range(2)
     ]  # fmt: skip
     tags = {0: "right passage first", 1: "right passage not first"}
-    results = [evaluate(played, label=label, step=0, horizon=6, tags=tags) for label in ("start", "phase 1", "end")]
+    results = [
+        evaluate(played, label=label, step=0, horizon=6, tags=tags)
+        for label in ("start", "phase 1", "end")
+    ]
     header, rows = details(results)
     assert header == ["", "start", "end"]
     found = {name: cells for name, *cells in rows}
-    assert [cell.split(" [")[0] for cell in found["success, right passage not first"]] == ["100.0 %"] * 2
+    assert [cell.split(" [")[0] for cell in found["success, right passage not first"]] == [
+        "100.0 %"
+    ] * 2
     assert found["success, right passage first"][0].startswith("0.0 %")
     assert found["repeated turns"] == ["33.3 %"] * 2
     assert found["answers from passage 2"] == ["100.0 %"] * 2
-    assert all(cell in text_table(results) and cell in markdown_table(results) for row in rows for cell in row)
+    assert all(
+        cell in text_table(results) and cell in markdown_table(results)
+        for row in rows
+        for cell in row
+    )
     assert details([measured("start", 0, 6)]) == ([], [])
 
 
@@ -93,10 +123,15 @@ def test_unknown_share_is_shown_as_unknown() -> None:
 @pytest.mark.parametrize("phases", [[4, 8, 16], [], list(range(4, 24))])
 def test_learning_curve_is_not_blank(tmp_path: Path, phases: list[int]) -> None:
     horizons = [horizon for horizon in phases for _ in range(3)]
-    steps = {i + 1: {"rollout/success": i / 80, "rollout/reward": i / 90, "rollout/horizon": h} for i, h in enumerate(horizons)}
+    steps = {
+        i + 1: {"rollout/success": i / 80, "rollout/reward": i / 90, "rollout/horizon": h}
+        for i, h in enumerate(horizons)
+    }
     results = [measured("start", 0, 6), measured("end", len(steps), 10)] if phases else []
     draw_learning_curve(tmp_path / "plots" / "curve.png", steps, results)
     draw_learning_curve(tmp_path / "empty.png", {}, [])
-    picture, empty = (matplotlib.image.imread(tmp_path / name) for name in ("plots/curve.png", "empty.png"))
+    picture, empty = (
+        matplotlib.image.imread(tmp_path / name) for name in ("plots/curve.png", "empty.png")
+    )
     assert picture.shape == (840, 1500, 4)
     assert (picture != empty).any() == bool(phases)

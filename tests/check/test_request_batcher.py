@@ -21,7 +21,9 @@ class Server:
     fault: EnvironmentCallError | None = None
     open: asyncio.Event = field(default_factory=asyncio.Event)
 
-    async def send(self, operation: str, items: Sequence[msgspec.Struct], deadline: float) -> list[Reply]:
+    async def send(
+        self, operation: str, items: Sequence[msgspec.Struct], deadline: float
+    ) -> list[Reply]:
         names = [item.session for item in items if isinstance(item, CloseItem)]
         self.requests.append(names)
         await self.open.wait()
@@ -86,8 +88,12 @@ def test_a_fault_of_the_request_reaches_all_its_calls() -> None:
         server = Server(fault=UnreachableError("nobody there"))
         server.open.set()
         batcher = RequestBatcher(server.send)
-        faults = await asyncio.gather(*(ask(batcher, name) for name in "ab"), return_exceptions=True)
-        assert [(type(fault), str(fault)) for fault in faults] == [(UnreachableError, "nobody there")] * 2
+        faults = await asyncio.gather(
+            *(ask(batcher, name) for name in "ab"), return_exceptions=True
+        )
+        assert [(type(fault), str(fault)) for fault in faults] == [
+            (UnreachableError, "nobody there")
+        ] * 2
 
     asyncio.run(play())
 

@@ -16,7 +16,9 @@ from tasks.inference.vllm_client import Completion, ServerUnavailableError, Vllm
 GENERATED = itertools.count(1)
 
 
-async def completed(metrics: Callable[[], str] | None, answer_s: float, max_tokens: int = 1) -> Completion:
+async def completed(
+    metrics: Callable[[], str] | None, answer_s: float, max_tokens: int = 1
+) -> Completion:
     """The answer of a server that answers after `answer_s` seconds and tells `metrics`, to a client whose request_seconds is 1."""
 
     async def complete(_: web.Request) -> web.Response:

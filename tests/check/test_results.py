@@ -27,7 +27,11 @@ def test_a_run_is_read_as_evaluations_metrics_and_episodes(tmp_path: Path) -> No
     success = run.success()
     assert success.index[0] == "start"
     first, estimate = success.loc["start"], run.evaluations["start"].success
-    assert (first["success"], first["success_low"], first["success_high"]) == (estimate.value, estimate.low, estimate.high)
+    assert (first["success"], first["success_low"], first["success_high"]) == (
+        estimate.value,
+        estimate.low,
+        estimate.high,
+    )
     metrics = run.metrics()
     assert metrics.index.tolist() == [1, 2, 3]
     assert metrics.loc[2, "rollout/horizon"] == 6.0
@@ -62,7 +66,9 @@ def test_folders_without_results_are_refused(tmp_path: Path) -> None:
         load_evaluation(tmp_path)
 
 
-def test_wrong_values_are_refused_before_anything_starts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_wrong_values_are_refused_before_anything_starts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("AGENTGYM_RUNS", str(tmp_path / "runs"))
     for wrong in ({"tasks": "wood-tset"}, {"samples": 0}, {"overrides": {"algorithm.steps": 3}}):
         with pytest.raises(RecipeError):
@@ -75,15 +81,32 @@ def test_wrong_values_are_refused_before_anything_starts(tmp_path: Path, monkeyp
 
 
 def test_a_policy_is_a_checkpoint_a_script_or_a_source() -> None:
-    given = [api._given("textcraft", policy, 1, None, 0, None)["source"] for policy in ("oracle", Path("runs/x"), Source(kind="random"))]
+    given = [
+        api._given("textcraft", policy, 1, None, 0, None)["source"]
+        for policy in ("oracle", Path("runs/x"), Source(kind="random"))
+    ]
     assert given == [{"kind": "oracle"}, {"kind": "model", "model": "runs/x"}, {"kind": "random"}]
-    grid = api.evaluation_request(api._given("textcraft", "oracle", 2, 3, 1, {"rollout.retries": 4}), None)
+    grid = api.evaluation_request(
+        api._given("textcraft", "oracle", 2, 3, 1, {"rollout.retries": 4}), None
+    )
     assert grid == EvaluationGrid.model_validate(
-        {"environment": "textcraft", "source": {"kind": "oracle"}, "samples": 2, "n_tasks": 3, "seed": 1, "rollout": {"retries": 4}}
+        {
+            "environment": "textcraft",
+            "source": {"kind": "oracle"},
+            "samples": 2,
+            "n_tasks": 3,
+            "seed": 1,
+            "rollout": {"retries": 4},
+        }
     )
 
 
 def test_importing_the_api_imports_no_slow_package() -> None:
     slow = {"torch", "prefect", "mlflow", "pandas", "matplotlib", "transformers"}
     code = f"import sys, flows.api; print({slow!r} & set(sys.modules) or 'none')"
-    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.strip() == "none"
+    assert (
+        subprocess.run(
+            [sys.executable, "-c", code], capture_output=True, text=True, check=True
+        ).stdout.strip()
+        == "none"
+    )

@@ -13,7 +13,12 @@ from pathlib import Path
 
 import pytest
 
-from tasks.rollout.resumable_writer import PART_EPISODES, CollectionBusyError, DifferentCollectionError, ResumableTrajectoryWriter
+from tasks.rollout.resumable_writer import (
+    PART_EPISODES,
+    CollectionBusyError,
+    DifferentCollectionError,
+    ResumableTrajectoryWriter,
+)
 from tasks.rollout.trajectory import Outcome, Trajectory
 from tasks.rollout.trajectory_parquet import read_trajectories
 
@@ -25,7 +30,11 @@ def episode(group: int, member: int, outcome: Outcome = Outcome.SUCCESS) -> Traj
 
 
 def stored(folder: Path) -> list[tuple[int, int]]:
-    return sorted((t.group, t.member) for part in folder.glob("part-*.parquet") for t in read_trajectories(part))
+    return sorted(
+        (t.group, t.member)
+        for part in folder.glob("part-*.parquet")
+        for t in read_trajectories(part)
+    )
 
 
 KILLED = """
@@ -47,9 +56,16 @@ def test_kill_loses_only_episodes_since_the_last_save(tmp_path: Path) -> None:
     killed = subprocess.run([sys.executable, "-c", KILLED, str(tmp_path)], cwd=ROOT, check=False)
     assert killed.returncode == -signal.SIGKILL
     writer = ResumableTrajectoryWriter(tmp_path, {}, 3)
-    there = {(group, member) for group in range(40) for member in range(3) if writer.has(group, member)}
-    saved = {(group, member) for group in range(40) for member in (0, 1)} | {(group, 2) for group in range(10)}
-    assert there in (saved, saved | {(10, 2)})  # a slow machine takes long enough for the last one to be saved, too
+    there = {
+        (group, member) for group in range(40) for member in range(3) if writer.has(group, member)
+    }
+    saved = {(group, member) for group in range(40) for member in (0, 1)} | {
+        (group, 2) for group in range(10)
+    }
+    assert there in (
+        saved,
+        saved | {(10, 2)},
+    )  # a slow machine takes long enough for the last one to be saved, too
     for group in range(10, 40):
         if not writer.has(group, 2):
             writer.add(episode(group, 2))
@@ -58,7 +74,14 @@ def test_kill_loses_only_episodes_since_the_last_save(tmp_path: Path) -> None:
     assert not (tmp_path / "pending").exists()
 
 
-@pytest.mark.parametrize("damage", [lambda whole: whole[: len(whole) // 2], lambda whole: b"", lambda whole: whole[:-8] + bytes(8)])
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda whole: whole[: len(whole) // 2],
+        lambda whole: b"",
+        lambda whole: whole[:-8] + bytes(8),
+    ],
+)
 def test_damaged_part_is_moved_and_its_groups_are_played_again(
     damage: Callable[[bytes], bytes], tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -31,12 +31,18 @@ from tests.support.stored_runs import (
 )
 
 
-def test_empty_machine_restores_newest_checkpoint_and_results(storage: SharedStorage, tmp_path: Path) -> None:
+def test_empty_machine_restores_newest_checkpoint_and_results(
+    storage: SharedStorage, tmp_path: Path
+) -> None:
     run = make_run(tmp_path / "here")
     upload(storage, run)
     step, fetched = restored(storage, tmp_path / "there")
     assert step == 2
-    expected = {name: content for name, content in contents(run).items() if not name.startswith("checkpoints/step-000001")}
+    expected = {
+        name: content
+        for name, content in contents(run).items()
+        if not name.startswith("checkpoints/step-000001")
+    }
     assert contents(fetched) == expected
     key, anew = Outbox(run / "records").key, Outbox(fetched / "records")
     assert anew.replaces == [key]  # MLflow may have been given more than was uploaded
@@ -59,11 +65,18 @@ def test_only_changed_files_are_uploaded_again(storage: SharedStorage, tmp_path:
     add_step(run, 3)
     assert not run_copy.is_stored(run, storage.url)
     upload(Seen(storage), run)
-    new = {"metrics.jsonl", "rollouts/step-000003.parquet", "evaluations/phase-3.json", "done/phase-3"}
+    new = {
+        "metrics.jsonl",
+        "rollouts/step-000003.parquet",
+        "evaluations/phase-3.json",
+        "done/phase-3",
+    }
     assert set(put) == {f"{NAME}/{name}" for name in new}
 
 
-def test_storage_keeps_the_same_checkpoints_and_drops_rolled_back_ones(storage: SharedStorage, tmp_path: Path) -> None:
+def test_storage_keeps_the_same_checkpoints_and_drops_rolled_back_ones(
+    storage: SharedStorage, tmp_path: Path
+) -> None:
     run = make_run(tmp_path, 3)
     upload(storage, run)
     upload(storage, run, keep_one)
@@ -73,7 +86,9 @@ def test_storage_keeps_the_same_checkpoints_and_drops_rolled_back_ones(storage: 
     assert {name.split("/")[0] for name in storage.files(f"{NAME}/checkpoints")} == {"step-000002"}
 
 
-def test_damaged_checkpoint_is_not_uploaded_and_a_repeated_one_is(storage: SharedStorage, tmp_path: Path) -> None:
+def test_damaged_checkpoint_is_not_uploaded_and_a_repeated_one_is(
+    storage: SharedStorage, tmp_path: Path
+) -> None:
     run = make_run(tmp_path / "here")
     upload(storage, run)
     weights = run / "checkpoints" / "step-000002" / "model-0.safetensors"
@@ -86,10 +101,15 @@ def test_damaged_checkpoint_is_not_uploaded_and_a_repeated_one_is(storage: Share
     add_checkpoint(run, 2, b"other weights of step ")
     upload(storage, run)
     step, fetched = restored(storage, tmp_path / "elsewhere")
-    assert (step, (fetched / weights.relative_to(run)).read_bytes()) == (2, b"other weights of step 2, 0")
+    assert (step, (fetched / weights.relative_to(run)).read_bytes()) == (
+        2,
+        b"other weights of step 2, 0",
+    )
 
 
-def test_damaged_checkpoint_in_the_storage_is_skipped(storage: SharedStorage, tmp_path: Path) -> None:
+def test_damaged_checkpoint_in_the_storage_is_skipped(
+    storage: SharedStorage, tmp_path: Path
+) -> None:
     run = make_run(tmp_path / "here")
     upload(storage, run)
     storage.write(f"{NAME}/checkpoints/step-000002/model-0.safetensors", b"weights of step 2, X")
@@ -98,7 +118,9 @@ def test_damaged_checkpoint_in_the_storage_is_skipped(storage: SharedStorage, tm
     assert latest(fetched / "checkpoints", FINGERPRINT)[1] == []
 
 
-def test_machine_behind_the_storage_is_updated_and_one_ahead_continues(storage: SharedStorage, tmp_path: Path) -> None:
+def test_machine_behind_the_storage_is_updated_and_one_ahead_continues(
+    storage: SharedStorage, tmp_path: Path
+) -> None:
     behind = make_run(tmp_path / "behind", 1)
     upload(storage, make_run(tmp_path / "here", 2))
     assert run_copy.restore(storage, behind, FINGERPRINT) == 2
@@ -129,7 +151,11 @@ def test_interrupted_upload_leaves_a_resumable_run_and_continues(tmp_path: Path)
         assert not [name for name in storage.files(run.name) if name.endswith(run_copy.BEGUN)]
         step, fetched = restored(storage, case / "there")
         assert step == 4
-        newest = {name: content for name, content in contents(run).items() if not name.startswith("checkpoints/") or "step-000004" in name}
+        newest = {
+            name: content
+            for name, content in contents(run).items()
+            if not name.startswith("checkpoints/") or "step-000004" in name
+        }
         assert contents(fetched) == newest
     assert changes > 10
 
@@ -138,15 +164,21 @@ def assert_complete(fetched: Path, step: int) -> None:
     """The folder has everything that the steps up to its checkpoint left behind, and marks of no later step."""
     steps = range(1, step + 1)
     for number in steps:
-        assert (fetched / "rollouts" / f"step-{number:06d}.parquet").read_text() == f"rollouts of {number}"
+        assert (
+            fetched / "rollouts" / f"step-{number:06d}.parquet"
+        ).read_text() == f"rollouts of {number}"
         assert (fetched / "evaluations" / f"phase-{number}.json").read_text() == f"{{{number}}}"
         assert f"step {number}" in Outbox(fetched / "records")
     assert set(steps) <= set(read_steps(fetched / "metrics.jsonl"))
-    assert {done.name for done in (fetched / "done").iterdir()} <= {f"phase-{number}" for number in steps}
+    assert {done.name for done in (fetched / "done").iterdir()} <= {
+        f"phase-{number}" for number in steps
+    }
 
 
 @pytest.mark.parametrize("moment", range(4))
-def test_checkpoint_published_during_an_upload_has_all_its_results(moment: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_checkpoint_published_during_an_upload_has_all_its_results(
+    moment: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "stored").mkdir()
     storage, run = SharedStorage(str(tmp_path / "stored")), make_run(tmp_path / "here", 2)
     upload(storage, run)
@@ -185,21 +217,31 @@ def test_interrupted_fetch_is_repeated(tmp_path: Path) -> None:
         except CutError:
             pass
         assert run_copy.restore(storage, there, FINGERPRINT) == 2
-        assert contents(there) == {name: content for name, content in contents(run).items() if "step-000001/" not in name}
+        assert contents(there) == {
+            name: content for name, content in contents(run).items() if "step-000001/" not in name
+        }
     assert gets > 8
 
 
-def test_records_added_during_an_upload_do_not_precede_their_files(storage: SharedStorage, tmp_path: Path) -> None:
+def test_records_added_during_an_upload_do_not_precede_their_files(
+    storage: SharedStorage, tmp_path: Path
+) -> None:
     run = make_run(tmp_path / "here")
 
     class Growing(Cut):
         def put(self, files: Mapping[str, Path]) -> None:
             (run / "records" / "traces.parquet").write_bytes(b"traces")
-            Outbox(run / "records").add({"id": "traces", "kind": "traces", "file": "records/traces.parquet"})
+            Outbox(run / "records").add(
+                {"id": "traces", "kind": "traces", "file": "records/traces.parquet"}
+            )
             super().put(files)
 
     upload(Growing(storage), run)
     for folder in ("before", "after"):
         _, fetched = restored(storage, tmp_path / folder)
-        assert ("traces" in Outbox(fetched / "records")) == (fetched / "records" / "traces.parquet").exists() == (folder == "after")
+        assert (
+            ("traces" in Outbox(fetched / "records"))
+            == (fetched / "records" / "traces.parquet").exists()
+            == (folder == "after")
+        )
         upload(storage, run)

@@ -43,7 +43,9 @@ with RunMirror(SharedStorage(url), Path(folder), "1a2b3c", lambda steps: []):
 """
 
 
-def test_upload_of_a_killed_process_is_continued_by_the_next(of_s3: SharedStorage, proxy: StorageProxy, tmp_path: Path) -> None:
+def test_upload_of_a_killed_process_is_continued_by_the_next(
+    of_s3: SharedStorage, proxy: StorageProxy, tmp_path: Path
+) -> None:
     run = make_run(tmp_path / "here", 1)
     upload(of_s3, run)
     add_checkpoint(run, 2, os.urandom(1 << 20), files=24)
@@ -58,7 +60,9 @@ def test_upload_of_a_killed_process_is_continued_by_the_next(of_s3: SharedStorag
     proxy.stalls_at = None
     proxy.stalled.clear()
     proxy.open()
-    arrived = [name for name in of_s3.files(f"{NAME}/checkpoints/step-000002") if name.startswith("model-")]
+    arrived = [
+        name for name in of_s3.files(f"{NAME}/checkpoints/step-000002") if name.startswith("model-")
+    ]
     assert 0 < len(arrived) < 24
     assert restored(of_s3, tmp_path / "meanwhile")[0] == 1
     assert not list((tmp_path / "meanwhile" / NAME / "done").glob("phase-2"))
@@ -67,15 +71,23 @@ def test_upload_of_a_killed_process_is_continued_by_the_next(of_s3: SharedStorag
     subprocess.run(
         command, cwd=ROOT, env={**os.environ}, check=True, timeout=300
     )  # the owner before it is surely gone: nothing is waited for
-    assert proxy.sent - before < (24 - len(arrived) + 2) << 20, "what had arrived was uploaded again"
+    assert proxy.sent - before < (24 - len(arrived) + 2) << 20, (
+        "what had arrived was uploaded again"
+    )
     step, fetched = restored(of_s3, tmp_path / "there")
     assert step == 2
-    assert contents(fetched) == {name: content for name, content in contents(run).items() if "step-000001/" not in name}
+    assert contents(fetched) == {
+        name: content for name, content in contents(run).items() if "step-000001/" not in name
+    }
     assert not list((run / "checkpoints").glob(".uploaded-*"))
 
 
 def test_run_continues_during_a_storage_outage_and_uploads_everything_after(
-    of_s3: SharedStorage, proxy: StorageProxy, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    of_s3: SharedStorage,
+    proxy: StorageProxy,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(background, "LONGEST_PAUSE_S", 1.0)
     caplog.set_level(logging.WARNING, run_mirror.__name__)
@@ -95,12 +107,20 @@ def test_run_continues_during_a_storage_outage_and_uploads_everything_after(
     assert len(warnings) == 2  # the outage and its end
     step, fetched = restored(of_s3, tmp_path / "there")
     assert step == 3
-    assert contents(fetched) == {name: content for name, content in contents(run).items() if "0001/" not in name and "0002/" not in name}
+    assert contents(fetched) == {
+        name: content
+        for name, content in contents(run).items()
+        if "0001/" not in name and "0002/" not in name
+    }
     assert of_s3.read(f"{NAME}/owner.json") is None
 
 
 def test_run_that_ends_during_an_outage_is_uploaded_by_the_next_call(
-    of_s3: SharedStorage, proxy: StorageProxy, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    of_s3: SharedStorage,
+    proxy: StorageProxy,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(run_mirror, "PATIENCE_S", 1.0)
     run = make_run(tmp_path / "here", 1)
@@ -117,14 +137,18 @@ def test_run_that_ends_during_an_outage_is_uploaded_by_the_next_call(
     assert restored(of_s3, tmp_path / "there")[0] == 2
 
 
-def lease_of_another_machine(storage: SharedStorage, name: str, monkeypatch: pytest.MonkeyPatch) -> RunLease:
+def lease_of_another_machine(
+    storage: SharedStorage, name: str, monkeypatch: pytest.MonkeyPatch
+) -> RunLease:
     elsewhere = " ".join(["node-7/", *this_process().split()[1:]])
     with monkeypatch.context() as there:
         there.setattr(run_lease, "this_process", lambda: elsewhere)
         return RunLease(storage, name)
 
 
-def test_leased_run_is_refused_and_an_expired_lease_is_taken_over(storage: SharedStorage, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_leased_run_is_refused_and_an_expired_lease_is_taken_over(
+    storage: SharedStorage, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(run_lease, "LOOK_S", 0.1)
     theirs = lease_of_another_machine(storage, "run/owner.json", monkeypatch)
     theirs.take()

@@ -34,9 +34,23 @@ def test_runs_that_differ_in_method_schedule_or_seed_have_different_names() -> N
 
 
 def test_a_name_contains_the_overrides_that_it_does_not_show_otherwise() -> None:
-    overrides = {"seeds.training": 2, "seeds.evaluation": 2, "seeds.starter": 0, "policy.model": "/models/Qwen2.5-3B"}
+    overrides = {
+        "seeds.training": 2,
+        "seeds.evaluation": 2,
+        "seeds.starter": 0,
+        "policy.model": "/models/Qwen2.5-3B",
+    }
     assert name(overrides).endswith("seed 2, seeds.starter 0, model Qwen2.5-3B")
-    many = {f"rollout.{field}": 900 for field in ("turn_seconds", "episode_seconds", "batch_seconds", "request_seconds", "retries")}
+    many = {
+        f"rollout.{field}": 900
+        for field in (
+            "turn_seconds",
+            "episode_seconds",
+            "batch_seconds",
+            "request_seconds",
+            "retries",
+        )
+    }
     assert name(many).endswith("request_seconds 900, and 1 more")
     both = {"rollout.temperature": 0.7, "evaluation.temperature": 0.5}
     assert name(both).endswith("rollout.temperature 0.7, evaluation.temperature 0.5")
@@ -51,7 +65,10 @@ def flow_run(name: str, **fields: Any) -> FlowRun:
     [
         (flow_run("brave-otter"), "grpo, seed 0"),
         (flow_run("brave-otter", deployment_id=uuid4(), auto_scheduled=True), "grpo, seed 0"),
-        (flow_run("brave-otter", deployment_id=uuid4(), parent_task_run_id=uuid4()), "grpo, seed 0"),
+        (
+            flow_run("brave-otter", deployment_id=uuid4(), parent_task_run_id=uuid4()),
+            "grpo, seed 0",
+        ),
         (flow_run("my third try", deployment_id=uuid4()), "my third try"),
         (flow_run("lr-3e-4", deployment_id=uuid4()), "lr-3e-4"),
         (flow_run("brave-otter", deployment_id=uuid4()), "brave-otter: grpo, seed 0"),

@@ -19,7 +19,9 @@ from environments.sciworld.java import FLAGS, INSTALL, SOURCE, package_folder
 from environments.sciworld.tasks import all_tasks, task, task_list
 from environments.sciworld.world import MAX_CHARACTERS, SciWorld, SciWorldEnvironment
 
-pytestmark = pytest.mark.skipif(shutil.which("java") is None, reason=f"there is no Java; run: {INSTALL}")
+pytestmark = pytest.mark.skipif(
+    shutil.which("java") is None, reason=f"there is no Java; run: {INSTALL}"
+)
 
 WANDERING = (
     "look around", "inventory", "open door to kitchen", "go to kitchen", "open cupboard", "look at stove", "pick up thermometer",
@@ -36,7 +38,11 @@ def world() -> Iterator[SciWorld]:
 
 
 def index_of(name: str, variation: int = 0) -> int:
-    return next(index for index, each in enumerate(all_tasks()) if (each.name, each.variation) == (name, variation))
+    return next(
+        index
+        for index, each in enumerate(all_tasks())
+        if (each.name, each.variation) == (name, variation)
+    )
 
 
 def advance(session: SciWorldEnvironment, action: str) -> list[Step]:
@@ -56,7 +62,9 @@ def test_an_episode_from_the_first_observation_to_the_full_score(world: SciWorld
     session = world.create()
     first = session.reset(index_of("find-living-thing", 299))
     description, _, view = first.partition("\n")
-    assert description.startswith("Your task is to find a(n) living thing. First, focus on the thing.")
+    assert description.startswith(
+        "Your task is to find a(n) living thing. First, focus on the thing."
+    )
     assert view.startswith("This ")
     steps = []
     while not steps or not steps[-1].done:
@@ -93,7 +101,9 @@ def test_under_agentgym_rules_a_failed_task_scores_minus_one(world: SciWorld) ->
 
 
 @pytest.mark.parametrize("marked", ["{}.", "`{}`", "**{}**", '"{}"', "[{}]"])
-def test_punctuation_around_an_action_makes_no_difference_by_our_rules(world: SciWorld, marked: str) -> None:
+def test_punctuation_around_an_action_makes_no_difference_by_our_rules(
+    world: SciWorld, marked: str
+) -> None:
     plain, other = world.create(), world.create()
     index = index_of("find-living-thing", 299)
     assert plain.reset(index) == other.reset(index)
@@ -109,8 +119,19 @@ def test_punctuation_around_an_action_makes_no_difference_by_our_rules(world: Sc
 def test_progress_is_paid_once(world: SciWorld) -> None:
     session = world.create()
     session.reset(index_of("boil", 3))
-    rewards = [session.step(action).reward for action in ("open door to kitchen", "go to kitchen", "reset task", "look around", "wait1")]
-    again = [session.step(action).reward for action in ("go to outside", "go to kitchen", "look around")]
+    rewards = [
+        session.step(action).reward
+        for action in (
+            "open door to kitchen",
+            "go to kitchen",
+            "reset task",
+            "look around",
+            "wait1",
+        )
+    ]
+    again = [
+        session.step(action).reward for action in ("go to outside", "go to kitchen", "look around")
+    ]
     assert sum(rewards) > 0
     assert min(rewards) >= 0
     assert again == [0.0, 0.0, 0.0]
@@ -122,7 +143,9 @@ def test_random_draws_of_a_session_do_not_depend_on_other_sessions(world: SciWor
     session, other = world.create(), world.create()
     session.reset(index_of("inclined-plane-friction-named-surfaces", 141))
     alone = [session.step(action) for action in actions]
-    assert len({step.observation for step in alone}) == len(actions), "nothing is drawn that could differ"
+    assert len({step.observation for step in alone}) == len(actions), (
+        "nothing is drawn that could differ"
+    )
     session.reset(index_of("inclined-plane-friction-named-surfaces", 141))
     other.reset(0)
     watched = []
@@ -150,7 +173,9 @@ def test_steps_before_the_first_reset_and_after_close_are_refused(world: SciWorl
         session.hints()
 
 
-def test_a_task_that_does_not_exist_is_refused_and_leaves_the_episode_alone(world: SciWorld) -> None:
+def test_a_task_that_does_not_exist_is_refused_and_leaves_the_episode_alone(
+    world: SciWorld,
+) -> None:
     session = world.create()
     session.reset(0)
     before = session.step("look around")
@@ -172,12 +197,17 @@ def test_the_expert_refuses_an_episode_that_left_its_solution(world: SciWorld) -
     session.close()
 
 
-@settings(max_examples=120, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=120, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
 @given(
     st.one_of(
         st.text(max_size=80),
         st.binary(max_size=80).map(lambda some: some.decode("utf-8", "surrogateescape")),
-        st.lists(st.sampled_from([*WANDERING, "connect", "to", "on", "agent", "door", "air", "picture"]), max_size=12).map(" ".join),
+        st.lists(
+            st.sampled_from([*WANDERING, "connect", "to", "on", "agent", "door", "air", "picture"]),
+            max_size=12,
+        ).map(" ".join),
     )
 )
 @example("x" * 1_000_000)
@@ -209,7 +239,9 @@ def test_64_interleaved_sessions_play_as_if_alone(world: SciWorld) -> None:
     indices = random.Random(1).sample(range(len(all_tasks())), 32) * 2
     other = SciWorld(processes=1)
     sessions = [made.create() for made in (world, other) for _ in range(32)]
-    together: list[list[Any]] = [[session.reset(index)] for session, index in zip(sessions, indices, strict=True)]
+    together: list[list[Any]] = [
+        [session.reset(index)] for session, index in zip(sessions, indices, strict=True)
+    ]
     for turn in range(4):
         for session, index, said in zip(sessions, indices, together, strict=True):
             said += advance(session, script(index, 4)[turn])
@@ -218,7 +250,12 @@ def test_64_interleaved_sessions_play_as_if_alone(world: SciWorld) -> None:
     alone = []
     session = world.create()
     for index in indices[:32]:
-        alone.append([session.reset(index), *(step for action in script(index, 4) for step in advance(session, action))])
+        alone.append(
+            [
+                session.reset(index),
+                *(step for action in script(index, 4) for step in advance(session, action)),
+            ]
+        )
     session.close()
     other.close()
     assert together == alone + alone
@@ -228,12 +265,27 @@ def test_64_interleaved_sessions_play_as_if_alone(world: SciWorld) -> None:
 def package(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     """The package's own interface, in a virtual machine set up as ours are but with one session for itself."""
     classes, jar = tmp_path_factory.mktemp("classes"), package_folder() / "scienceworld.jar"
-    compiler = ["java", "-m", "jdk.compiler/com.sun.tools.javac.Main", "-cp", str(jar), "-d", str(classes), str(SOURCE)]
+    compiler = [
+        "java",
+        "-m",
+        "jdk.compiler/com.sun.tools.javac.Main",
+        "-cp",
+        str(jar),
+        "-d",
+        str(classes),
+        str(SOURCE),
+    ]
     subprocess.run(compiler, check=True)
     port, process = launch_gateway(
-        classpath=f"{classes}:{jar}", javaopts=list(FLAGS), cwd=str(package_folder()), die_on_exit=True, return_proc=True
+        classpath=f"{classes}:{jar}",
+        javaopts=list(FLAGS),
+        cwd=str(package_folder()),
+        die_on_exit=True,
+        return_proc=True,
     )
-    gateway = JavaGateway(gateway_parameters=GatewayParameters(port=port, auto_field=True), java_process=process)
+    gateway = JavaGateway(
+        gateway_parameters=GatewayParameters(port=port, auto_field=True), java_process=process
+    )
     gateway.jvm.Simulator.loadEnvObject(False)
     yield gateway.jvm.scienceworld.runtime.pythonapi.PythonInterface()
     gateway.shutdown()
@@ -244,7 +296,14 @@ def package(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
 
 def test_interleaved_sessions_play_as_the_package_does(world: SciWorld, package: Any) -> None:
     """Text, score and end after each of the expert's actions and of others between them, for kinds with random processes among them."""
-    names = ("grow-fruit", "boil", "chemistry-mix", "test-conductivity", "find-animal", "use-thermometer")
+    names = (
+        "grow-fruit",
+        "boil",
+        "chemistry-mix",
+        "test-conductivity",
+        "find-animal",
+        "use-thermometer",
+    )
     episodes = []
     for name in names:
         session = world.create()
@@ -254,7 +313,8 @@ def test_interleaved_sessions_play_as_the_package_does(world: SciWorld, package:
         for action in script(index, 12):
             actions += [session.oracle_action(), action]
             session.step(actions[-2])
-        # The expert knows only its own way, so this plays it up to here and mixes the other actions in on the second time.
+        # The expert knows only its own way, so this plays it up to here and mixes the other actions
+        # in on the second time.
         episodes.append((session, index, actions))
     seen: list[list[Any]] = [[session.reset(index)] for session, index, _ in episodes]
     for turn in range(24):
@@ -283,11 +343,22 @@ def test_the_table_of_kinds_and_the_splits_are_the_packages(package: Any) -> Non
     assert set(package.getTaskNames()) == names
     for name in names:
         assert package.getTaskMaxVariations(name) == sum(each.name == name for each in all_tasks())
-    for name in ("boil", "identify-life-stages-2", "inclined-plane-friction-named-surfaces", "lifespan-longest-lived"):
+    for name in (
+        "boil",
+        "identify-life-stages-2",
+        "inclined-plane-friction-named-surfaces",
+        "lifespan-longest-lived",
+    ):
         package.load(name, 0, "", False)
-        parts = (package.getVariationsTrain(), package.getVariationsDev(), package.getVariationsTest())
+        parts = (
+            package.getVariationsTrain(),
+            package.getVariationsDev(),
+            package.getVariationsTest(),
+        )
         for split, variations in zip(("train", "validation", "test"), parts, strict=True):
-            assert list(variations) == [task(index).variation for index in task_list(split) if task(index).name == name]
+            assert list(variations) == [
+                task(index).variation for index in task_list(split) if task(index).name == name
+            ]
 
 
 def test_the_instruction_names_the_actions_of_the_package(world: SciWorld) -> None:

@@ -46,13 +46,20 @@ def test_the_first_complete_action_counts(reply: str, meant: Action) -> None:
         ("<search>" * 500_000 + "</search>", InvalidActionError),
     ],
 )
-def test_a_reply_without_a_valid_action_is_refused(reply: str, error: type[InvalidActionError]) -> None:
+def test_a_reply_without_a_valid_action_is_refused(
+    reply: str, error: type[InvalidActionError]
+) -> None:
     with pytest.raises(InvalidActionError) as refused:
         parse_action(reply)
     assert type(refused.value) is error
 
 
-@given(st.text() | st.lists(st.sampled_from(["<search>", "</search>", "<answer>", "</answer>", "x", " ", "\ud800"])).map("".join))
+@given(
+    st.text()
+    | st.lists(
+        st.sampled_from(["<search>", "</search>", "<answer>", "</answer>", "x", " ", "\ud800"])
+    ).map("".join)
+)
 @example("<search>\ud800</search>")
 def test_any_text_is_an_action_or_refused_and_the_result_is_encodable(reply: str) -> None:
     try:

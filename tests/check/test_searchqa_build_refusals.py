@@ -32,19 +32,26 @@ ROOT = Path(__file__).parents[2]
         ("nq.jsonl.gz", "not gzip", "BadGzipFile"),
     ],
 )
-def test_an_unreadable_set_is_refused_naming_file_and_place(tmp_path: Path, name: str, content: str, named: str) -> None:
+def test_an_unreadable_set_is_refused_naming_file_and_place(
+    tmp_path: Path, name: str, content: str, named: str
+) -> None:
     (tmp_path / name).write_text(content)
     with pytest.raises(SearchDataError, match=rf"{re.escape(name)}.*{named}"):
         list(read_sets({"nq-test": tmp_path / name}))
 
 
 def test_a_file_with_more_questions_than_its_set_is_refused(tmp_path: Path) -> None:
-    file = write_lines(tmp_path / "train.jsonl", [{"question": f"q{n}", "golden_answers": ["x"]} for n in range(126)])
+    file = write_lines(
+        tmp_path / "train.jsonl",
+        [{"question": f"q{n}", "golden_answers": ["x"]} for n in range(126)],
+    )
     with pytest.raises(SearchDataError, match=r"train\.jsonl.*125.*bamboogle-test"):
         list(read_sets({"bamboogle-test": file}))
 
 
-@pytest.mark.parametrize("argument", ["nq=x.jsonl", "nq-test", "nq-test=missing.jsonl", "squad-test=x"])
+@pytest.mark.parametrize(
+    "argument", ["nq=x.jsonl", "nq-test", "nq-test=missing.jsonl", "squad-test=x"]
+)
 def test_an_argument_without_a_known_set_or_file_is_refused(argument: str) -> None:
     with pytest.raises(SearchDataError, match=f"--questions {argument}"):
         files_of_sets([argument])
@@ -52,9 +59,16 @@ def test_an_argument_without_a_known_set_or_file_is_refused(argument: str) -> No
 
 @pytest.mark.parametrize(
     ("content", "place"),
-    [("", ""), ('{"id": 1}\n', "line 1 "), ('{"contents": "a\\nb"}\n[]\n', "line 2 "), ("x", "line 1 ")],
+    [
+        ("", ""),
+        ('{"id": 1}\n', "line 1 "),
+        ('{"contents": "a\\nb"}\n[]\n', "line 2 "),
+        ("x", "line 1 "),
+    ],
 )
-def test_an_invalid_corpus_is_refused_and_leaves_nothing(tmp_path: Path, content: str, place: str) -> None:
+def test_an_invalid_corpus_is_refused_and_leaves_nothing(
+    tmp_path: Path, content: str, place: str
+) -> None:
     (tmp_path / "corpus.jsonl").write_text(content)
     with pytest.raises(SearchDataError, match=rf"corpus\.jsonl.*{place}"):
         build_published(tmp_path / "library", tmp_path / "corpus.jsonl", {})
@@ -72,16 +86,36 @@ def test_a_library_whose_passages_were_changed_is_not_opened(tmp_path: Path) -> 
 def run_build(*arguments: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "environments.searchqa.build", *arguments]
     return subprocess.run(
-        command, capture_output=True, text=True, timeout=120, cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT)}, check=False
+        command,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        check=False,
     )
 
 
 def test_the_command_builds_what_a_server_can_open(tmp_path: Path) -> None:
-    corpus, questions = write_corpus(tmp_path / "corpus.jsonl"), write_lines(tmp_path / "nq.jsonl", QUESTIONS)
-    arguments = ["published", "--output", str(tmp_path / "library"), "--corpus", str(corpus), "--questions", f"nq-test={questions}"]
+    corpus, questions = (
+        write_corpus(tmp_path / "corpus.jsonl"),
+        write_lines(tmp_path / "nq.jsonl", QUESTIONS),
+    )
+    arguments = [
+        "published",
+        "--output",
+        str(tmp_path / "library"),
+        "--corpus",
+        str(corpus),
+        "--questions",
+        f"nq-test={questions}",
+    ]
     built = run_build(*arguments)
     assert (built.returncode, built.stdout) == (0, f"{tmp_path / 'library'}\n")
-    assert SearchQA(Settings.read({"SEARCHQA_DATA": str(tmp_path / "library")})).tasks("test") == (0, 1)
+    assert SearchQA(Settings.read({"SEARCHQA_DATA": str(tmp_path / "library")})).tasks("test") == (
+        0,
+        1,
+    )
     again = run_build(*arguments)
     assert again.returncode == 2
     assert "--output" in again.stderr
@@ -89,7 +123,13 @@ def test_the_command_builds_what_a_server_can_open(tmp_path: Path) -> None:
 
 def test_the_command_says_what_is_wrong_without_a_traceback(tmp_path: Path) -> None:
     failed = run_build(
-        "published", "--output", str(tmp_path / "library"), "--corpus", "nowhere.jsonl", "--questions", "nq-test=nowhere.jsonl"
+        "published",
+        "--output",
+        str(tmp_path / "library"),
+        "--corpus",
+        "nowhere.jsonl",
+        "--questions",
+        "nq-test=nowhere.jsonl",
     )
     assert failed.returncode == 1
     assert "nq-test=nowhere.jsonl" in failed.stderr

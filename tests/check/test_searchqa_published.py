@@ -50,7 +50,10 @@ def write_table(path: Path, rows: list[dict[str, str]], delimiter: str) -> Path:
 
 AUTHORS: dict[str, tuple[Callable[[Path], Path], tuple[str, ...]]] = {
     "nq-test": (
-        lambda folder: write_lines(folder / "nq-open.dev.jsonl", [{"question": "who?", "answer": ["Lima", "City of Kings"]}]),
+        lambda folder: write_lines(
+            folder / "nq-open.dev.jsonl",
+            [{"question": "who?", "answer": ["Lima", "City of Kings"]}],
+        ),
         ("Lima", "City of Kings"),
     ),
     "triviaqa-test": (
@@ -80,7 +83,15 @@ AUTHORS: dict[str, tuple[Callable[[Path], Path], tuple[str, ...]]] = {
     "popqa-test": (
         lambda folder: write_table(
             folder / "test.tsv",
-            [{"id": "1", "subj": "Peru", "obj": "Lima", "question": "who?", "possible_answers": '["Lima", "City \\"K\\""]'}],
+            [
+                {
+                    "id": "1",
+                    "subj": "Peru",
+                    "obj": "Lima",
+                    "question": "who?",
+                    "possible_answers": '["Lima", "City \\"K\\""]',
+                }
+            ],
             "\t",
         ),
         ("Lima", 'City "K"'),
@@ -143,10 +154,16 @@ AUTHORS: dict[str, tuple[Callable[[Path], Path], tuple[str, ...]]] = {
         ),
         ("Lima", "City of Kings"),
     ),
-    "bamboogle-test": (lambda folder: write_table(folder / "bamboogle.csv", [{"Question": "who?", "Answer": "Lima"}], ","), ("Lima",)),
+    "bamboogle-test": (
+        lambda folder: write_table(
+            folder / "bamboogle.csv", [{"Question": "who?", "Answer": "Lima"}], ","
+        ),
+        ("Lima",),
+    ),
     "hotpotqa-train": (
         lambda folder: write_json(
-            folder / "hotpot_train_v1.1.json", [{"_id": "5a7a", "question": "who?", "answer": "Lima", "context": []}]
+            folder / "hotpot_train_v1.1.json",
+            [{"_id": "5a7a", "question": "who?", "answer": "Lima", "context": []}],
         ),
         ("Lima",),
     ),
@@ -161,46 +178,85 @@ def test_a_set_is_read_as_its_authors_publish_it(tmp_path: Path, name: str) -> N
 
 @pytest.mark.parametrize("name", RANGES)
 def test_a_set_is_read_as_flashrag_publishes_it(tmp_path: Path, name: str) -> None:
-    records = [{"id": f"dev_{n}", "question": f"q{n}?", "golden_answers": ["x", "y"], "metadata": {"type": "bridge"}} for n in range(3)]
+    records = [
+        {
+            "id": f"dev_{n}",
+            "question": f"q{n}?",
+            "golden_answers": ["x", "y"],
+            "metadata": {"type": "bridge"},
+        }
+        for n in range(3)
+    ]
     read = list(read_sets({name: write_lines(tmp_path / "dev.jsonl", records)}))
     assert read == [(RANGES[name].start + n, name, f"q{n}?", ("x", "y")) for n in range(3)]
 
 
 def test_merged_files_of_search_r1_are_told_apart_by_their_source(tmp_path: Path) -> None:
-    rows = [{"data_source": name, "question": f"{name}?", "golden_answers": ["x"], "ability": "fact"} for name in ("nq", "nq", "hotpotqa")]
+    rows = [
+        {"data_source": name, "question": f"{name}?", "golden_answers": ["x"], "ability": "fact"}
+        for name in ("nq", "nq", "hotpotqa")
+    ]
     pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), tmp_path / "train.parquet")
     read = [entry[:3] for entry in read_sets({"train": tmp_path / "train.parquet"})]
-    assert read == [(51713, "nq-train", "nq?"), (51714, "nq-train", "nq?"), (130881, "hotpotqa-train", "hotpotqa?")]
+    assert read == [
+        (51713, "nq-train", "nq?"),
+        (51714, "nq-train", "nq?"),
+        (130881, "hotpotqa-train", "hotpotqa?"),
+    ]
 
 
 def test_answers_of_search_r1_may_stand_in_the_reward_alone(tmp_path: Path) -> None:
-    rows = [{"data_source": "bamboogle", "question": "who?", "reward_model": {"style": "rule", "ground_truth": {"target": ["x", "y"]}}}]
+    rows = [
+        {
+            "data_source": "bamboogle",
+            "question": "who?",
+            "reward_model": {"style": "rule", "ground_truth": {"target": ["x", "y"]}},
+        }
+    ]
     pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), tmp_path / "test.parquet")
-    assert list(read_sets({"test": tmp_path / "test.parquet"})) == [(51588, "bamboogle-test", "who?", ("x", "y"))]
+    assert list(read_sets({"test": tmp_path / "test.parquet"})) == [
+        (51588, "bamboogle-test", "who?", ("x", "y"))
+    ]
 
 
 def test_files_may_be_compressed(tmp_path: Path) -> None:
     corpus = tmp_path / "wiki-18.jsonl.gz"
     corpus.write_bytes(gzip.compress(write_corpus(tmp_path / "corpus.jsonl").read_bytes()))
     questions = tmp_path / "test.jsonl.gz"
-    questions.write_bytes(gzip.compress(write_lines(tmp_path / "test.jsonl", QUESTIONS).read_bytes()))
+    questions.write_bytes(
+        gzip.compress(write_lines(tmp_path / "test.jsonl", QUESTIONS).read_bytes())
+    )
     build_published(tmp_path / "library", corpus, {"bamboogle-test": questions})
     library = Corpus(tmp_path / "library")
-    assert [library.passage(number).split("\n")[0] for number in range(len(CORPUS))] == [f'"{title}"' for title, _ in CORPUS]
+    assert [library.passage(number).split("\n")[0] for number in range(len(CORPUS))] == [
+        f'"{title}"' for title, _ in CORPUS
+    ]
     assert library.question(51589).answers == ("the llama",)
 
 
 def test_a_corpus_may_have_title_and_text_apart_and_any_line_ends(tmp_path: Path) -> None:
     corpus = tmp_path / "corpus.jsonl"
-    corpus.write_bytes(b'{"id": 0, "title": "A", "text": "first"}\r\n{"id": 1, "contents": "B\\nsecond"}')
-    build_published(tmp_path / "library", corpus, {"nq-test": write_lines(tmp_path / "nq.jsonl", QUESTIONS)})
+    corpus.write_bytes(
+        b'{"id": 0, "title": "A", "text": "first"}\r\n{"id": 1, "contents": "B\\nsecond"}'
+    )
+    build_published(
+        tmp_path / "library", corpus, {"nq-test": write_lines(tmp_path / "nq.jsonl", QUESTIONS)}
+    )
     session = SearchQA(Settings(data=tmp_path / "library")).create()
     session.reset(0)
-    assert session.step("<search>second</search>").observation == "<information>Doc 1(Title: B) second</information>"
-    assert session.step("<search>first</search>").observation == "<information>Doc 1(Title: A) first</information>"
+    assert (
+        session.step("<search>second</search>").observation
+        == "<information>Doc 1(Title: B) second</information>"
+    )
+    assert (
+        session.step("<search>first</search>").observation
+        == "<information>Doc 1(Title: A) first</information>"
+    )
 
 
-def test_training_questions_that_are_tested_are_left_out_and_validation_is_taken_from_the_rest(tmp_path: Path) -> None:
+def test_training_questions_that_are_tested_are_left_out_and_validation_is_taken_from_the_rest(
+    tmp_path: Path,
+) -> None:
     train = [{"question": f"question {n}", "golden_answers": ["x"]} for n in range(2000)]
     repeated = [
         {"question": "What is THE capital of Peru?", "golden_answers": ["Lima"]},
@@ -217,14 +273,20 @@ def test_training_questions_that_are_tested_are_left_out_and_validation_is_taken
     assert splits["train"] | splits["validation"] == {*range(51713, 53713), 130882}
     assert not splits["train"] & splits["validation"]
     assert 5 <= len(splits["validation"]) <= 60
-    assert (51720 in splits["train"]) == (130882 in splits["train"])  # the same question, whichever set it is of
+    assert (51720 in splits["train"]) == (
+        130882 in splits["train"]
+    )  # the same question, whichever set it is of
     assert splits["train"] == {*world.tasks("nq-train"), *world.tasks("hotpotqa-train")}
 
 
 def test_the_evaluation_list_takes_400_questions_from_all_test_sets_alike(tmp_path: Path) -> None:
     files = {
         name.replace("-", "_") if name[0].isalpha() else f"s{name}".replace("-", "_"): write_lines(
-            tmp_path / f"{name}.jsonl", [{"question": f"{name} {n}", "golden_answers": ["x"]} for n in range(min(100, len(some)))]
+            tmp_path / f"{name}.jsonl",
+            [
+                {"question": f"{name} {n}", "golden_answers": ["x"]}
+                for n in range(min(100, len(some)))
+            ],
         )
         for name, some in RANGES.items()
         if name.endswith("-test")
@@ -233,17 +295,26 @@ def test_the_evaluation_list_takes_400_questions_from_all_test_sets_alike(tmp_pa
     chosen = world.tasks("searchqa-ours-400")
     assert len(set(chosen)) == 400
     assert set(chosen) <= set(world.tasks("test"))
-    assert {sum(index in RANGES[name] for index in chosen) for name in RANGES if name.endswith("-test")} == {57, 58}
-    assert {51588 + n for n in range(57)} != {index for index in chosen if index >= 51588}  # not simply the first ones
+    assert {
+        sum(index in RANGES[name] for index in chosen) for name in RANGES if name.endswith("-test")
+    } == {57, 58}
+    assert {51588 + n for n in range(57)} != {
+        index for index in chosen if index >= 51588
+    }  # not simply the first ones
 
 
 def test_the_version_identifies_the_content(tmp_path: Path) -> None:
     questions = {"nq-test": write_lines(tmp_path / "nq.jsonl", QUESTIONS)}
     other = {"nq-test": write_lines(tmp_path / "other.jsonl", QUESTIONS[:1])}
-    corpus, shorter = write_corpus(tmp_path / "corpus.jsonl"), write_corpus(tmp_path / "shorter.jsonl", CORPUS[:3])
+    corpus, shorter = (
+        write_corpus(tmp_path / "corpus.jsonl"),
+        write_corpus(tmp_path / "shorter.jsonl", CORPUS[:3]),
+    )
     versions = [
         build_published(tmp_path / str(n), *sources).version
-        for n, sources in enumerate([(corpus, questions), (corpus, questions), (shorter, questions), (corpus, other)])
+        for n, sources in enumerate(
+            [(corpus, questions), (corpus, questions), (shorter, questions), (corpus, other)]
+        )
     ]
     assert versions[0] == versions[1]
     assert len(set(versions)) == 3

@@ -32,19 +32,34 @@ def test_a_text_is_normalised_as_published(text: str, normal: str) -> None:
 
 @settings(max_examples=50)
 @given(
-    st.lists(st.text(st.sampled_from("abcxyzé0189"), min_size=2).filter(lambda word: word not in ("an", "the")), min_size=1, max_size=4),
+    st.lists(
+        st.text(st.sampled_from("abcxyzé0189"), min_size=2).filter(
+            lambda word: word not in ("an", "the")
+        ),
+        min_size=1,
+        max_size=4,
+    ),
     st.data(),
 )
-def test_case_space_articles_and_punctuation_make_no_difference(words: list[str], data: st.DataObject) -> None:
+def test_case_space_articles_and_punctuation_make_no_difference(
+    words: list[str], data: st.DataObject
+) -> None:
     noise = st.sampled_from([" ", "  ", "\n", " the ", " A ", " an ", ", ", "! "])
-    written = "".join(data.draw(noise) + data.draw(st.sampled_from([word, word.upper(), f"({word})"])) for word in words)
+    written = "".join(
+        data.draw(noise) + data.draw(st.sampled_from([word, word.upper(), f"({word})"]))
+        for word in words
+    )
     assert exact_match(written, ["nothing of the kind", " ".join(words)])
     assert not exact_match(written + " more", [" ".join(words)])
 
 
 @given(st.text(), st.lists(st.text(min_size=1)))
-def test_an_answer_matches_exactly_the_golds_with_its_normal_form(answer: str, golds: list[str]) -> None:
-    assert exact_match(answer, golds) == any(normalise(gold) == normalise(answer) != "" for gold in golds)
+def test_an_answer_matches_exactly_the_golds_with_its_normal_form(
+    answer: str, golds: list[str]
+) -> None:
+    assert exact_match(answer, golds) == any(
+        normalise(gold) == normalise(answer) != "" for gold in golds
+    )
 
 
 @pytest.mark.parametrize("empty", ["", " ", "\n\t"])

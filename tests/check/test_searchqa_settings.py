@@ -10,7 +10,14 @@ import pytest
 from environments.__main__ import main
 from environments.searchqa.build import main as build
 from environments.searchqa.published import VectorSource
-from tests.support.tiny_searchqa import QUESTIONS, tiny_corpus, tiny_e5, word_vectors, write_corpus, write_lines
+from tests.support.tiny_searchqa import (
+    QUESTIONS,
+    tiny_corpus,
+    tiny_e5,
+    word_vectors,
+    write_corpus,
+    write_lines,
+)
 
 
 @pytest.fixture(scope="module")
@@ -23,9 +30,13 @@ def corpora(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
         made[name] = tiny_corpus(folder / name)
     for name in ("encoder", "vectors"):
         (folder / name).mkdir()
-        made[name] = tiny_corpus(folder / name, VectorSource(str(tiny_e5(folder / name / "model")), encoder=word_vectors))
+        made[name] = tiny_corpus(
+            folder / name, VectorSource(str(tiny_e5(folder / name / "model")), encoder=word_vectors)
+        )
     (made["about"] / "library.json").write_text("{")
-    (made["format"] / "library.json").write_text('{"source":"published","version":"v","retriever":"bm25","passages":5,"format":9}')
+    (made["format"] / "library.json").write_text(
+        '{"source":"published","version":"v","retriever":"bm25","passages":5,"format":9}'
+    )
     (made["index"] / "bm25").rename(made["index"] / "elsewhere")
     (made["index_file"] / "bm25" / "meta.json").write_text("{")
     (made["lists"] / "lists.json").write_text('{"test": "all"}')
@@ -35,7 +46,11 @@ def corpora(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     (folder / "encoder" / "model").rename(folder / "encoder" / "moved")
     (folder / "empty").mkdir()
     (folder / "file").write_text("")
-    return made | {"EMPTY": folder / "empty", "FILE": folder / "file", "BELOW_FILE": folder / "file" / "below"}
+    return made | {
+        "EMPTY": folder / "empty",
+        "FILE": folder / "file",
+        "BELOW_FILE": folder / "file" / "below",
+    }
 
 
 def messages(capsys: pytest.CaptureFixture[str]) -> list[str]:
@@ -80,11 +95,20 @@ def test_a_bad_setting_ends_in_one_message(
 
 @pytest.mark.parametrize("package", ["faiss", "torch", "tantivy"])
 def test_a_missing_package_is_named_with_the_command_that_installs_it(
-    package: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    package: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    vectors = VectorSource(str(tiny_e5(tmp_path / "model")), encoder=word_vectors) if package != "tantivy" else None
+    vectors = (
+        VectorSource(str(tiny_e5(tmp_path / "model")), encoder=word_vectors)
+        if package != "tantivy"
+        else None
+    )
     monkeypatch.setenv("SEARCHQA_DATA", str(tiny_corpus(tmp_path, vectors)))
-    for module in [name for name in sys.modules if name.startswith("environments.searchqa.retrieval")]:
+    for module in [
+        name for name in sys.modules if name.startswith("environments.searchqa.retrieval")
+    ]:
         monkeypatch.delitem(sys.modules, module)
     monkeypatch.setitem(sys.modules, package, None)
     assert main(["play", "searchqa"]) == 1
@@ -111,14 +135,29 @@ def test_a_missing_package_is_named_with_the_command_that_installs_it(
 def test_a_bad_argument_of_the_build_ends_in_one_message(
     changes: dict[str, str], named: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    corpus, questions = write_corpus(tmp_path / "corpus.jsonl"), write_lines(tmp_path / "nq.jsonl", QUESTIONS)
+    corpus, questions = (
+        write_corpus(tmp_path / "corpus.jsonl"),
+        write_lines(tmp_path / "nq.jsonl", QUESTIONS),
+    )
     (tmp_path / "file").write_text("")
-    known = {"FOLDER": tmp_path, "QUESTIONS": questions, "CORPUS": corpus, "BELOW_FILE": tmp_path / "file" / "out"}
-    options = {"--output": str(tmp_path / "out"), "--corpus": str(corpus), "--questions": f"nq-test={questions}"} | changes
+    known = {
+        "FOLDER": tmp_path,
+        "QUESTIONS": questions,
+        "CORPUS": corpus,
+        "BELOW_FILE": tmp_path / "file" / "out",
+    }
+    options = {
+        "--output": str(tmp_path / "out"),
+        "--corpus": str(corpus),
+        "--questions": f"nq-test={questions}",
+    } | changes
     arguments = ["published"]
     for name, value in options.items():
         prefix, _, last = value.rpartition("=")
-        arguments += [name, f"{prefix}={known.get(last, last)}" if prefix else str(known.get(value, value))]
+        arguments += [
+            name,
+            f"{prefix}={known.get(last, last)}" if prefix else str(known.get(value, value)),
+        ]
     assert build(arguments) == 1
     [line] = messages(capsys)
     assert named in line

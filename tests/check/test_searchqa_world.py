@@ -8,7 +8,13 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from environments.environment import EpisodeOverError, OracleError, SettingsError, Step, TaskIndexError
+from environments.environment import (
+    EpisodeOverError,
+    OracleError,
+    SettingsError,
+    Step,
+    TaskIndexError,
+)
 from environments.searchqa.corpus import SearchDataError
 from environments.searchqa.settings import Settings
 from environments.searchqa.world import SearchQA, SearchQAEnvironment
@@ -21,8 +27,12 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tiny_corpus(tmp_path_factory.mktemp("tiny"))
 
 
-def begin(corpus: Path, task: int = 0, *, wrong_ends: bool = True, format_reward: float = 0.0) -> SearchQAEnvironment:
-    session = SearchQA(Settings(data=corpus, wrong_ends=wrong_ends, format_reward=format_reward)).create()
+def begin(
+    corpus: Path, task: int = 0, *, wrong_ends: bool = True, format_reward: float = 0.0
+) -> SearchQAEnvironment:
+    session = SearchQA(
+        Settings(data=corpus, wrong_ends=wrong_ends, format_reward=format_reward)
+    ).create()
     session.reset(task)
     return session
 
@@ -32,7 +42,8 @@ def test_an_episode_from_the_question_to_the_reward(corpus: Path) -> None:
     assert session.reset(0) == "Question: what is the capital of peru"
     found = session.step("<think>Let me look.</think> <search>capital Peru</search>")
     assert found == Step(
-        '<information>Doc 1(Title: "Peru") Peru is a country in South America. Its capital is Lima.\n'
+        '<information>Doc 1(Title: "Peru") Peru is a country in South America. Its capital is '
+        "Lima.\n"
         'Doc 2(Title: "Lima") Lima is the capital of Peru. It lies on the coast.\n'
         'Doc 3(Title: "Quito") Quito is the capital of Ecuador, high in the Andes.</information>',
         0.0,
@@ -57,7 +68,9 @@ def test_a_wrong_answer_ends_the_episode_without_reward(corpus: Path, answer: st
 
 def test_guessing_can_be_allowed(corpus: Path) -> None:
     session = begin(corpus, wrong_ends=False)
-    assert session.step("<answer>Quito</answer>") == Step("The answer is wrong. Search more or give another answer.", 0.0, False)
+    assert session.step("<answer>Quito</answer>") == Step(
+        "The answer is wrong. Search more or give another answer.", 0.0, False
+    )
     assert session.step("<answer>Lima</answer>") == Step("The answer is right.", 1.0, True)
 
 
@@ -73,14 +86,19 @@ def test_guessing_can_be_allowed(corpus: Path) -> None:
         (["<answer>Quito</answer> perhaps"], 0.0),
     ],
 )
-def test_format_reward_is_part_of_the_reward(corpus: Path, actions: list[str], reward: float) -> None:
+def test_format_reward_is_part_of_the_reward(
+    corpus: Path, actions: list[str], reward: float
+) -> None:
     session = begin(corpus, format_reward=0.2)
     assert sum(session.step(action).reward for action in actions) == pytest.approx(reward)
 
 
 def test_without_an_end_of_guessing_form_earns_nothing(corpus: Path) -> None:
     session = begin(corpus, wrong_ends=False, format_reward=0.2)
-    rewards = [session.step(f"<answer>{answer}</answer>").reward for answer in ("a b", "c d", "e f", "Lima")]
+    rewards = [
+        session.step(f"<answer>{answer}</answer>").reward
+        for answer in ("a b", "c d", "e f", "Lima")
+    ]
     assert rewards == [0.0, 0.0, 0.0, 1.0]
 
 
@@ -101,7 +119,9 @@ def test_the_rules_are_part_of_the_version(corpus: Path) -> None:
     assert all(version.startswith("published-") for version in versions)
 
 
-@pytest.mark.parametrize("query", ["xyzzy", "the of", "!?", "\ud800", "名前", 'AND OR NOT ( ) " + - : ~ * [ ]'])
+@pytest.mark.parametrize(
+    "query", ["xyzzy", "the of", "!?", "\ud800", "名前", 'AND OR NOT ( ) " + - : ~ * [ ]']
+)
 def test_a_search_without_results_is_reported(corpus: Path, query: str) -> None:
     step = begin(corpus).step(f"<search>{query}</search>")
     assert step == Step("<information>No passage was found.</information>", 0.0, False)
@@ -109,11 +129,22 @@ def test_a_search_without_results_is_reported(corpus: Path, query: str) -> None:
 
 def test_search_ignores_accents_case_and_word_endings(corpus: Path) -> None:
     session = begin(corpus)
-    said = {session.step(f"<search>{query}</search>").observation for query in ("São Paulo", "sao PAULO", "largest cities in sao paulo's")}
+    said = {
+        session.step(f"<search>{query}</search>").observation
+        for query in ("São Paulo", "sao PAULO", "largest cities in sao paulo's")
+    }
     assert all('Doc 1(Title: "São Paulo")' in observation for observation in said)
 
 
-@pytest.mark.parametrize("search", ["<search>Peru", "<Search>Peru</Search>", "</search>", "<search></search><answer>Lima</answer>"])
+@pytest.mark.parametrize(
+    "search",
+    [
+        "<search>Peru",
+        "<Search>Peru</Search>",
+        "</search>",
+        "<search></search><answer>Lima</answer>",
+    ],
+)
 def test_a_malformed_search_is_refused_and_costs_a_turn(corpus: Path, search: str) -> None:
     session = begin(corpus)
     step = session.step(search)
@@ -121,7 +152,15 @@ def test_a_malformed_search_is_refused_and_costs_a_turn(corpus: Path, search: st
     assert session.step("<answer>Lima</answer>").reward == 1.0
 
 
-WRONG_FORMS = ["Lima", "I think it is Lima.", "Answer: Lima", "<answer>Lima", "<Answer>Lima</Answer>", "<answer></answer>", ""]
+WRONG_FORMS = [
+    "Lima",
+    "I think it is Lima.",
+    "Answer: Lima",
+    "<answer>Lima",
+    "<Answer>Lima</Answer>",
+    "<answer></answer>",
+    "",
+]
 
 
 @pytest.mark.parametrize("answer", [*WRONG_FORMS, f"<answer>{'Lima ' * 101}</answer>"])
@@ -136,7 +175,11 @@ def test_a_malformed_answer_is_wrong(corpus: Path, answer: str) -> None:
 @pytest.mark.parametrize("rules", ["guessing", "agentgym"])
 @pytest.mark.parametrize("answer", WRONG_FORMS)
 def test_with_guessing_a_malformed_answer_is_refused(corpus: Path, answer: str, rules: str) -> None:
-    world = SearchQA(Settings(corpus), rules="agentgym") if rules == "agentgym" else SearchQA(Settings(corpus, wrong_ends=False))
+    world = (
+        SearchQA(Settings(corpus), rules="agentgym")
+        if rules == "agentgym"
+        else SearchQA(Settings(corpus, wrong_ends=False))
+    )
     session = world.create()
     session.reset(0)
     step = session.step(answer)
@@ -147,11 +190,15 @@ def test_with_guessing_a_malformed_answer_is_refused(corpus: Path, answer: str, 
 @settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     actions=st.lists(
-        st.text() | st.text().map(lambda text: f"<search>{text}</search>") | st.text().map(lambda text: f"<answer>{text}</answer>")
+        st.text()
+        | st.text().map(lambda text: f"<search>{text}</search>")
+        | st.text().map(lambda text: f"<answer>{text}</answer>")
     )
 )
 @example(actions=["<search>\x00</search>", "<search>" + "peru " * 90 + "</search>"])
-def test_any_text_gets_an_observation_and_the_rewards_stay_within_0_and_1(corpus: Path, actions: list[str]) -> None:
+def test_any_text_gets_an_observation_and_the_rewards_stay_within_0_and_1(
+    corpus: Path, actions: list[str]
+) -> None:
     session = begin(corpus)
     rewards = []
     for action in actions:
@@ -182,7 +229,9 @@ def test_sessions_are_independent(corpus: Path) -> None:
 
 
 @pytest.mark.parametrize("index", [-1, 2, 3610, 51_712, 10**12])
-def test_a_task_that_was_not_built_is_refused_and_leaves_the_episode_alone(corpus: Path, index: int) -> None:
+def test_a_task_that_was_not_built_is_refused_and_leaves_the_episode_alone(
+    corpus: Path, index: int
+) -> None:
     session = begin(corpus)
     with pytest.raises(TaskIndexError):
         session.reset(index)
@@ -211,12 +260,23 @@ def test_close_ends_the_episode_and_may_be_repeated(corpus: Path) -> None:
 def test_an_unknown_list_is_refused_with_the_names_that_exist(corpus: Path) -> None:
     with pytest.raises(UnknownTaskListError) as unknown:
         SearchQA(Settings(data=corpus)).tasks("easy")
-    assert (unknown.value.world, unknown.value.name, unknown.value.nearest) == ("searchqa", "easy", None)
+    assert (unknown.value.world, unknown.value.name, unknown.value.nearest) == (
+        "searchqa",
+        "easy",
+        None,
+    )
 
 
 def test_settings_come_from_the_environment(tmp_path: Path) -> None:
-    assert Settings.read({}) == Settings(cache=Path("~/.cache/agentgym-pipeline/searchqa").expanduser())
-    given = {"SEARCHQA_DATA": str(tmp_path), "SEARCHQA_CACHE": "/c", "SEARCHQA_WRONG_ANSWER": "continue", "SEARCHQA_FORMAT_REWARD": "0.25"}
+    assert Settings.read({}) == Settings(
+        cache=Path("~/.cache/agentgym-pipeline/searchqa").expanduser()
+    )
+    given = {
+        "SEARCHQA_DATA": str(tmp_path),
+        "SEARCHQA_CACHE": "/c",
+        "SEARCHQA_WRONG_ANSWER": "continue",
+        "SEARCHQA_FORMAT_REWARD": "0.25",
+    }
     assert Settings.read(given) == Settings(tmp_path, Path("/c"), False, 0.25)
     assert Settings.read({"XDG_CACHE_HOME": "/x"}).cache == Path("/x/agentgym-pipeline/searchqa")
 

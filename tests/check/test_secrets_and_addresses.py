@@ -1,4 +1,7 @@
-"""A secret goes only to the address that it was set for. A real server plays the other addresses and records the headers."""
+"""A secret goes only to the address that it was set for.
+
+A real server plays the other addresses and records the headers.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +35,9 @@ def ask_judge(url: str) -> str:
     async def ask() -> str:
         agent = ChatAgent(url, "model", action_format="bare", instruction=None)
         try:
-            return (await agent.answer([{"role": "user", "content": "go"}], Budgets(1.0, 8, 64), 0))[0]
+            return (
+                await agent.answer([{"role": "user", "content": "go"}], Budgets(1.0, 8, 64), 0)
+            )[0]
         finally:
             await agent.close()
 
@@ -56,7 +61,10 @@ def test_endpoint_gets_the_key_of_its_address(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_endpoint_that_requires_a_key_names_the_setting() -> None:
-    with listener(status=401) as stranger, pytest.raises(EngineError, match=f"{ADDRESS}={stranger.url}"):
+    with (
+        listener(status=401) as stranger,
+        pytest.raises(EngineError, match=f"{ADDRESS}={stranger.url}"),
+    ):
         ask_judge(stranger.url)
     assert len(stranger.headers) == 1
 
@@ -67,8 +75,15 @@ def test_redirects_are_not_followed(monkeypatch: pytest.MonkeyPatch) -> None:
         with pytest.raises(EngineError):
             ask_judge(own.url)
         with pytest.raises(JudgeError):
-            asyncio.run(Judge(own.url, "model", "judge-key").says_the_same("question", "reference", "answer"))
-    assert {headers["authorization"] for headers in own.headers} == {"Bearer sk-secret", "Bearer judge-key"}
+            asyncio.run(
+                Judge(own.url, "model", "judge-key").says_the_same(
+                    "question", "reference", "answer"
+                )
+            )
+    assert {headers["authorization"] for headers in own.headers} == {
+        "Bearer sk-secret",
+        "Bearer judge-key",
+    }
     assert stranger.headers == []
 
 
@@ -100,13 +115,17 @@ def test_configured_token_is_sent_to_configured_servers(monkeypatch: pytest.Monk
     assert [headers.get("authorization") for headers in elsewhere.headers] == ["Bearer set"]
 
 
-def test_login_of_the_services_is_sent_only_to_their_own_mlflow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_login_of_the_services_is_sent_only_to_their_own_mlflow(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for name in ("MLFLOW_TRACKING_USERNAME", "MLFLOW_TRACKING_PASSWORD"):
         monkeypatch.delenv(name, raising=False)
     recorded_run(tmp_path)
     (run,) = run_folders(tmp_path)
     with listener() as own, listener() as stranger:
-        services = Addresses("http://127.0.0.1:1", "http://127.0.0.1:1/api", own.origin, "http://127.0.0.1:2")
+        services = Addresses(
+            "http://127.0.0.1:1", "http://127.0.0.1:1/api", own.origin, "http://127.0.0.1:2"
+        )
         Links(None, "agentgym:secret", lambda: services).mlflow_run(run)
         Links(stranger.origin, "agentgym:secret", lambda: services).mlflow_run(run)
         assert "authorization" in own.headers[0]

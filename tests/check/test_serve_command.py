@@ -24,7 +24,9 @@ def test_a_name_that_is_no_world_is_a_policy(capsys: pytest.CaptureFixture[str])
     assert "--record" in shown["nowhere/model"]
 
 
-def test_a_missing_model_ends_the_command_before_an_engine_starts(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_missing_model_ends_the_command_before_an_engine_starts(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     with pytest.raises(SystemExit) as ended:
         main(["serve", "./nowhere"])
     assert ended.value.code == 2
@@ -32,10 +34,15 @@ def test_a_missing_model_ends_the_command_before_an_engine_starts(capsys: pytest
 
 
 @pytest.mark.slow
-def test_a_checkpoint_is_served_with_the_settings_of_its_recipe(policy: str, tmp_path: Path) -> None:
+def test_a_checkpoint_is_served_with_the_settings_of_its_recipe(
+    policy: str, tmp_path: Path
+) -> None:
     for file in Path(policy).iterdir():
         (tmp_path / file.name).write_bytes(file.read_bytes())
-    recipe = load_recipe("textcraft", {"policy.model": policy, "policy.dtype": "float32", "rollout.trajectory_tokens": 700})
+    recipe = load_recipe(
+        "textcraft",
+        {"policy.model": policy, "policy.dtype": "float32", "rollout.trajectory_tokens": 700},
+    )
     write_recipe(tmp_path, recipe)
     options = argparse.Namespace(model=str(tmp_path), dtype=None)
     source, rollout = served(options, {"rollout.turn_tokens": 9})
@@ -46,15 +53,27 @@ def test_a_checkpoint_is_served_with_the_settings_of_its_recipe(policy: str, tmp
             served(options, override)
 
 
-def test_the_champion_is_the_last_promoted_challenger(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_champion_is_the_last_promoted_challenger(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("AGENTGYM_RUNS", str(tmp_path))
     with pytest.raises(ModelError):
         champion("champion")
-    nights = [("2026-11-20", "a", "first"), ("2026-11-21", "b", "better"), ("2026-11-22", "c", "not better")]
+    nights = [
+        ("2026-11-20", "a", "first"),
+        ("2026-11-21", "b", "better"),
+        ("2026-11-22", "c", "not better"),
+    ]
     for date, checkpoint, verdict in nights:
-        write_night(tmp_path / "nights" / "quickstart", Night(date, 1, "", challenger=checkpoint, verdict=verdict))  # type: ignore[arg-type]
+        write_night(
+            tmp_path / "nights" / "quickstart",
+            Night(date, 1, "", challenger=checkpoint, verdict=verdict),
+        )  # type: ignore[arg-type]
     assert champion("champion") == champion("champion/quickstart") == "b"
-    write_night(tmp_path / "nights" / "textcraft", Night("2026-11-20", 1, "", challenger="d", verdict="first"))
+    write_night(
+        tmp_path / "nights" / "textcraft",
+        Night("2026-11-20", 1, "", challenger="d", verdict="first"),
+    )
     with pytest.raises(ModelError):
         champion("champion")
     assert champion("champion/textcraft") == "d"

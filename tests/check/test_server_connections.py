@@ -36,7 +36,9 @@ def answers(connection: socket.socket, count: int) -> list[tuple[int, dict[str, 
     found = []
     for _ in range(count):
         status = int(stream.readline().split()[1])
-        headers = dict(line.decode().strip().lower().split(": ", 1) for line in iter(stream.readline, b"\r\n"))
+        headers = dict(
+            line.decode().strip().lower().split(": ", 1) for line in iter(stream.readline, b"\r\n")
+        )
         content = stream.read(int(headers["content-length"]))
         found.append((status, headers, json.loads(content)))
     return found
@@ -45,7 +47,9 @@ def answers(connection: socket.socket, count: int) -> list[tuple[int, dict[str, 
 def test_pipelined_requests_are_answered_in_their_order(counting_server: str) -> None:
     paths = ["/v1/create", "/health", "/v1/create", "/none", "/v1/create", "/v1/create"]
     with connected(counting_server) as connection:
-        connection.sendall(b"".join(request(path, CREATE if path == "/v1/create" else b"") for path in paths))
+        connection.sendall(
+            b"".join(request(path, CREATE if path == "/v1/create" else b"") for path in paths)
+        )
         got = answers(connection, len(paths))
     assert [status for status, _, _ in got] == [200, 405, 200, 404, 200, 200]
     assert ["items" in content for _, _, content in got] == [path == "/v1/create" for path in paths]
@@ -68,15 +72,21 @@ def test_a_large_body_may_come_in_thousands_of_chunks(counting_server: str) -> N
     parts = [body[at : at + 64] for at in range(0, len(body), 64)]
     assert len(parts) > 1500
     with connected(counting_server) as connection:
-        connection.sendall(b"POST /v1/create HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\n")
-        connection.sendall(b"".join(b"%x\r\n%b\r\n" % (len(part), part) for part in parts) + b"0\r\n\r\n")
+        connection.sendall(
+            b"POST /v1/create HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\n"
+        )
+        connection.sendall(
+            b"".join(b"%x\r\n%b\r\n" % (len(part), part) for part in parts) + b"0\r\n\r\n"
+        )
         [(status, _, content)] = answers(connection, 1)
     assert (status, len(content["items"])) == (200, 8000)
 
 
 def test_a_body_in_thousands_of_tiny_chunks_is_refused_before_its_end(counting_server: str) -> None:
     with connected(counting_server) as connection:
-        connection.sendall(b"POST /v1/create HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\n")
+        connection.sendall(
+            b"POST /v1/create HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\n"
+        )
         connection.sendall(b"1\r\nx\r\n" * 2000)
         [(status, _, content)] = answers(connection, 1)
     assert (status, content["error"]["type"]) == (400, "tiny_chunks")
@@ -91,7 +101,9 @@ def test_a_query_or_an_escape_in_the_path_changes_nothing(counting_server: str, 
 
 def test_a_client_that_waits_to_be_told_to_send_is_told(counting_server: str) -> None:
     with connected(counting_server) as connection:
-        connection.sendall(request("/v1/create", CREATE, "Expect: 100-continue").removesuffix(CREATE))
+        connection.sendall(
+            request("/v1/create", CREATE, "Expect: 100-continue").removesuffix(CREATE)
+        )
         assert connection.recv(1000) == b"HTTP/1.1 100 Continue\r\n\r\n"
         connection.sendall(CREATE)
         assert answers(connection, 1)[0][0] == 200
@@ -105,10 +117,14 @@ def test_a_body_over_the_limit_is_refused_before_it_has_come(counting_server: st
     assert (status, content["error"]["type"]) == (413, "body_too_large")
 
 
-def test_a_body_over_the_limit_whose_length_is_not_said_is_refused_and_the_connection_goes_on(counting_server: str) -> None:
+def test_a_body_over_the_limit_whose_length_is_not_said_is_refused_and_the_connection_goes_on(
+    counting_server: str,
+) -> None:
     part = b"%x\r\n%b\r\n" % (2**20, bytes(2**20))
     with connected(counting_server) as connection:
-        connection.sendall(b"POST /v1/step HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\n")
+        connection.sendall(
+            b"POST /v1/step HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\n"
+        )
         for _ in range(MAX_BODY_BYTES // 2**20 + 2):
             connection.sendall(part)
         connection.sendall(b"0\r\n\r\n" + request("/v1/create", CREATE))
@@ -118,9 +134,13 @@ def test_a_body_over_the_limit_whose_length_is_not_said_is_refused_and_the_conne
 
 def test_other_methods_are_told_what_the_path_takes(counting_server: str) -> None:
     with connected(counting_server) as connection:
-        connection.sendall(request("/v1/step", b"", method="GET") + request("/v1/step", b"", method="PUT"))
+        connection.sendall(
+            request("/v1/step", b"", method="GET") + request("/v1/step", b"", method="PUT")
+        )
         got = answers(connection, 2)
-    assert [(status, content["error"]["type"]) for status, _, content in got] == [(405, "not_allowed")] * 2
+    assert [(status, content["error"]["type"]) for status, _, content in got] == [
+        (405, "not_allowed")
+    ] * 2
     with connected(counting_server) as connection:
         connection.sendall(request("/v1/step", b"", "Connection: close", method="HEAD"))
         head, _, content = connection.makefile("rb").read().partition(b"\r\n\r\n")
@@ -128,8 +148,13 @@ def test_other_methods_are_told_what_the_path_takes(counting_server: str) -> Non
     assert content == b""
 
 
-@pytest.mark.parametrize(("version", "header", "closes"), [("1.1", "", False), ("1.1", "Connection: close\r\n", True), ("1.0", "", True)])
-def test_the_connection_ends_when_the_client_wants_it(counting_server: str, version: str, header: str, closes: bool) -> None:
+@pytest.mark.parametrize(
+    ("version", "header", "closes"),
+    [("1.1", "", False), ("1.1", "Connection: close\r\n", True), ("1.0", "", True)],
+)
+def test_the_connection_ends_when_the_client_wants_it(
+    counting_server: str, version: str, header: str, closes: bool
+) -> None:
     head = f"POST /v1/create HTTP/{version}\r\nHost: h\r\n{header}Content-Length: {len(CREATE)}\r\n\r\n"
     with connected(counting_server) as connection:
         connection.sendall(head.encode() + CREATE)

@@ -18,7 +18,9 @@ from tasks.provision.services import Addresses, Record, addresses, record_path, 
 
 
 def test_record_of_a_dead_supervisor_is_ignored(tmp_path: Path) -> None:
-    somewhere = Addresses("http://127.0.0.1:1", "http://127.0.0.1:1/api", "http://127.0.0.1:2", "http://127.0.0.1:3")
+    somewhere = Addresses(
+        "http://127.0.0.1:1", "http://127.0.0.1:1/api", "http://127.0.0.1:2", "http://127.0.0.1:3"
+    )
     assert addresses(tmp_path) is None
     started = started_at(os.getpid())
     assert started is not None
@@ -32,7 +34,10 @@ def test_record_of_a_dead_supervisor_is_ignored(tmp_path: Path) -> None:
     assert addresses(tmp_path) is None
 
 
-@pytest.mark.parametrize("damaged", ["", "{", "[]", '{"pid": 1}', '{"pid": 1, "started": 2, "addresses": {"x": 1}}', "\x00\x00"])
+@pytest.mark.parametrize(
+    "damaged",
+    ["", "{", "[]", '{"pid": 1}', '{"pid": 1, "started": 2, "addresses": {"x": 1}}', "\x00\x00"],
+)
 def test_damaged_record_is_ignored(damaged: str, tmp_path: Path) -> None:
     record_path(tmp_path).write_text(damaged)
     assert addresses(tmp_path) is None
@@ -46,12 +51,19 @@ def test_used_port_is_skipped() -> None:
         assert supervisor._free_port(port) > port
 
 
-def test_services_end_if_their_folder_is_moved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_services_end_if_their_folder_is_moved(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Else they would go on writing to the old place, and the record at the new one would send everybody to them."""
 
     class Pieces:
         def __init__(self, runs: Path) -> None:
-            self.addresses = Addresses("http://127.0.0.1:1", "http://127.0.0.1:1/api", "http://127.0.0.1:2", "http://127.0.0.1:3")
+            self.addresses = Addresses(
+                "http://127.0.0.1:1",
+                "http://127.0.0.1:1/api",
+                "http://127.0.0.1:2",
+                "http://127.0.0.1:3",
+            )
             self.ended = False
             made.append(self)
 

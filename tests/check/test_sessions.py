@@ -57,7 +57,9 @@ def test_repeating_the_last_turn_answers_the_same_and_performs_nothing() -> None
 
 
 @given(st.lists(st.tuples(st.integers(0, 6), st.sampled_from("ab")), max_size=30))
-def test_turns_are_performed_in_order_and_once_whatever_is_asked(asked: list[tuple[int, str]]) -> None:
+def test_turns_are_performed_in_order_and_once_whatever_is_asked(
+    asked: list[tuple[int, str]],
+) -> None:
     sessions = make()
     ref = create(sessions, 1, None).session
     assert ref is not None
@@ -84,7 +86,17 @@ def test_an_ended_session_is_told_from_one_that_never_was() -> None:
     assert answer(sessions, "close", (reply.session,)).status == 410
     assert answer(sessions, "close", (reply.number,)).status == 410
     assert reply.number is not None
-    for never in ("", "-", "abc", f"{reply.number:x}-00", "ünï-köde", f"{reply.number + 1:x}", reply.number + 1, -1, 0):
+    for never in (
+        "",
+        "-",
+        "abc",
+        f"{reply.number:x}-00",
+        "ünï-köde",
+        f"{reply.number + 1:x}",
+        reply.number + 1,
+        -1,
+        0,
+    ):
         assert answer(sessions, "close", (never,)).status == 404
 
 
@@ -122,7 +134,11 @@ def test_a_session_keeps_a_digest_in_place_of_the_action() -> None:
     assert answer(sessions, "step", (ref, 0, action)).status == 200
     session = sessions.get(ref)
     assert session is not None
-    kept = [getattr(session, name) for name in session.__slots__ if isinstance(getattr(session, name), str | bytes)]
+    kept = [
+        getattr(session, name)
+        for name in session.__slots__
+        if isinstance(getattr(session, name), str | bytes)
+    ]
     assert max(len(value) for value in kept) < 100
     assert answer(sessions, "step", (ref, 0, action + "x")).status == 409
 
@@ -143,11 +159,19 @@ def test_replies_carry_a_digest_of_the_state_where_the_world_tells_one() -> None
     begun = [answer(sessions, "create", (1, None, None)) for _ in range(2)]
     assert begun[0].state_key == begun[1].state_key != ""
     keys = [
-        [begun[i].state_key, *(answer(sessions, "step", (begun[i].session, turn, action)).state_key for turn, action in enumerate(actions))]
+        [
+            begun[i].state_key,
+            *(
+                answer(sessions, "step", (begun[i].session, turn, action)).state_key
+                for turn, action in enumerate(actions)
+            ),
+        ]
         for i, actions in enumerate((("a", "b"), ("b", "a")))
     ]
     assert keys[0][0] == keys[1][0]
     assert keys[0][1] != keys[1][1]
     assert keys[0][2] == keys[1][2] != keys[0][1]
-    assert answer(sessions, "step", (begun[0].session, 1, "b")).state_key == keys[0][2]  # a repeated turn
+    assert (
+        answer(sessions, "step", (begun[0].session, 1, "b")).state_key == keys[0][2]
+    )  # a repeated turn
     assert answer(make(), "create", (1, None, None)).state_key == ""

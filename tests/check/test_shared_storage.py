@@ -13,7 +13,9 @@ from tasks.tracking.shared_storage import SharedStorage, SharedStorageError, ope
 from tests.support.s3_server import BUCKET, StorageProxy
 
 
-def test_a_starter_policy_is_built_once_for_all_machines(storage: SharedStorage, tmp_path: Path) -> None:
+def test_a_starter_policy_is_built_once_for_all_machines(
+    storage: SharedStorage, tmp_path: Path
+) -> None:
     def build(machine: str) -> str:
         folder = tmp_path / machine / "tiny"
         if not folder.exists():
@@ -23,7 +25,9 @@ def test_a_starter_policy_is_built_once_for_all_machines(storage: SharedStorage,
         return str(folder)
 
     for machine in ("first", "second"):
-        policy = shared_starter_policy(storage, tmp_path / machine, "tiny", lambda machine=machine: build(machine))
+        policy = shared_starter_policy(
+            storage, tmp_path / machine, "tiny", lambda machine=machine: build(machine)
+        )
         assert (Path(policy) / "model.safetensors").read_text() == "built by first"
 
 
@@ -36,8 +40,12 @@ def test_a_starter_policy_is_built_once_for_all_machines(storage: SharedStorage,
         ("nothing://bucket", "open", "nothing"),
     ],
 )
-def test_unusable_storage_is_refused_with_setting_url_and_operation(proxy: StorageProxy, url: str, operation: str, named: str) -> None:
-    with pytest.raises(SharedStorageError, match=rf"AGENTGYM_SHARED_STORAGE.*{url}.*{named}") as refused:
+def test_unusable_storage_is_refused_with_setting_url_and_operation(
+    proxy: StorageProxy, url: str, operation: str, named: str
+) -> None:
+    with pytest.raises(
+        SharedStorageError, match=rf"AGENTGYM_SHARED_STORAGE.*{url}.*{named}"
+    ) as refused:
         opened(url)
     assert refused.value.operation == operation
 

@@ -29,7 +29,8 @@ RESULTS = {
     "exact missing_message": "lfm2 lfm2_training",
     # templates with tools
     "exact exact": "gemma4 gemma4_v2 gemma4_v3 gemma4_v4 gemma4_v5 lfm2_2_5 lfm2_2_5_v2 lfm2_2_5_vl lfm2_v2 lfm2_v2_training "
-    "llama3_1 llama3_2 qwen2_5 qwen2_5_training qwen3_5_nothink_training qwen3_5_think_training qwen3_6_training qwen3_8 qwen3_8_training "
+    "llama3_1 llama3_2 qwen2_5 qwen2_5_training qwen3_5_nothink_training qwen3_5_think_training "
+    "qwen3_6_training qwen3_8 qwen3_8_training "
     "qwen3_instruct_2507 qwen3_instruct_2507_training qwen3_vl qwen3_vl_training",
     "exact thoughts": "qwen3",
     "thoughts exact": "glm4moe glm4moe_training qwen3_5_nothink qwen3_5_think qwen3_6 qwen3_training",
@@ -45,7 +46,8 @@ RESULTS = {
 """Result in the formats "bare" and "tools", and the templates that have it.
 
 - exact: the tokens of the episode are those of the whole conversation as the template writes it.
-- thoughts: the same, but for empty thoughts, which the template adds to or removes from earlier turns.
+- thoughts: the same, but for empty thoughts, which the template adds to or removes from earlier
+  turns.
 - otherwise the code of the refusal.
 """
 
@@ -78,11 +80,25 @@ def conversation(chat_format: ChatFormat, action_format: ActionFormat) -> str:
     for turn, action in enumerate(ACTIONS):
         if action_format == "tools":
             name, arguments = call_of(TOOLS, action)
-            call = {"id": CALL_ID, "type": "function", "function": {"name": name, "arguments": arguments}}
+            call = {
+                "id": CALL_ID,
+                "type": "function",
+                "function": {"name": name, "arguments": arguments},
+            }
             messages.append({"role": "assistant", "content": "", "tool_calls": [call]})
-            messages.append({"role": "tool", "name": name, "tool_call_id": CALL_ID, "content": observation(turn)})
+            messages.append(
+                {
+                    "role": "tool",
+                    "name": name,
+                    "tool_call_id": CALL_ID,
+                    "content": observation(turn),
+                }
+            )
         else:
-            messages += [{"role": "assistant", "content": action}, {"role": "user", "content": observation(turn)}]
+            messages += [
+                {"role": "assistant", "content": action},
+                {"role": "user", "content": observation(turn)},
+            ]
     return chat_format._render(messages)
 
 
@@ -94,14 +110,21 @@ def test_the_table_names_every_template() -> None:
     assert sorted(name for names in RESULTS.values() for name in names.split()) == NAMES
 
 
-@pytest.mark.parametrize(("name", "expected"), [(name, expected) for expected, names in RESULTS.items() for name in names.split()])
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [(name, expected) for expected, names in RESULTS.items() for name in names.split()],
+)
 def test_template_carries_five_turns_exactly_or_is_refused(name: str, expected: str) -> None:
     assert f"{result(name, 'bare')} {result(name, 'tools')}" == expected
 
 
 @pytest.mark.parametrize("action_format", ["bare", "tools"])
-@pytest.mark.parametrize("name", ["qwen3", "qwen3_5_think", "glm4moe", "nemotron_3_nano", "qwen3_8"])
-def test_thoughts_of_earlier_turns_stay_as_they_were_written(name: str, action_format: ActionFormat) -> None:
+@pytest.mark.parametrize(
+    "name", ["qwen3", "qwen3_5_think", "glm4moe", "nemotron_3_nano", "qwen3_8"]
+)
+def test_thoughts_of_earlier_turns_stay_as_they_were_written(
+    name: str, action_format: ActionFormat
+) -> None:
     tokenizer = tokenizer_with(template_of(name))
     chat_format = ChatFormat(tokenizer, action_format, INSTRUCTION, tools=TOOLS)
     tokens = chat_format.prompt("Goal: stick")

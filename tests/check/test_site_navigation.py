@@ -17,7 +17,9 @@ def pages(entry: Any) -> Iterator[str]:
     """The pages of a part of the navigation."""
     if isinstance(entry, str):
         yield entry
-    for each in entry.values() if isinstance(entry, dict) else entry if isinstance(entry, list) else ():
+    for each in (
+        entry.values() if isinstance(entry, dict) else entry if isinstance(entry, list) else ()
+    ):
         yield from pages(each)
 
 
@@ -31,7 +33,20 @@ def test_every_page_of_docs_is_in_the_navigation_once() -> None:
 def test_source_lines_of_pages_have_at_most_100_columns_outside_tables() -> None:
     """ruff formats Python code in pages. A link in the glossary cannot be broken."""
     long = []
-    for page in [ROOT / "README.md", ROOT / "ARCHITECTURE.md", *sorted((ROOT / "docs").rglob("*.md"))]:
-        text = re.sub(r"^```python.*?^```$", "", page.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
-        long += [f"{page.name}: {line}" for line in text.splitlines() if len(line) > 100 and not line.startswith(("|", "  [`"))]
+    for page in [
+        ROOT / "README.md",
+        ROOT / "ARCHITECTURE.md",
+        *sorted((ROOT / "docs").rglob("*.md")),
+    ]:
+        text = re.sub(
+            r"^```python.*?^```$",
+            "",
+            page.read_text(encoding="utf-8"),
+            flags=re.MULTILINE | re.DOTALL,
+        )
+        long += [
+            f"{page.name}: {line}"
+            for line in text.splitlines()
+            if len(line) > 100 and not line.startswith(("|", "  [`"))
+        ]
     assert long == []

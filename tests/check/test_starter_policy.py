@@ -23,7 +23,12 @@ from tasks.agents.chat_format import ChatFormat
 from tasks.rollout.trajectory import Trajectory, Turn
 from tasks.starter import cloning
 from tasks.starter.demonstrations import Demonstration, Demonstrator
-from tasks.starter.starter_policy import MANIFEST, StarterReport, build_starter_policy, find_starter_policy
+from tasks.starter.starter_policy import (
+    MANIFEST,
+    StarterReport,
+    build_starter_policy,
+    find_starter_policy,
+)
 
 ROOT = Path(__file__).parents[2]
 TINY = StarterPolicy(hidden_size=32, layers=1, heads=1, tokens=3_000, learning_rate=1e-2)
@@ -60,7 +65,9 @@ def files(report: StarterReport) -> dict[str, bytes]:
     return {file.name: file.read_bytes() for file in report.path.iterdir() if file.name != MANIFEST}
 
 
-def test_same_seed_gives_the_same_bytes_and_another_seed_others(made: StarterReport, tmp_path: Path) -> None:
+def test_same_seed_gives_the_same_bytes_and_another_seed_others(
+    made: StarterReport, tmp_path: Path
+) -> None:
     torch.manual_seed(17)  # whatever was drawn before
     again, other = build(0, tmp_path), build(1, tmp_path)
     assert files(again) == files(made)
@@ -72,9 +79,13 @@ def test_loss_falls(tmp_path: Path) -> None:
     assert longer.last_loss < 0.7 * longer.first_loss
 
 
-def test_excerpts_precede_full_demonstrations_and_add_to_the_tokens(made: StarterReport, tmp_path: Path) -> None:
+def test_excerpts_precede_full_demonstrations_and_add_to_the_tokens(
+    made: StarterReport, tmp_path: Path
+) -> None:
     also = build_starter_policy(bare(excerpts=(0.2, 0.5)), "textcraft", 0, tmp_path)
-    assert 2 * made.tokens < also.tokens < 4 * made.tokens  # a goal is one line, so that little is left out of it
+    assert (
+        2 * made.tokens < also.tokens < 4 * made.tokens
+    )  # a goal is one line, so that little is left out of it
     assert also.demonstrations == made.demonstrations
     assert files(also)["tokenizer.json"] == files(made)["tokenizer.json"]
     assert files(also)["model.safetensors"] != files(made)["model.safetensors"]
@@ -88,12 +99,16 @@ def test_second_call_finds_the_starter_policy_without_torch(made: StarterReport)
         f"report = build_starter_policy(policy, 'textcraft', 0, Path({str(made.path.parent)!r}))\n"
         "print(report.found, report.path, 'torch' in sys.modules)"
     )
-    answer = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True)
+    answer = subprocess.run(
+        [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True
+    )
     assert answer.stdout.split() == ["True", str(made.path), "False"]
 
 
 @pytest.mark.parametrize("damage", [Path.unlink, lambda file: file.write_bytes(b"damaged")])
-def test_damaged_policy_is_built_again(made: StarterReport, tmp_path: Path, damage: Callable[[Path], None]) -> None:
+def test_damaged_policy_is_built_again(
+    made: StarterReport, tmp_path: Path, damage: Callable[[Path], None]
+) -> None:
     report = build(0, tmp_path)
     damage(report.path / "model.safetensors")
     assert find_starter_policy(BARE, "textcraft", 0, tmp_path) is None
@@ -105,16 +120,26 @@ def test_damaged_policy_is_built_again(made: StarterReport, tmp_path: Path, dama
     "assisted_tokens",
     [
         pytest.param(10**9, id="one-process"),
-        pytest.param(0, id="two", marks=pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="needs two processor cores")),
+        pytest.param(
+            0,
+            id="two",
+            marks=pytest.mark.skipif(
+                len(os.sched_getaffinity(0)) < 2, reason="needs two processor cores"
+            ),
+        ),
     ],
 )
-def test_killed_build_leaves_no_starter_policy(made: StarterReport, tmp_path: Path, assisted_tokens: int) -> None:
+def test_killed_build_leaves_no_starter_policy(
+    made: StarterReport, tmp_path: Path, assisted_tokens: int
+) -> None:
     program = (
         "import os, signal; from pathlib import Path; from configs.experiment import Policy\n"
-        "from tasks.starter import starter_policy; from tasks.starter.starter_policy import build_starter_policy\n"
+        "from tasks.starter import starter_policy; from tasks.starter.starter_policy import "
+        "build_starter_policy\n"
         f"starter_policy.ASSISTED_TOKENS = {assisted_tokens}\n"
         f"policy = Policy.model_validate_json({BARE.model_dump_json()!r})\n"
-        f"build_starter_policy(policy, 'textcraft', 0, Path({str(tmp_path)!r}), lambda *_: os.kill(os.getpid(), signal.SIGKILL))"
+        f"build_starter_policy(policy, 'textcraft', 0, Path({str(tmp_path)!r}), lambda *_: "
+        "os.kill(os.getpid(), signal.SIGKILL))"
     )
     killed = subprocess.run([sys.executable, "-c", program], cwd=ROOT, check=False)
     assert killed.returncode == -signal.SIGKILL
@@ -127,10 +152,14 @@ def test_killed_build_leaves_no_starter_policy(made: StarterReport, tmp_path: Pa
 
 @pytest.mark.processor
 @pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="needs two processor cores")
-def test_two_processes_build_the_same_bytes_as_one(made: StarterReport, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_two_processes_build_the_same_bytes_as_one(
+    made: StarterReport, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("tasks.starter.starter_policy.ASSISTED_TOKENS", 0)
     assert files(build(0, tmp_path)) == files(made)
-    assert [path for path in tmp_path.iterdir() if path.suffix not in (".lock", ".jsonl")] == [tmp_path / made.path.name]
+    assert [path for path in tmp_path.iterdir() if path.suffix not in (".lock", ".jsonl")] == [
+        tmp_path / made.path.name
+    ]
 
 
 def test_only_one_of_two_concurrent_calls_builds(tmp_path: Path) -> None:
@@ -204,7 +233,9 @@ def test_tokenizer_round_trip_of_any_text(tokenizer: Qwen2Tokenizer, text: str) 
     assert tokenizer.decode(tokenizer.encode(normal)) == normal
 
 
-def test_example_has_the_token_layout_of_the_collector(tokenizer: Qwen2Tokenizer, played: list[Demonstration]) -> None:
+def test_example_has_the_token_layout_of_the_collector(
+    tokenizer: Qwen2Tokenizer, played: list[Demonstration]
+) -> None:
     dialogue = ChatFormat(tokenizer, "bare", None)
     for demonstration in played:
         trajectory = Trajectory("textcraft", demonstration.task, 0, 0, 0, 99, 0, "oracle")
@@ -220,18 +251,29 @@ def test_example_has_the_token_layout_of_the_collector(tokenizer: Qwen2Tokenizer
         assert example.tokens == [*trajectory.prompt, *trajectory.completion]
         assert all(
             written or not learned
-            for written, learned in zip([0] * len(trajectory.prompt) + trajectory.policy_mask, example.learned, strict=True)
+            for written, learned in zip(
+                [0] * len(trajectory.prompt) + trajectory.policy_mask, example.learned, strict=True
+            )
         )
 
 
-def test_loss_covers_oracle_tokens_only(tokenizer: Qwen2Tokenizer, played: list[Demonstration]) -> None:
+def test_loss_covers_oracle_tokens_only(
+    tokenizer: Qwen2Tokenizer, played: list[Demonstration]
+) -> None:
     dialogue = ChatFormat(tokenizer, "bare", None)
-    assert any(not exchange.by_oracle for demonstration in played for exchange in demonstration.exchanges)
+    assert any(
+        not exchange.by_oracle for demonstration in played for exchange in demonstration.exchanges
+    )
     for demonstration in played:
         example = cloning.to_example(demonstration, dialogue)
-        learned = [token for token, counts in zip(example.tokens, example.learned, strict=True) if counts]
+        learned = [
+            token for token, counts in zip(example.tokens, example.learned, strict=True) if counts
+        ]
         assert learned == [
-            token for exchange in demonstration.exchanges if exchange.by_oracle for token in dialogue.message(exchange.action)
+            token
+            for exchange in demonstration.exchanges
+            if exchange.by_oracle
+            for token in dialogue.message(exchange.action)
         ]
 
 
@@ -241,13 +283,22 @@ def test_react_starter_policy_learns_thoughts_and_has_another_name(
     dialogue = ChatFormat(tokenizer, "react", None)
     for demonstration in played:
         example = cloning.to_example(demonstration, dialogue)
-        learned = [token for token, counts in zip(example.tokens, example.learned, strict=True) if counts]
+        learned = [
+            token for token, counts in zip(example.tokens, example.learned, strict=True) if counts
+        ]
         right = [exchange for exchange in demonstration.exchanges if exchange.by_oracle]
         assert all(exchange.thought for exchange in right)
-        messages = [f"Thought:\n{exchange.thought}\n\nAction:\n{exchange.action}" for exchange in right]
+        messages = [
+            f"Thought:\n{exchange.thought}\n\nAction:\n{exchange.action}" for exchange in right
+        ]
         assert learned == [token for message in messages for token in dialogue.message(message)]
     assert find_starter_policy(BARE, "textcraft", 0, made.path.parent) is not None
-    assert find_starter_policy(Policy(starter=TINY, action_format="react"), "textcraft", 0, made.path.parent) is None
+    assert (
+        find_starter_policy(
+            Policy(starter=TINY, action_format="react"), "textcraft", 0, made.path.parent
+        )
+        is None
+    )
 
 
 def test_context_tokens_have_a_small_weight_and_padding_none(made: StarterReport) -> None:
@@ -264,7 +315,9 @@ def test_context_tokens_have_a_small_weight_and_padding_none(made: StarterReport
     for batch in ([example], [longer], [example, longer]):
         sums, weights = zip(*(weighted(each) for each in batch), strict=True)
         torch.testing.assert_close(cloning.cloning_loss(model, batch)[0], sum(sums))
-        assert cloning.set_gradient(model, batch).loss == pytest.approx(float(sum(sums).detach() / sum(weights)))
+        assert cloning.set_gradient(model, batch).loss == pytest.approx(
+            float(sum(sums).detach() / sum(weights))
+        )
         mean = sum(sums) / sum(weights)
         gradients = torch.autograd.grad(mean, list(model.parameters()))
         for parameter, gradient in zip(model.parameters(), gradients, strict=True):
@@ -272,7 +325,9 @@ def test_context_tokens_have_a_small_weight_and_padding_none(made: StarterReport
 
 
 @torch.no_grad()
-def test_an_example_counts_as_exact_if_every_token_of_the_oracle_is_the_most_likely(made: StarterReport) -> None:
+def test_an_example_counts_as_exact_if_every_token_of_the_oracle_is_the_most_likely(
+    made: StarterReport,
+) -> None:
     model = AutoModelForCausalLM.from_pretrained(made.path)
     tokens = [5, 6, 7]
     for learned in (False, True, True, False, True):
@@ -282,13 +337,22 @@ def test_an_example_counts_as_exact_if_every_token_of_the_oracle_is_the_most_lik
     exact = cloning.Example(tokens, learned)
     missed = cloning.Example([*tokens[:-1], tokens[-1] + 1], learned)
     told_nothing = cloning.Example(tokens, [False] * len(tokens))
-    for batch, count in (([exact], 1), ([missed], 0), ([told_nothing], 0), ([exact, missed, told_nothing, exact], 2)):
+    for batch, count in (
+        ([exact], 1),
+        ([missed], 0),
+        ([told_nothing], 0),
+        ([exact, missed, told_nothing, exact], 2),
+    ):
         assert cloning.cloning_loss(model, batch)[1] == count
 
 
 @pytest.mark.parametrize(("share", "least", "most"), [(0.0, 500, 4_000), (1.0, 10_000, 11_000)])
-def test_cloning_stops_at_the_exact_match_rate_or_at_the_last_token(tmp_path: Path, share: float, least: int, most: int) -> None:
-    built = build_starter_policy(bare(tokens=10_000, stop_at_exact_match=share), "textcraft", 0, tmp_path)
+def test_cloning_stops_at_the_exact_match_rate_or_at_the_last_token(
+    tmp_path: Path, share: float, least: int, most: int
+) -> None:
+    built = build_starter_policy(
+        bare(tokens=10_000, stop_at_exact_match=share), "textcraft", 0, tmp_path
+    )
     assert least <= built.tokens <= most
     assert built.learned_tokens < built.tokens
 

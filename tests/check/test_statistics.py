@@ -29,9 +29,13 @@ def test_interval_with_one_sample_per_task_is_wilson(successes: int, n: int) -> 
 
 
 def test_samples_of_one_task_do_not_count_as_independent_tasks() -> None:
-    alike = success_rate(tallies([8] * 10 + [0] * 10, samples=8))  # each task always or never solved: 8 samples tell what 1 tells
+    alike = success_rate(
+        tallies([8] * 10 + [0] * 10, samples=8)
+    )  # each task always or never solved: 8 samples tell what 1 tells
     single = success_rate(tallies([1] * 10 + [0] * 10))
-    mixed = success_rate(tallies([4] * 20, samples=8))  # tasks do not differ: every sample tells something
+    mixed = success_rate(
+        tallies([4] * 20, samples=8)
+    )  # tasks do not differ: every sample tells something
     assert alike.value == single.value == mixed.value == 0.5
     assert alike.high - alike.low >= single.high - single.low > 1.8 * (mixed.high - mixed.low)
 
@@ -49,15 +53,27 @@ def test_every_share_lies_in_its_interval_within_zero_and_one(counts: Tallies) -
 @given(any_tallies)
 def test_success_and_failure_mirror_each_other(counts: Tallies) -> None:
     success = success_rate(counts)
-    failure = success_rate({task: Tally(tally.samples - tally.successes, tally.samples) for task, tally in counts.items()})
-    assert (1 - failure.value, 1 - failure.high, 1 - failure.low) == pytest.approx((success.value, success.low, success.high), abs=1e-9)
+    failure = success_rate(
+        {
+            task: Tally(tally.samples - tally.successes, tally.samples)
+            for task, tally in counts.items()
+        }
+    )
+    assert (1 - failure.value, 1 - failure.high, 1 - failure.low) == pytest.approx(
+        (success.value, success.low, success.high), abs=1e-9
+    )
 
 
 def test_equal_outcomes_still_have_an_interval() -> None:
     every = success_rate(tallies([8] * 50, samples=8))
     assert every.value == every.high == 1.0
-    assert every.low == pytest.approx(50 / (50 + stats.t.ppf(0.975, 49) ** 2))  # Wilson's bound at p = 1, from 50 tasks, not 400 episodes
-    assert (success_rate(tallies([3], samples=8)).low, success_rate(tallies([3], samples=8)).high) == (0.0, 1.0)
+    assert every.low == pytest.approx(
+        50 / (50 + stats.t.ppf(0.975, 49) ** 2)
+    )  # Wilson's bound at p = 1, from 50 tasks, not 400 episodes
+    assert (
+        success_rate(tallies([3], samples=8)).low,
+        success_rate(tallies([3], samples=8)).high,
+    ) == (0.0, 1.0)
     empty = success_rate({})
     assert empty.n == 0
     assert math.isnan(empty.value)
@@ -67,33 +83,45 @@ def test_equal_outcomes_still_have_an_interval() -> None:
 
 
 @pytest.mark.parametrize(("n", "samples"), [(12, 8), (60, 4), (60, 1)])
-def test_the_interval_of_success_covers_the_truth_about_95_times_in_100(n: int, samples: int) -> None:
+def test_the_interval_of_success_covers_the_truth_about_95_times_in_100(
+    n: int, samples: int
+) -> None:
     random = np.random.default_rng(7)
     covered, trials = 0, 1500
     for _ in range(trials):
-        rates = random.beta(0.6, 1.2, size=n)  # tasks differ a lot; the mean rate over all tasks is 1/3
+        rates = random.beta(
+            0.6, 1.2, size=n
+        )  # tasks differ a lot; the mean rate over all tasks is 1/3
         found = success_rate(tallies(random.binomial(samples, rates).tolist(), samples))
         covered += found.low <= 1 / 3 <= found.high
     assert 0.93 <= covered / trials <= 0.985
 
 
 @pytest.mark.parametrize(("n", "samples"), [(12, 8), (60, 4), (60, 1)])
-def test_the_interval_of_a_difference_covers_the_truth_about_95_times_in_100(n: int, samples: int) -> None:
+def test_the_interval_of_a_difference_covers_the_truth_about_95_times_in_100(
+    n: int, samples: int
+) -> None:
     random = np.random.default_rng(8)
     covered, trials = 0, 1500
     for _ in range(trials):
         before = random.beta(0.6, 1.2, size=n)
         after = before + 0.3 * (1 - before)  # on average a rise of 0.3 * (1 - 1/3)
-        counts = [tallies(random.binomial(samples, rates).tolist(), samples) for rates in (before, after)]
+        counts = [
+            tallies(random.binomial(samples, rates).tolist(), samples) for rates in (before, after)
+        ]
         found = difference(*counts)
         covered += found.low <= 0.2 <= found.high
     assert 0.925 <= covered / trials <= 0.985
 
 
-@pytest.mark.parametrize(("c", "n", "k"), [(0, 5, 2), (1, 5, 2), (3, 5, 2), (4, 5, 2), (5, 5, 5), (2, 6, 1), (2, 6, 6)])
+@pytest.mark.parametrize(
+    ("c", "n", "k"), [(0, 5, 2), (1, 5, 2), (3, 5, 2), (4, 5, 2), (5, 5, 5), (2, 6, 1), (2, 6, 6)]
+)
 def test_pass_at_k_is_the_share_of_k_subsets_that_hold_a_success(c: int, n: int, k: int) -> None:
     subsets = list(combinations([1] * c + [0] * (n - c), k))
-    assert pass_at_k({0: Tally(c, n)}, k).value == pytest.approx(sum(any(subset) for subset in subsets) / len(subsets))
+    assert pass_at_k({0: Tally(c, n)}, k).value == pytest.approx(
+        sum(any(subset) for subset in subsets) / len(subsets)
+    )
 
 
 def test_pass_at_k_excludes_tasks_with_too_few_samples() -> None:
@@ -123,14 +151,29 @@ def test_paired_difference_with_one_sample_per_task_is_newcombe() -> None:
     p1, p2 = (a + c) / n, (a + b) / n
     one = stats.binomtest(a + c, n).proportion_ci(method="wilson")
     two = stats.binomtest(a + b, n).proportion_ci(method="wilson")
-    low = p1 - p2 - math.sqrt((p1 - one.low) ** 2 - 2 * phi * (p1 - one.low) * (two.high - p2) + (two.high - p2) ** 2)
-    high = p1 - p2 + math.sqrt((one.high - p1) ** 2 - 2 * phi * (one.high - p1) * (p2 - two.low) + (p2 - two.low) ** 2)
+    low = (
+        p1
+        - p2
+        - math.sqrt(
+            (p1 - one.low) ** 2 - 2 * phi * (p1 - one.low) * (two.high - p2) + (two.high - p2) ** 2
+        )
+    )
+    high = (
+        p1
+        - p2
+        + math.sqrt(
+            (one.high - p1) ** 2 - 2 * phi * (one.high - p1) * (p2 - two.low) + (p2 - two.low) ** 2
+        )
+    )
     assert (found.value, found.low, found.high, found.n) == pytest.approx((0.2, low, high, 50))
     assert found.low > 0
 
 
 def test_pairing_makes_the_interval_narrower_when_the_same_tasks_are_hard() -> None:
-    before, after = tallies([0] * 20 + [2] * 10 + [4] * 10, 4), tallies([0] * 10 + [2] * 15 + [4] * 15, 4)
+    before, after = (
+        tallies([0] * 20 + [2] * 10 + [4] * 10, 4),
+        tallies([0] * 10 + [2] * 15 + [4] * 15, 4),
+    )
     paired = difference(before, after)
     crossed = difference(before, {39 - task: tally for task, tally in after.items()})
     assert paired.value == pytest.approx(crossed.value)
@@ -139,12 +182,16 @@ def test_pairing_makes_the_interval_narrower_when_the_same_tasks_are_hard() -> N
 
 @settings(deadline=None)
 @given(any_tallies, any_tallies)
-def test_difference_uses_common_tasks_is_bounded_and_antisymmetric(start: Tallies, end: Tallies) -> None:
+def test_difference_uses_common_tasks_is_bounded_and_antisymmetric(
+    start: Tallies, end: Tallies
+) -> None:
     forward, backward = difference(start, end), difference(end, start)
     assert forward.n == len(start.keys() & end.keys())
     if forward.n:
         assert -1 <= forward.low <= forward.value <= forward.high <= 1
-        assert (forward.low, forward.high) == pytest.approx((-backward.high, -backward.low), abs=1e-9)
+        assert (forward.low, forward.high) == pytest.approx(
+            (-backward.high, -backward.low), abs=1e-9
+        )
     else:
         assert math.isnan(forward.value)
 

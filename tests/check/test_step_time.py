@@ -28,10 +28,14 @@ GPU = Gpu(operations=7.2e9 / UTILISATION, bandwidth=1e9 / BANDWIDTH_SHARE, memor
 
 
 def test_operations_follow_from_the_passes_of_the_recipe() -> None:
-    # Twice 2 forward, 2 again for the checkpointed activations, 4 backward; 2 each for old and reference log-probabilities.
+    # Twice 2 forward, 2 again for the checkpointed activations, 4 backward; 2 each for old and
+    # reference log-probabilities.
     assert operations_per_token(load_recipe("textcraft-qwen2.5-7b")) == 2 * (2 + 2 + 4) + 2 + 2
     # LoRA: no gradients of the weights.
-    assert operations_per_token(load_recipe("textcraft-qwen2.5-7b", {"policy.lora": {"rank": 8}})) == 2 * (2 + 2 + 2) + 2 + 2
+    assert (
+        operations_per_token(load_recipe("textcraft-qwen2.5-7b", {"policy.lora": {"rank": 8}}))
+        == 2 * (2 + 2 + 2) + 2 + 2
+    )
     # Policy and critic, old log-probabilities, values.
     ppo = {"algorithm": {"name": "ppo", "steps": 1, "importance_correction": "truncated"}}
     assert operations_per_token(load_recipe("textcraft", ppo)) == 6 + 6 + 2 + 2
@@ -40,12 +44,16 @@ def test_operations_follow_from_the_passes_of_the_recipe() -> None:
 
 
 def test_update_time_is_divided_by_the_number_of_gpus() -> None:
-    assert update_seconds(STEP, parameters=900_000, per_token=20, gpus=2, gpu=GPU) == pytest.approx(8000 * 0.9e6 * 20 / (2 * 7.2e9))
+    assert update_seconds(STEP, parameters=900_000, per_token=20, gpus=2, gpu=GPU) == pytest.approx(
+        8000 * 0.9e6 * 20 / (2 * 7.2e9)
+    )
 
 
 def test_decoding_time_is_bound_by_memory_bandwidth() -> None:
-    # An engine has 4 episodes of 1,000 tokens and room for 2 of them. A token of each takes 1 GB of weights and 2 x 500 tokens x 1 MB of
-    # cache, 2 s; its 400 tokens are written in 200 such turns. The 3,600 tokens that it reads take 2 x 10^6 operations each, 1 s.
+    # An engine has 4 episodes of 1,000 tokens and room for 2 of them. A token of each takes 1 GB of
+    # weights and 2 x 500 tokens x 1 MB of
+    # cache, 2 s; its 400 tokens are written in 200 such turns. The 3,600 tokens that it reads take
+    # 2 x 10^6 operations each, 1 s.
     assert rollout_seconds(STEP, 1_000_000, ENGINES, GPU) == pytest.approx(200 * 2 + 1)
 
 
@@ -56,7 +64,12 @@ def test_decoding_time_is_bound_by_operations_if_memory_is_fast() -> None:
 
 @pytest.mark.parametrize(
     ("seconds", "words"),
-    [((30, 90), "30 to 90 s"), ((60, 900), "60 s to 15 min"), ((2, 2), "2 s"), ((90_000, 200_000), "25 h to 2.3 days")],
+    [
+        ((30, 90), "30 to 90 s"),
+        ((60, 900), "60 s to 15 min"),
+        ((2, 2), "2 s"),
+        ((90_000, 200_000), "25 h to 2.3 days"),
+    ],
 )
 def test_seconds_are_formatted_with_units(seconds: tuple[float, float], words: str) -> None:
     assert in_words(*seconds) == words
@@ -64,7 +77,13 @@ def test_seconds_are_formatted_with_units(seconds: tuple[float, float], words: s
 
 def asked(gpu: str | None, **fields: object) -> PlanRequest:
     machine = Machine(gpus=8, gpu_memory=80, sharding="fsdp2", engine_fraction=0.45, gpu=gpu)
-    plan = MemoryPlan(trainer={}, parameters=7_600_000_000, engine_weights=15.2e9, kv_bytes=57_344, machine=machine)
+    plan = MemoryPlan(
+        trainer={},
+        parameters=7_600_000_000,
+        engine_weights=15.2e9,
+        kv_bytes=57_344,
+        machine=machine,
+    )
     made = PlanRequest(load_recipe("textcraft-qwen2.5-7b", fields), InfraSettings(), machine)
     made.__dict__["memory"] = PlanAnswer(text="", fits=True, plan=plan)  # the trace takes a minute
     return made
@@ -75,7 +94,8 @@ def test_the_plan_has_the_times_of_each_phase_and_the_assumptions() -> None:
     lines = said.splitlines()
     assert "8 x H100" in lines[0]
     assert [line.split()[:2] for line in lines[3:5]] == [["phase", "1"], ["phase", "2"]]
-    # At most 256 episodes of 10,752 tokens: 2,752,512 x 7.6 10^9 x 20 operations over 8 x 989 10^12 x 35 %.
+    # At most 256 episodes of 10,752 tokens: 2,752,512 x 7.6 10^9 x 20 operations over 8 x 989 10^12
+    # x 35 %.
     assert "2.5 min" in lines[3]
     assert "35%" in said
 
@@ -85,16 +105,25 @@ def test_an_unknown_gpu_has_no_estimate() -> None:
 
 
 def test_a_step_on_cores_equals_a_computation_by_hand() -> None:
-    # 7,200 tokens read at 2 x 10 operations, 800 written; 8,000 updated at 6 + 2 operations per parameter, over two cores.
-    rollout, update = cpu_seconds(STEP, 10, per_token=6, cores=2, core=Core(update=1000, reading=100, writing=10))
+    # 7,200 tokens read at 2 x 10 operations, 800 written; 8,000 updated at 6 + 2 operations per
+    # parameter, over two cores.
+    rollout, update = cpu_seconds(
+        STEP, 10, per_token=6, cores=2, core=Core(update=1000, reading=100, writing=10)
+    )
     assert rollout == pytest.approx((7200 * 20 / 100 + 800 * 20 / 10) / 2)
     assert update == pytest.approx(8000 * 10 * 8 / 1000 / 2)
 
 
 def test_the_plan_of_a_language_model_on_a_cpu_adds_trainer_and_engine(policy: str) -> None:
     fields = {"policy.model": policy, "policy.dtype": "bfloat16", "rollout.trajectory_tokens": 256}
-    text = cpu_section(PlanRequest(load_recipe("textcraft", fields), InfraSettings(engine_cpu_cache_gb=3), None))
-    sizes = {line[: line.rfind("  ")].strip(): float(line.split()[-2]) for line in text.splitlines() if line.endswith(" GB")}
+    text = cpu_section(
+        PlanRequest(load_recipe("textcraft", fields), InfraSettings(engine_cpu_cache_gb=3), None)
+    )
+    sizes = {
+        line[: line.rfind("  ")].strip(): float(line.split()[-2])
+        for line in text.splitlines()
+        if line.endswith(" GB")
+    }
     machine, total = sizes.pop("this machine"), sizes.pop("all")
     assert total == pytest.approx(sum(sizes.values()), abs=0.1 * len(sizes))
     assert sizes["vLLM: KV cache"] == pytest.approx(3 * 2**30 / 1e9, abs=0.1)

@@ -29,15 +29,32 @@ from tasks.evaluation.benchmark import EvaluationFileError, EvaluationResult
 from tasks.evaluation.multiple_comparisons import holm, median_time
 from tasks.evaluation.statistics import Tally, mean, success_rate
 from tasks.evaluation.study_pictures import draw_measurements
-from tasks.evaluation.study_report import budget_section, family_section, findings, threshold_section
-from tasks.evaluation.study_results import Axis, StudyRun, after, common_budget, compared, on_common_steps, over_training, reached_at
+from tasks.evaluation.study_report import (
+    budget_section,
+    family_section,
+    findings,
+    threshold_section,
+)
+from tasks.evaluation.study_results import (
+    Axis,
+    StudyRun,
+    after,
+    common_budget,
+    compared,
+    on_common_steps,
+    over_training,
+    reached_at,
+)
 from tasks.evaluation.study_runs_file import read_runs, write_runs
 
 TREE: dict[str, Any] = {
     "name": "tried",
     "question": "Does it?",
     "recipe": "textcraft",
-    "arms": {"long": {"curriculum": {"kind": "fixed", "horizon": 16}}, "short": {"curriculum": {"kind": "fixed", "horizon": 6}}},
+    "arms": {
+        "long": {"curriculum": {"kind": "fixed", "horizon": 16}},
+        "short": {"curriculum": {"kind": "fixed", "horizon": 6}},
+    },
     "seeds": 3,
     "comparisons": [["long", "short"], ["long", "start"]],
 }
@@ -61,11 +78,19 @@ def test_a_seed_of_a_study_sets_all_seeds_of_the_recipe(tmp_path: Path) -> None:
     for seed in study.seeds:
         long, short = (study.experiment(arm, seed) for arm in ("long", "short"))
         assert long.seeds == short.seeds
-        assert (long.seeds.training, long.seeds.evaluation, long.seeds.starter) == (seed, seed, seed)
+        assert (long.seeds.training, long.seeds.evaluation, long.seeds.starter) == (
+            seed,
+            seed,
+            seed,
+        )
         assert long.model_copy(update={"curriculum": short.curriculum}) == short
         assert long.name == "tried"
     assert load_study(written(tmp_path), {"seeds": [4]}).seeds == (4,)
-    assert load_study(written(tmp_path), {"seeds": 2}).fingerprint() != study.fingerprint() == load_study(written(tmp_path)).fingerprint()
+    assert (
+        load_study(written(tmp_path), {"seeds": 2}).fingerprint()
+        != study.fingerprint()
+        == load_study(written(tmp_path)).fingerprint()
+    )
 
 
 def test_all_rl_methods_of_the_study_use_the_same_loss_aggregation() -> None:
@@ -82,13 +107,21 @@ def test_all_rl_methods_of_the_study_use_the_same_loss_aggregation() -> None:
         ({"comparisons": [["start", "long"]]}, ["comparisons", "'start'"]),
         ({"seeds": [1, 1]}, ["seeds", "[1, 1]"]),
         ({"arms": {"start": {}}, "comparisons": []}, ["arms", "'start'"]),
-        ({"arms": {"a": {"algorithm.stps": 3}}, "comparisons": []}, ["arm 'a'", "algorithm.stps", "'steps'"]),
-        ({"arms": {"a": {}, "b": {"evaluation.horizon": 4}}, "comparisons": []}, ["'a'", "'b'", "evaluation.horizon"]),
+        (
+            {"arms": {"a": {"algorithm.stps": 3}}, "comparisons": []},
+            ["arm 'a'", "algorithm.stps", "'steps'"],
+        ),
+        (
+            {"arms": {"a": {}, "b": {"evaluation.horizon": 4}}, "comparisons": []},
+            ["'a'", "'b'", "evaluation.horizon"],
+        ),
         ({"recipe": "quickstrat"}, ["'quickstrat'", "'quickstart'"]),
         ({"endpoints": {}}, ["endpoints", "'endpoint'"]),
     ],
 )
-def test_an_invalid_study_is_refused_with_field_and_value(tmp_path: Path, fields: dict[str, Any], named: list[str]) -> None:
+def test_an_invalid_study_is_refused_with_field_and_value(
+    tmp_path: Path, fields: dict[str, Any], named: list[str]
+) -> None:
     with pytest.raises(RecipeError) as refused:
         load_study(written(tmp_path, **fields))
     assert [word for word in named if word not in str(refused.value)] == []
@@ -104,7 +137,9 @@ def test_holm_equals_a_computation_by_hand() -> None:
 
 def test_the_median_time_includes_runs_that_never_reach_the_threshold() -> None:
     assert median_time([4.0, 2.0, 6.0], [9.0] * 3) == 4.0
-    assert median_time([4.0, None, 2.0, None], [9.0, 3.0, 9.0, 9.0]) == 4.0  # of 4: 3/4 after 2, then of two at risk one: 3/8
+    assert (
+        median_time([4.0, None, 2.0, None], [9.0, 3.0, 9.0, 9.0]) == 4.0
+    )  # of 4: 3/4 after 2, then of two at risk one: 3/8
     assert math.isnan(median_time([2.0, None, None], [9.0] * 3))
     assert math.isnan(median_time([None, None], [9.0, 9.0]))
     times = [3.0, 5.0, 8.0, 9.0, 11.0, 14.0]
@@ -113,15 +148,26 @@ def test_the_median_time_includes_runs_that_never_reach_the_threshold() -> None:
     assert curve.evaluate(found) <= 0.5 < curve.evaluate(found - 0.01)
 
 
-def measured(step: int, successes: list[int], tags: dict[str, list[int]] | None = None) -> EvaluationResult:
+def measured(
+    step: int, successes: list[int], tags: dict[str, list[int]] | None = None
+) -> EvaluationResult:
     tallies = {task: Tally(good, 4) for task, good in enumerate(successes)}
-    by_tag = {tag: success_rate({task: tallies[task] for task in tasks}) for tag, tasks in (tags or {}).items()}
+    by_tag = {
+        tag: success_rate({task: tallies[task] for task in tasks})
+        for tag, tasks in (tags or {}).items()
+    }
     rewards = {task: good / 4 for task, good in enumerate(successes)}
     return EvaluationResult("x", step, 16, 4 * len(successes), 0, success_rate(tallies), mean([0.5]), 4.0, 0.1, {}, by_tag, tallies,
                             rewards=rewards)  # fmt: skip
 
 
-def run(arm: str, seed: int, *evaluations: tuple[int, list[int]], turns: float = 5.0, tags: dict[str, list[int]] | None = None) -> StudyRun:
+def run(
+    arm: str,
+    seed: int,
+    *evaluations: tuple[int, list[int]],
+    turns: float = 5.0,
+    tags: dict[str, list[int]] | None = None,
+) -> StudyRun:
     steps = {
         step: {
             "rollout/turns": turns,
@@ -134,11 +180,18 @@ def run(arm: str, seed: int, *evaluations: tuple[int, list[int]], turns: float =
         }
         for step in range(1, evaluations[-1][0] + 1)
     }
-    return StudyRun(arm, seed, [measured(step, successes, tags) for step, successes in evaluations], steps)
+    return StudyRun(
+        arm, seed, [measured(step, successes, tags) for step, successes in evaluations], steps
+    )
 
 
-LONG = [run("long", seed, (0, [0, 0, 1]), (3, [2, 1, 1]), (6, [4, 3, 4 - seed]), turns=10) for seed in (0, 1)]
-SHORT = [run("short", seed, (0, [0, 0, 1]), (3, [1, 1, 1]), (6, [2, 2, 2]), turns=5) for seed in (0, 1)]
+LONG = [
+    run("long", seed, (0, [0, 0, 1]), (3, [2, 1, 1]), (6, [4, 3, 4 - seed]), turns=10)
+    for seed in (0, 1)
+]
+SHORT = [
+    run("short", seed, (0, [0, 0, 1]), (3, [1, 1, 1]), (6, [2, 2, 2]), turns=5) for seed in (0, 1)
+]
 
 
 def test_turns_and_seconds_are_counted_up_to_each_evaluation() -> None:
@@ -160,7 +213,9 @@ def test_success_between_two_evaluations_is_interpolated() -> None:
 
 
 def test_differences_are_paired_by_seed_and_by_common_task() -> None:
-    found = compared([({0: 1.0, 1: 0.5, 2: 1.0}, {0: 0.0, 1: 0.5}), ({0: 1.0, 1: 1.0}, {0: 1.0, 1: 0.5})])
+    found = compared(
+        [({0: 1.0, 1: 0.5, 2: 1.0}, {0: 0.0, 1: 0.5}), ({0: 1.0, 1: 1.0}, {0: 1.0, 1: 0.5})]
+    )
     assert found.seeds == pytest.approx((0.5, 0.25))
     assert found.estimate.value == pytest.approx(0.375)
     assert math.isnan(compared([]).estimate.value)
@@ -180,7 +235,9 @@ def study(**fields: Any) -> Study:
 def test_all_named_comparisons_have_p_values_adjusted_together() -> None:
     [section] = family_section(study(), {"long": LONG, "short": SHORT})
     rows = {row[0]: row for row in section.rows}
-    assert rows["long - short"][1].startswith("+37.5 [")  # (11 - 6) / 12 under seed 0, (10 - 6) / 12 under seed 1
+    assert rows["long - short"][1].startswith(
+        "+37.5 ["
+    )  # (11 - 6) / 12 under seed 0, (10 - 6) / 12 under seed 1
     assert rows["long - start"][4] == "2 of 2"
     assert section.data["long - short"]["p_holm"] >= section.data["long - short"]["p"]
     assert "success after training" in section.note
@@ -188,7 +245,9 @@ def test_all_named_comparisons_have_p_values_adjusted_together() -> None:
 
 def test_an_endpoint_at_equal_turns_uses_the_results_up_to_that_turn() -> None:
     [section] = family_section(study(endpoint={"at": "turns"}), {"long": LONG, "short": SHORT})
-    assert section.data["long - short"]["difference"] == pytest.approx((2 + 1 + 1 - 6) / 12)  # after 300 turns of both
+    assert section.data["long - short"]["difference"] == pytest.approx(
+        (2 + 1 + 1 - 6) / 12
+    )  # after 300 turns of both
     assert "after 300 environment turns" in section.note
 
 
@@ -225,10 +284,19 @@ def test_the_page_has_every_table_and_separates_timings_from_findings(tmp_path: 
     assert all(picture.read_bytes()[:4] == b"\x89PNG" for picture in page.pictures)
 
     def slower(each: StudyRun) -> StudyRun:
-        return replace(each, steps={step: m | {"rollout/seconds": 99.0} for step, m in each.steps.items()})
+        return replace(
+            each, steps={step: m | {"rollout/seconds": 99.0} for step, m in each.steps.items()}
+        )
 
-    write_page(made, {arm: [slower(r) for r in of_arm] for arm, of_arm in runs.items()}, tmp_path / "two", scripted)
-    one, two = (json.loads((tmp_path / folder / "report.json").read_text()) for folder in ("one", "two"))
+    write_page(
+        made,
+        {arm: [slower(r) for r in of_arm] for arm, of_arm in runs.items()},
+        tmp_path / "two",
+        scripted,
+    )
+    one, two = (
+        json.loads((tmp_path / folder / "report.json").read_text()) for folder in ("one", "two")
+    )
     assert one["findings"] == two["findings"]
     assert one["timings"] != two["timings"]
 
@@ -244,8 +312,13 @@ def test_a_study_of_rewards_has_tables_of_rewards(tmp_path: Path) -> None:
     """Of tasks that are partly done, success says nothing."""
 
     def half(each: StudyRun) -> StudyRun:
-        results = [replace(e, tallies={t: Tally(0, 4) for t in e.tallies}, reward=mean(e.rewards.values())) for e in each.results]
-        return replace(each, results=results, first={"there": results[0]}, last={"there": results[-1]})
+        results = [
+            replace(e, tallies={t: Tally(0, 4) for t in e.tallies}, reward=mean(e.rewards.values()))
+            for e in each.results
+        ]
+        return replace(
+            each, results=results, first={"there": results[0]}, last={"there": results[-1]}
+        )
 
     runs = {"long": [half(r) for r in LONG], "short": [half(r) for r in SHORT]}
     page = write_page(study(endpoint={"measure": "reward"}), runs, tmp_path, {})
@@ -261,7 +334,11 @@ def coarse(each: StudyRun) -> StudyRun:
 
 @pytest.mark.parametrize("axis", ["turns", "seconds"])
 def test_arms_evaluated_after_different_steps_are_not_compared_by_turns_or_time(axis: Axis) -> None:
-    asked, alike, unlike = study(thresholds=[0.4]), {"long": LONG, "short": SHORT}, {"long": LONG, "short": [*map(coarse, SHORT)]}
+    asked, alike, unlike = (
+        study(thresholds=[0.4]),
+        {"long": LONG, "short": SHORT},
+        {"long": LONG, "short": [*map(coarse, SHORT)]},
+    )
     for section in (budget_section, threshold_section):
         [shown], [left_out] = section(asked, alike, axis), section(asked, unlike, axis)
         assert shown.rows
@@ -271,7 +348,10 @@ def test_arms_evaluated_after_different_steps_are_not_compared_by_turns_or_time(
 
 
 def test_runs_evaluated_only_at_their_ends_have_no_threshold_times() -> None:
-    asked, ends = study(thresholds=[0.4]), {arm: [*map(coarse, runs)] for arm, runs in {"long": LONG, "short": SHORT}.items()}
+    asked, ends = (
+        study(thresholds=[0.4]),
+        {arm: [*map(coarse, runs)] for arm, runs in {"long": LONG, "short": SHORT}.items()},
+    )
     [section] = threshold_section(asked, ends, "turns")
     assert not section.rows
     assert section.data["not shown"]
@@ -281,13 +361,24 @@ def test_runs_evaluated_only_at_their_ends_have_no_threshold_times() -> None:
 
 def test_an_endpoint_at_equal_turns_uses_the_common_evaluations_of_both_runs() -> None:
     asked = study(endpoint={"at": "turns"})
-    [both_coarse] = family_section(asked, {"long": [*map(coarse, LONG)], "short": [*map(coarse, SHORT)]})
+    [both_coarse] = family_section(
+        asked, {"long": [*map(coarse, LONG)], "short": [*map(coarse, SHORT)]}
+    )
     [one_coarse] = family_section(asked, {"long": LONG, "short": [*map(coarse, SHORT)]})
     [fine] = family_section(asked, {"long": LONG, "short": SHORT})
-    assert budget_section(asked, {"long": LONG, "short": SHORT}, "turns") == []  # the endpoint is the same figure
-    assert one_coarse.data["long - short"] == both_coarse.data["long - short"] != fine.data["long - short"]
+    assert (
+        budget_section(asked, {"long": LONG, "short": SHORT}, "turns") == []
+    )  # the endpoint is the same figure
+    assert (
+        one_coarse.data["long - short"]
+        == both_coarse.data["long - short"]
+        != fine.data["long - short"]
+    )
     longer = run("short", 0, (0, [0, 0, 1]), (2, [1, 1, 1]), (3, [1, 1, 1]), (9, [2, 2, 2]))
-    assert [[r.step for r in each.results] for each in on_common_steps(LONG[0], longer)] == [[0, 3, 6], [0, 3, 9]]
+    assert [[r.step for r in each.results] for each in on_common_steps(LONG[0], longer)] == [
+        [0, 3, 6],
+        [0, 3, 9],
+    ]
 
 
 @pytest.mark.parametrize(("at", "line"), [([0, 6], "None"), ([0, 3, 6], "-")])
@@ -303,47 +394,76 @@ def test_two_evaluations_are_drawn_as_two_points(at: list[int], line: str) -> No
 
 
 @pytest.mark.parametrize("name", ["horizons-deep", "horizons-doors", "horizons-gated"])
-def test_the_stored_horizon_studies_have_no_threshold_times_and_no_difference_at_equal_time(name: str) -> None:
+def test_the_stored_horizon_studies_have_no_threshold_times_and_no_difference_at_equal_time(
+    name: str,
+) -> None:
     asked = load_study(name)
     kept = read_runs(Path(__file__).parents[2] / "docs" / "evidence" / name / "runs.jsonl.gz")
     runs = {arm: [run for run in kept.values() if run.arm == arm] for arm in asked.arms}
     whole = {arm: of_arm for arm, of_arm in runs.items() if of_arm}
     for axis in ("turns", "seconds"):
-        assert not any(section.rows for section in (*threshold_section(asked, whole, axis), *budget_section(asked, whole, axis)))
+        assert not any(
+            section.rows
+            for section in (
+                *threshold_section(asked, whole, axis),
+                *budget_section(asked, whole, axis),
+            )
+        )
     recipes = [Experiment.model_validate(json.loads(key)["recipe"]) for key in kept]
-    assert all(recipe == asked.experiment(run.arm, run.seed) for recipe, run in zip(recipes, kept.values(), strict=True))
+    assert all(
+        recipe == asked.experiment(run.arm, run.seed)
+        for recipe, run in zip(recipes, kept.values(), strict=True)
+    )
 
 
 def test_findings_are_deterministic() -> None:
     runs = {"long": LONG, "short": SHORT}
-    assert [s.data for s in findings(study(), runs, {})] == [s.data for s in findings(study(), runs, {})]
+    assert [s.data for s in findings(study(), runs, {})] == [
+        s.data for s in findings(study(), runs, {})
+    ]
 
 
-def test_the_page_is_written_from_the_stored_runs_without_their_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_page_is_written_from_the_stored_runs_without_their_folders(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("AGENTGYM_RUNS", str(tmp_path / "runs"))
     name = written(tmp_path, seeds=2)
     made = load_study(name)
     runs = {
-        "long": [replace(r, last={"deep": measured(6, [4, 4, 4])}, first={"deep": measured(0, [0, 1, 0])}) for r in LONG],
+        "long": [
+            replace(
+                r, last={"deep": measured(6, [4, 4, 4])}, first={"deep": measured(0, [0, 1, 0])}
+            )
+            for r in LONG
+        ],
         "short": SHORT,
     }
     infrastructure = InfraSettings(runs=tmp_path / "runs")
     keys = StudyRuns(made, infrastructure)
     folder = Path("docs") / "evidence" / "tried"
-    write_runs(folder / "runs.jsonl.gz", {keys.key(arm, r.seed): r for arm, of_arm in runs.items() for r in of_arm})
+    write_runs(
+        folder / "runs.jsonl.gz",
+        {keys.key(arm, r.seed): r for arm, of_arm in runs.items() for r in of_arm},
+    )
     kept = (folder / "runs.jsonl.gz").read_bytes()
-    whole = write_page(made, runs, tmp_path / "whole", scripted_in_study(made, runs, infrastructure))
+    whole = write_page(
+        made, runs, tmp_path / "whole", scripted_in_study(made, runs, infrastructure)
+    )
     assert "| policy | one-command-validation, horizon 16 |" in whole.markdown
     lines = [json.loads(line) for line in gzip.decompress(kept).splitlines()]
     for facts, _ in lines:
         del facts["recipe"]["keep_checkpoints"]  # as if recipes had gained this field since
-    (folder / "runs.jsonl.gz").write_bytes(gzip.compress("".join(f"{json.dumps(line)}\n" for line in lines).encode()))
+    (folder / "runs.jsonl.gz").write_bytes(
+        gzip.compress("".join(f"{json.dumps(line)}\n" for line in lines).encode())
+    )
     assert report(name, {}).absolute() == folder.absolute()
     assert (folder / "report.md").read_text() == whole.markdown
     assert (folder / "report.json").read_text() == (tmp_path / "whole" / "report.json").read_text()
     assert (folder / "runs.jsonl.gz").read_bytes() == kept
-    assert len(list((folder.parent / "scripted").iterdir())) == 6  # each policy's: they are not played again
+    assert (
+        len(list((folder.parent / "scripted").iterdir())) == 6
+    )  # each policy's: they are not played again
 
     with pytest.raises(EvaluationFileError, match="AGENTGYM_RUNS"):
         report(name, {"overrides": {"algorithm.steps": 7}})  # other runs than those that are kept
@@ -361,7 +481,11 @@ def test_an_unreadable_file_of_runs_is_refused_by_name(tmp_path: Path) -> None:
 def test_each_run_trains_the_recipe_of_its_arm(tmp_path: Path) -> None:
     made = load_study(written(tmp_path, seeds=1))
     runs = StudyRuns(made, InfraSettings(runs=tmp_path / "runs"))
-    commands = {command.what: command for chain in runs.commands() if (command := next(chain, None)) is not None}
+    commands = {
+        command.what: command
+        for chain in runs.commands()
+        if (command := next(chain, None)) is not None
+    }
     assert set(commands) == {"long, seed 0: training", "short, seed 0: training"}
     module, file = commands["short, seed 0: training"].words
     assert module == "flows.job"
@@ -372,7 +496,18 @@ def test_each_run_trains_the_recipe_of_its_arm(tmp_path: Path) -> None:
 
 
 def test_a_job_keeps_every_field_of_an_evaluation(tmp_path: Path) -> None:
-    recipe = load_recipe("textcraft", {"policy.conversation_start": [{"role": "user", "content": "Craft."}], "rollout.retries": 0})
-    job = EvaluateJob(grid=grid_of_run(recipe, "runs/x/checkpoints/step-000001", tasks=((1, 2), "test"), n_tasks=None), folder=tmp_path)
+    recipe = load_recipe(
+        "textcraft",
+        {
+            "policy.conversation_start": [{"role": "user", "content": "Craft."}],
+            "rollout.retries": 0,
+        },
+    )
+    job = EvaluateJob(
+        grid=grid_of_run(
+            recipe, "runs/x/checkpoints/step-000001", tasks=((1, 2), "test"), n_tasks=None
+        ),
+        folder=tmp_path,
+    )
     write_job(tmp_path / "job.json", job)
     assert read_job(tmp_path / "job.json") == job

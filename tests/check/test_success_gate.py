@@ -13,15 +13,31 @@ from configs.success_gate import QUANTILE, score_bounds
 from tasks.curriculum.horizon import horizon_at, phases
 from tasks.tracking.step_metrics_file import Steps
 
-GATE = {"kind": "success-gated", "horizons": [4, 8, 16], "threshold": 0.5, "window": 3, "cut_share": 0.3}
+GATE = {
+    "kind": "success-gated",
+    "horizons": [4, 8, 16],
+    "threshold": 0.5,
+    "window": 3,
+    "cut_share": 0.3,
+}
 
 
 def gated(off_policy: int = 0, **fields: Any) -> Experiment:
-    overrides = {"curriculum": {**GATE, **fields}, "algorithm.steps": 30, "rollout.max_off_policy_steps": off_policy}
+    overrides = {
+        "curriculum": {**GATE, **fields},
+        "algorithm.steps": 30,
+        "rollout.max_off_policy_steps": off_policy,
+    }
     return load_recipe("textcraft", overrides)
 
 
-def played(experiment: Experiment, successes: list[float], cut: float = 0.0, groups: float = 16.0, history: Steps | None = None) -> Steps:
+def played(
+    experiment: Experiment,
+    successes: list[float],
+    cut: float = 0.0,
+    groups: float = 16.0,
+    history: Steps | None = None,
+) -> Steps:
     """The metrics of steps that were played under the schedule's own horizons, with these shares of success."""
     history = dict(history or {})
     for success in successes:
@@ -46,7 +62,9 @@ def test_it_advances_once_the_lower_bound_of_recent_success_passes_the_threshold
     assert 0.5 < low < 0.51
     assert horizons(experiment, played(experiment, [0.625] * 5)) == [4, 4, 4, 8, 8]
     assert horizons(experiment, played(experiment, [0.6] * 8)) == [4] * 8  # its lower bound is 0.48
-    assert horizons(experiment, played(experiment, [0.625] * 8, groups=8)) == [4] * 8  # fewer groups know less
+    assert (
+        horizons(experiment, played(experiment, [0.625] * 8, groups=8)) == [4] * 8
+    )  # fewer groups know less
 
 
 def test_the_bounds_are_wilsons() -> None:
@@ -58,8 +76,12 @@ def test_the_bounds_are_wilsons() -> None:
 def test_it_advances_where_the_horizon_cuts_episodes_and_success_no_longer_rises() -> None:
     experiment = gated()
     assert horizons(experiment, played(experiment, [0.2] * 8, cut=0.4)) == [4] * 6 + [8, 8]
-    assert horizons(experiment, played(experiment, [0.2] * 8, cut=0.1)) == [4] * 8  # not the horizon's doing
-    assert horizons(experiment, played(experiment, [0.05 * n for n in range(8)], cut=0.4)) == [4] * 8  # still rising
+    assert (
+        horizons(experiment, played(experiment, [0.2] * 8, cut=0.1)) == [4] * 8
+    )  # not the horizon's doing
+    assert (
+        horizons(experiment, played(experiment, [0.05 * n for n in range(8)], cut=0.4)) == [4] * 8
+    )  # still rising
 
 
 def test_it_stays_at_the_last_horizon() -> None:
@@ -72,13 +94,20 @@ def test_it_goes_back_on_a_collapse_only_where_that_is_asked_for() -> None:
     assert horizons(gated(), played(gated(), collapsing)) == [4] * 3 + [8] * 4
     experiment = gated(retreat_below=0.2)
     assert horizons(experiment, played(experiment, collapsing)) == [4] * 3 + [8] * 3 + [4]
-    assert horizons(experiment, played(experiment, [0.02] * 6)) == [4] * 6  # there is nothing below the first
+    assert (
+        horizons(experiment, played(experiment, [0.02] * 6)) == [4] * 6
+    )  # there is nothing below the first
 
 
-def test_the_phases_of_the_steps_that_are_done_are_final_and_the_present_horizon_is_supposed_to_stay() -> None:
+def test_the_phases_of_the_steps_that_are_done_are_final_and_the_present_horizon_is_supposed_to_stay() -> (
+    None
+):
     experiment = gated()
     history = played(experiment, [0.9, 0.9, 0.9, 0.1])
-    assert [(p.horizon, p.first_step, p.end_step) for p in phases(experiment, history)] == [(4, 0, 3), (8, 3, 30)]
+    assert [(p.horizon, p.first_step, p.end_step) for p in phases(experiment, history)] == [
+        (4, 0, 3),
+        (8, 3, 30),
+    ]
     assert [(p.horizon, p.end_step) for p in phases(experiment, {})] == [(4, 30)]
     final = phases(experiment, played(experiment, [0.9] * 27))
     assert [(p.horizon, p.end_step) for p in final] == [(4, 3), (8, 6), (16, 30)]
@@ -89,7 +118,11 @@ def test_a_step_is_decided_by_the_steps_before_it_alone() -> None:
     history = played(experiment, [0.9] * 12)
     for step in range(12):
         before = {done: metrics for done, metrics in history.items() if done <= step}
-        assert horizon_at(experiment, step, before) == horizon_at(experiment, step, history) == history[step + 1]["rollout/horizon"]
+        assert (
+            horizon_at(experiment, step, before)
+            == horizon_at(experiment, step, history)
+            == history[step + 1]["rollout/horizon"]
+        )
 
 
 def test_a_batch_that_is_played_ahead_has_the_horizon_of_its_step() -> None:
@@ -98,7 +131,11 @@ def test_a_batch_that_is_played_ahead_has_the_horizon_of_its_step() -> None:
     history = played(experiment, [0.9] * 14)
     assert horizons(experiment, history) == [4] * 5 + [8] * 5 + [16] * 4
     for step in range(2, 14):
-        planned = horizon_at(experiment, step, {done: metrics for done, metrics in history.items() if done <= step - 2})
+        planned = horizon_at(
+            experiment,
+            step,
+            {done: metrics for done, metrics in history.items() if done <= step - 2},
+        )
         assert planned == horizon_at(experiment, step, history)
 
 

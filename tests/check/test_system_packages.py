@@ -26,7 +26,9 @@ def machine(folder: Path, *commands: str, uid: int = 1000) -> Path:
     programs = dict.fromkeys(commands, "exit 0") | {"id": f"echo {uid}"}
     if "apt-get" in commands:
         installs = f'case "$*" in *install*) for p; do case $p in {JAVA}) ln -sf /bin/true {folder}/java;; {BROWSER}) '
-        programs["apt-get"] = installs + f"ln -sf /bin/true {folder}/{BROWSER};; esac; done;; esac; echo noise"
+        programs["apt-get"] = (
+            installs + f"ln -sf /bin/true {folder}/{BROWSER};; esac; done;; esac; echo noise"
+        )
     if "failing-apt-get" in commands:
         programs["apt-get"] = "exit 100"
     folder.mkdir(exist_ok=True)
@@ -41,11 +43,15 @@ def machine(folder: Path, *commands: str, uid: int = 1000) -> Path:
 
 def see_to_worlds(path: Path, **variables: str) -> tuple[int, str]:
     environment = {"PATH": str(path), **variables}
-    done = subprocess.run([ROOT / "locks" / "worlds.sh"], env=environment, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [ROOT / "locks" / "worlds.sh"], env=environment, capture_output=True, text=True, check=False
+    )
     return done.returncode, done.stdout + done.stderr
 
 
-def test_what_will_be_skipped_is_said_in_one_line_with_the_command_that_installs_it(tmp_path: Path) -> None:
+def test_what_will_be_skipped_is_said_in_one_line_with_the_command_that_installs_it(
+    tmp_path: Path,
+) -> None:
     status, said = see_to_worlds(machine(tmp_path / "bin", "apt-get"))
     assert status == 0
     assert said == (
@@ -59,7 +65,10 @@ def test_what_will_be_skipped_is_said_in_one_line_with_the_command_that_installs
 
 def test_root_installs_them_and_a_second_call_is_silent(tmp_path: Path) -> None:
     path = machine(tmp_path / "bin", "apt-get", uid=0)
-    assert see_to_worlds(path) == (0, f"Installing {JAVA} {BROWSER} {DRIVER_LIBRARY} for the tests of SciWorld and WebArena\n")
+    assert see_to_worlds(path) == (
+        0,
+        f"Installing {JAVA} {BROWSER} {DRIVER_LIBRARY} for the tests of SciWorld and WebArena\n",
+    )
     assert see_to_worlds(path) == (0, "")
     assert see_to_worlds(path, WEBARENA_CHROMIUM="another")[1].startswith(f"Installing {BROWSER} ")
 
@@ -88,11 +97,26 @@ def test_known(): assert False
 
 def test_in_ci_a_skip_for_want_of_a_package_fails(tmp_path: Path) -> None:
     (tmp_path / "test_some.py").write_text(TESTS)
-    (tmp_path / "test_module.py").write_text('import pytest\npytest.importorskip("not_installed_anywhere")')
-    command = [sys.executable, "-m", "pytest", "-p", "tests.conftest", "-p", "no:cacheprovider", "--continue-on-collection-errors"]
+    (tmp_path / "test_module.py").write_text(
+        'import pytest\npytest.importorskip("not_installed_anywhere")'
+    )
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-p",
+        "tests.conftest",
+        "-p",
+        "no:cacheprovider",
+        "--continue-on-collection-errors",
+    ]
     command += ["-c", str(ROOT / "pyproject.toml"), "--rootdir", str(ROOT), str(tmp_path)]
-    variables = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")} | {"CI": "true"}
-    done = subprocess.run(command, cwd=ROOT, env=variables, capture_output=True, text=True, check=False)
+    variables = {
+        name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")
+    } | {"CI": "true"}
+    done = subprocess.run(
+        command, cwd=ROOT, env=variables, capture_output=True, text=True, check=False
+    )
     assert "1 skipped, 1 xfailed, 2 errors" in done.stdout, done.stdout
     assert "there is no Java\nWith CI=true a skipped test fails" in done.stdout
     assert done.returncode == 1
@@ -107,7 +131,9 @@ def test_messages_readme_images_and_ci_name_the_same_packages() -> None:
         assert JAVA in text, name
         assert f"{BROWSER} {DRIVER_LIBRARY}" in text, name
         installed = re.findall(r"apt-get install[^`&|\n]*", text)
-        assert not [command for command in installed if re.search(r"chromium(?!-headless-shell)", command)], name
+        assert not [
+            command for command in installed if re.search(r"chromium(?!-headless-shell)", command)
+        ], name
     assert "locks/worlds.sh" in (ROOT / "Makefile").read_text()
     assert "make test" in (ROOT / ".ci" / "run").read_text()
 
@@ -117,15 +143,37 @@ ON_DEMAND = {"torch", "transformers", "faiss", "pyarrow"}
 
 
 def test_the_images_of_the_environment_servers_have_what_their_worlds_import() -> None:
-    stages = (ROOT / "Dockerfile").read_text().partition("AS env-packages")[2].partition("AS services")[0]
-    lists = [(ROOT / "locks" / "images" / name).read_text() for name in re.findall(r"locks/image\.sh (\S+)", stages)]
-    installed = {name for text in lists for line in text.splitlines() if not line.startswith("#") for name in line.split()}
+    stages = (
+        (ROOT / "Dockerfile")
+        .read_text()
+        .partition("AS env-packages")[2]
+        .partition("AS services")[0]
+    )
+    lists = [
+        (ROOT / "locks" / "images" / name).read_text()
+        for name in re.findall(r"locks/image\.sh (\S+)", stages)
+    ]
+    installed = {
+        name
+        for text in lists
+        for line in text.splitlines()
+        if not line.startswith("#")
+        for name in line.split()
+    }
     imported = {
         name.split(".")[0]
         for path in (ROOT / "environments").rglob("*.py")
         for node in ast.walk(ast.parse(path.read_text()))
-        for name in ([alias.name for alias in node.names] if isinstance(node, ast.Import) else [getattr(node, "module", None) or ""])
+        for name in (
+            [alias.name for alias in node.names]
+            if isinstance(node, ast.Import)
+            else [getattr(node, "module", None) or ""]
+        )
     }
     providers = packages_distributions()
     foreign = imported - set(sys.stdlib_module_names) - ON_DEMAND - {"", "environments", "configs"}
-    assert [name for name in sorted(foreign) if not installed & {some.lower().replace("_", "-") for some in providers[name]}] == []
+    assert [
+        name
+        for name in sorted(foreign)
+        if not installed & {some.lower().replace("_", "-") for some in providers[name]}
+    ] == []

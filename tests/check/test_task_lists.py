@@ -23,7 +23,9 @@ def test_the_lists_that_a_package_names_are_those_that_the_world_has(name: str) 
     assert set(refusal.value.known) == set(described)
 
 
-def test_the_lists_of_a_world_are_not_known_where_a_variable_replaces_its_tasks(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_lists_of_a_world_are_not_known_where_a_variable_replaces_its_tasks(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     assert "test" in (task_lists_of("webarena") or {})
     monkeypatch.setenv("WEBARENA_TASKS", "/data/tasks")
     assert task_lists_of("webarena") is None
@@ -31,8 +33,16 @@ def test_the_lists_of_a_world_are_not_known_where_a_variable_replaces_its_tasks(
 
 def test_task_lists_are_named_without_loading_worlds() -> None:
     program = (
-        "import sys; from environments.registry import WORLDS, task_lists_of; [task_lists_of(name) for name in WORLDS]; "
-        "print(*(set(sys.modules) & {*(entry.partition(':')[0] for entry in WORLDS.values()), 'numpy', 'minigrid', 'playwright'}))"
+        "import sys; from environments.registry import WORLDS, task_lists_of; [task_lists_of(name) "
+        "for name in WORLDS]; "
+        "print(*(set(sys.modules) & {*(entry.partition(':')[0] for entry in WORLDS.values()), "
+        "'numpy', 'minigrid', 'playwright'}))"
     )
-    shown = subprocess.run([sys.executable, "-c", program], cwd=Path(__file__).parents[2], capture_output=True, text=True, check=True)
+    shown = subprocess.run(
+        [sys.executable, "-c", program],
+        cwd=Path(__file__).parents[2],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
     assert shown.stdout.strip() == ""

@@ -16,7 +16,9 @@ from tasks.training.task_order import evaluation_plans, plans_of_step, tasks_of_
 def test_every_task_occurs_once_before_any_repeats(n_tasks: int, per_step: int, seed: int) -> None:
     tasks = [100 + i for i in range(n_tasks)]
     steps = -(-2 * n_tasks // per_step)
-    sequence = [task for step in range(steps) for task in tasks_of_step(tasks, step, per_step, seed)]
+    sequence = [
+        task for step in range(steps) for task in tasks_of_step(tasks, step, per_step, seed)
+    ]
     assert sorted(sequence[:n_tasks]) == tasks
     assert sorted(sequence[n_tasks : 2 * n_tasks]) == tasks
 
@@ -29,19 +31,31 @@ def test_group_members_share_the_task_and_have_different_seeds() -> None:
 
 
 def test_steps_and_seeds_do_not_share_sampling() -> None:
-    seeds = [plan.seed for step in range(10) for seed in range(3) for plan in plans_of_step(range(20), step, 4, 8, seed)]
+    seeds = [
+        plan.seed
+        for step in range(10)
+        for seed in range(3)
+        for plan in plans_of_step(range(20), step, 4, 8, seed)
+    ]
     assert len(set(seeds)) == len(seeds)
 
 
 def test_evaluation_seed_does_not_depend_on_other_tasks() -> None:
     few, many = evaluation_plans([3, 5], 4, 0), evaluation_plans([1, 2, 3, 4, 5], 4, 0)
-    assert {(p.task, p.member): p.seed for p in few}.items() <= {(p.task, p.member): p.seed for p in many}.items()
+    assert {(p.task, p.member): p.seed for p in few}.items() <= {
+        (p.task, p.member): p.seed for p in many
+    }.items()
 
 
 def test_task_order_does_not_depend_on_the_hash_seed() -> None:
     program = "from tasks.training.task_order import plans_of_step; print(plans_of_step(range(30), 5, 3, 2, 7))"
     answers = {
-        subprocess.run([sys.executable, "-c", program], env={**os.environ, "PYTHONHASHSEED": seed}, capture_output=True, check=True).stdout
+        subprocess.run(
+            [sys.executable, "-c", program],
+            env={**os.environ, "PYTHONHASHSEED": seed},
+            capture_output=True,
+            check=True,
+        ).stdout
         for seed in ("0", "1", "77")
     }
     assert len(answers) == 1

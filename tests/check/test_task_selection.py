@@ -28,14 +28,22 @@ FILES = {
 def test_a_file_of_task_ids_is_read_in_each_of_its_forms(tmp_path: Path, name: str) -> None:
     path = tmp_path / name
     path.write_text(FILES[name])
-    experiment = load_recipe("babyai", {"environment.train_tasks": str(path), "evaluation.tasks": [5]})
+    experiment = load_recipe(
+        "babyai", {"environment.train_tasks": str(path), "evaluation.tasks": [5]}
+    )
     assert not isinstance(experiment.environment.train_tasks, str)
     assert indices(experiment.environment.train_tasks) == [3, 11]
     assert experiment.evaluation.tasks == (5,)
 
 
-def test_a_file_is_looked_for_beside_the_recipe_too_and_its_content_is_part_of_the_experiment(tmp_path: Path) -> None:
-    recipe = Path("configs/textcraft.yaml").read_text().replace("train_tasks: one-command-train", "train_tasks: ids.json")
+def test_a_file_is_looked_for_beside_the_recipe_too_and_its_content_is_part_of_the_experiment(
+    tmp_path: Path,
+) -> None:
+    recipe = (
+        Path("configs/textcraft.yaml")
+        .read_text()
+        .replace("train_tasks: one-command-train", "train_tasks: ids.json")
+    )
     (tmp_path / "recipe.yaml").write_text(recipe)
     prints = set()
     for content in ("[3, 11]", "[3, 12]"):
@@ -56,7 +64,9 @@ def test_a_file_is_looked_for_beside_the_recipe_too_and_its_content_is_part_of_t
         ("not\nids", "'not'"),
     ],
 )
-def test_a_file_without_valid_tasks_is_refused_with_the_entry(tmp_path: Path, content: str, named: str) -> None:
+def test_a_file_without_valid_tasks_is_refused_with_the_entry(
+    tmp_path: Path, content: str, named: str
+) -> None:
     path = tmp_path / "ids.json"
     path.write_text(content)
     with pytest.raises(RecipeError) as refused:
@@ -73,7 +83,11 @@ def test_agentgyms_ids_of_textcraft_mean_the_goal_that_stands_beside_them(tmp_pa
     """AgentGym's trajectories hold the first observation; its index of a goal depends on the server."""
     first = "Crafting commands:\ncraft 4 stick using 2 planks\n\nGoal: craft stick."
     path = tmp_path / "trajectories.json"
-    path.write_text(json.dumps([{"item_id": "textcraft_17", "conversations": [{"from": "human", "value": first}]}, 3]))
+    path.write_text(
+        json.dumps(
+            [{"item_id": "textcraft_17", "conversations": [{"from": "human", "value": first}]}, 3]
+        )
+    )
     tasks = load_recipe("textcraft", {"evaluation.tasks": str(path)}).evaluation.tasks
     assert tasks == ("textcraft_17: stick", 3)
     assert task_indices_of("textcraft", tasks) == [task_of("stick"), 3]
@@ -81,7 +95,9 @@ def test_agentgyms_ids_of_textcraft_mean_the_goal_that_stands_beside_them(tmp_pa
 
 
 @pytest.mark.parametrize("item", ["textcraft_17", "textcraft_17: unobtainium"])
-def test_an_id_of_textcraft_without_a_known_goal_is_refused_before_anything_starts(item: str) -> None:
+def test_an_id_of_textcraft_without_a_known_goal_is_refused_before_anything_starts(
+    item: str,
+) -> None:
     with pytest.raises(TaskIndexError):
         task_indices_of("textcraft", [item])
     with pytest.raises(RecipeError, match=r"evaluation\.tasks"):

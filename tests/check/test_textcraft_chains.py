@@ -8,7 +8,15 @@ from random import Random
 import pytest
 
 from environments.environment import TaskIndexError
-from environments.textcraft.chains import LISTS, MAX_COMMANDS, MAX_DISTRACTORS, TURNS, chain, side_of, turns_of
+from environments.textcraft.chains import (
+    LISTS,
+    MAX_COMMANDS,
+    MAX_DISTRACTORS,
+    TURNS,
+    chain,
+    side_of,
+    turns_of,
+)
 from environments.textcraft.lists import task_list
 from environments.textcraft.oracle import plan
 from environments.textcraft.recipes import book_of
@@ -34,10 +42,15 @@ def test_the_oracle_takes_the_declared_turns_and_each_command_once() -> None:
         begun = task(index)
         actions = plan(begun.goal, {}, begun.book)
         assert len(actions) == len(set(actions)) == turns_of(index)
-        assert depth(index) == sum(action.startswith("craft ") for action in actions) <= MAX_COMMANDS
+        assert (
+            depth(index) == sum(action.startswith("craft ") for action in actions) <= MAX_COMMANDS
+        )
 
 
-@pytest.mark.parametrize(("name", "turns"), [("test", DEEP_TURNS), ("validation", DEEP_TURNS), ("train", TURNS), ("lessons", TURNS)])
+@pytest.mark.parametrize(
+    ("name", "turns"),
+    [("test", DEEP_TURNS), ("validation", DEEP_TURNS), ("train", TURNS), ("lessons", TURNS)],
+)
 def test_lists_contain_every_number_of_turns_equally_often(name: str, turns: range) -> None:
     often = Counter(map(turns_of, LISTS[name]))
     assert set(often) == set(turns)
@@ -45,7 +58,9 @@ def test_lists_contain_every_number_of_turns_equally_often(name: str, turns: ran
 
 
 def test_no_training_plan_contains_a_held_out_plan() -> None:
-    shown = {part for name in ("lessons", "train") for index in some(name) for part in parts(tree(index))}
+    shown = {
+        part for name in ("lessons", "train") for index in some(name) for part in parts(tree(index))
+    }
     assert {side_of(part) for part in shown if any(inner for _, inner in part[1])} == {"train"}
     for name in ("validation", "test"):
         held_out = {tree(index) for index in some(name)}
@@ -57,8 +72,14 @@ def test_distractors_of_a_chain_are_useless_and_share_an_ingredient() -> None:
     for index in some("test"):
         goal, listed = chain(index)
         book = book_of(listed)
-        used = {action.partition(" using ")[0].split()[-1] for action in plan(goal, {}, book) if action.startswith("craft ")}
-        taken = {name for recipe in listed if recipe.output in used for name, _ in recipe.ingredients}
+        used = {
+            action.partition(" using ")[0].split()[-1]
+            for action in plan(goal, {}, book)
+            if action.startswith("craft ")
+        }
+        taken = {
+            name for recipe in listed if recipe.output in used for name, _ in recipe.ingredients
+        }
         others = [recipe for recipe in listed if recipe.output not in used]
         assert len(others) <= MAX_DISTRACTORS
         assert all(any(name in taken for name, _ in recipe.ingredients) for recipe in others)

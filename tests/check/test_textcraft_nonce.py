@@ -53,7 +53,10 @@ def test_training_shows_far_more_plan_skeletons_than_the_game_has() -> None:
 def test_unlisted_items_do_not_exist_in_a_nonce_task() -> None:
     session = TextCraft().create()
     session.reset(task_list("nonce-test")[0])
-    assert session.step("get 1 oak logs").observation == "Could not find oak logs: there is no such item."
+    assert (
+        session.step("get 1 oak logs").observation
+        == "Could not find oak logs: there is no such item."
+    )
 
 
 def test_there_are_enough_templates_to_learn_from_and_held_out_ones_of_every_length() -> None:
@@ -80,7 +83,9 @@ def test_fresh_tasks_have_training_templates_and_unused_draws() -> None:
 
 def test_training_tasks_never_list_the_command_of_a_held_out_goal_distractors_included() -> None:
     for index in LEARNED:
-        assert {nonce_splits().get(recipe.output, "train") for recipe in task(index).recipes} == {"train"}
+        assert {nonce_splits().get(recipe.output, "train") for recipe in task(index).recipes} == {
+            "train"
+        }
 
 
 def test_a_nonce_task_shows_only_made_up_words() -> None:
@@ -112,7 +117,10 @@ def test_names_are_exchanged_whole_the_longest_first() -> None:
     assert names.apply("Crafted 4 minecraft:oak_planks, planks, oak, cloak") == (
         f"Crafted 4 minecraft:{there['oak planks']}, {there['planks']}, {there['oak']}, cloak"
     )
-    assert names.undo(names.apply("craft 4 oak planks using 1 oak")) == "craft 4 oak planks using 1 oak"
+    assert (
+        names.undo(names.apply("craft 4 oak planks using 1 oak"))
+        == "craft 4 oak planks using 1 oak"
+    )
 
 
 @pytest.mark.parametrize("name", ["validation", "test", "fresh-validation", "fresh-test"])
@@ -120,7 +128,9 @@ def test_the_oracle_solves_every_task_in_up_to_four_turns(name: str) -> None:
     session = TextCraft().create()
     for index in task_list(f"nonce-{name}"):
         session.reset(index)
-        steps = [session.step(session.oracle_action()) for _ in plan(goal(index), {}, task(index).book)]
+        steps = [
+            session.step(session.oracle_action()) for _ in plan(goal(index), {}, task(index).book)
+        ]
         assert (steps[-1].done, steps[-1].reward) == (True, 1.0)
         assert len(steps) <= 4
 

@@ -9,7 +9,13 @@ from random import Random
 
 from environments.textcraft.lists import task_list
 from environments.textcraft.nonce_names import WORDS
-from environments.textcraft.one_command import MAX_DISTRACTORS, N_HELD_OUT, one_command_goals, one_command_recipes, split_of
+from environments.textcraft.one_command import (
+    MAX_DISTRACTORS,
+    N_HELD_OUT,
+    one_command_goals,
+    one_command_recipes,
+    split_of,
+)
 from environments.textcraft.oracle import plan
 from environments.textcraft.recipes import Recipe
 from environments.textcraft.tasks import Task, task
@@ -44,7 +50,13 @@ def test_no_training_task_shows_the_counts_of_a_held_out_goal_distractors_includ
 
 def test_the_side_of_a_template_depends_on_neither_names_nor_order() -> None:
     for recipe in one_command_recipes():
-        turned = Recipe("sponge", recipe.count, tuple((f"item {n}", taken) for n, (_, taken) in enumerate(reversed(recipe.ingredients))))
+        turned = Recipe(
+            "sponge",
+            recipe.count,
+            tuple(
+                (f"item {n}", taken) for n, (_, taken) in enumerate(reversed(recipe.ingredients))
+            ),
+        )
         assert split_of(turned) == split_of(recipe)
 
 
@@ -66,7 +78,9 @@ def test_the_oracle_gets_each_ingredient_and_crafts_once() -> None:
 def test_every_list_has_as_many_tasks_of_each_number_of_turns() -> None:
     assert set(one_command_goals()) == {2, 3, 4}
     for name in ("validation", "test", "fresh-validation", "fresh-test"):
-        assert Counter(len(plan(begun.goal, {}, begun.book)) for begun in listed(name)) == dict.fromkeys((2, 3, 4), N_HELD_OUT)
+        assert Counter(
+            len(plan(begun.goal, {}, begun.book)) for begun in listed(name)
+        ) == dict.fromkeys((2, 3, 4), N_HELD_OUT)
 
 
 def test_a_task_lists_more_commands_than_turns_and_a_lesson_any_number() -> None:
@@ -80,12 +94,18 @@ def test_a_task_lists_more_commands_than_turns_and_a_lesson_any_number() -> None
 
 
 def test_crafting_every_listed_command_fails_in_most_tasks(tmp_path: Path) -> None:
-    found = baselines("textcraft", task_list("one-command-test"), task_list("one-command-train")[:50], 8, tmp_path)
+    found = baselines(
+        "textcraft", task_list("one-command-test"), task_list("one-command-train")[:50], 8, tmp_path
+    )
     assert found["craft every line"].success.value < 0.35
     assert found[NO_REPEAT].success.value < 0.2
 
 
 def test_names_are_made_up_and_there_are_far_more_templates_than_in_the_game() -> None:
-    assert all(word in WORDS for begun in learned()[::50] for word in begun.observation.split("Goal: craft ")[1].rstrip(".").split())
+    assert all(
+        word in WORDS
+        for begun in learned()[::50]
+        for word in begun.observation.split("Goal: craft ")[1].rstrip(".").split()
+    )
     assert len({wanted(begun) for begun in learned()}) > 400
     assert len({wanted(begun) for begun in listed("test")}) > 50

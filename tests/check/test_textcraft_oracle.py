@@ -49,7 +49,10 @@ NAMES = sorted(recipe_book().depth.keys() - (recipe_book().members.keys() - reci
         (
             "chest",
             {"birch planks": 3, "warped planks": 1, "oak log": 1},
-            ["craft 4 oak planks using 1 oak log", "craft 1 chest using 3 birch planks, 1 warped planks, 4 oak planks"],
+            [
+                "craft 4 oak planks using 1 oak log",
+                "craft 1 chest using 3 birch planks, 1 warped planks, 4 oak planks",
+            ],
         ),
         # Planks that the goal asks for by name are not spent as any planks.
         (
@@ -61,7 +64,11 @@ NAMES = sorted(recipe_book().depth.keys() - (recipe_book().members.keys() - reci
         ("stick", {}, ["get 2 bamboo", "craft 1 stick using 2 bamboo"]),
         # A shorter recipe from what is held wins over the first in the list.
         ("light gray dye", {"oxeye daisy": 1}, ["craft 1 light gray dye using 1 oxeye daisy"]),
-        ("orange bed", {"white bed": 1, "orange dye": 1}, ["craft 1 orange bed using 1 white bed, 1 orange dye"]),
+        (
+            "orange bed",
+            {"white bed": 1, "orange dye": 1},
+            ["craft 1 orange bed using 1 white bed, 1 orange dye"],
+        ),
         # A narrower kind serves a wider one.
         (
             "campfire",
@@ -106,7 +113,10 @@ def test_the_oracle_solves_every_goal_from_the_start() -> None:
 
 
 @settings(max_examples=300, deadline=None)
-@given(st.sampled_from(goals()), st.dictionaries(st.sampled_from(NAMES), st.integers(1, 12), max_size=12))
+@given(
+    st.sampled_from(goals()),
+    st.dictionaries(st.sampled_from(NAMES), st.integers(1, 12), max_size=12),
+)
 def test_the_oracle_solves_from_any_inventory(goal: str, held: dict[str, int]) -> None:
     held.pop(goal, None)
     solve(holding(goal, held))
@@ -138,17 +148,30 @@ def test_holding_part_of_the_goal_never_lengthens_the_plan() -> None:
 @pytest.mark.parametrize(
     ("goal", "held", "thought", "action"),
     [
-        ("oak planks", {}, "oak planks: 4 oak planks using 1 oak logs; oak logs: get", "get 1 oak logs"),
-        ("oak planks", {"oak logs": 1}, "oak planks: 4 oak planks using 1 oak logs; oak logs: hold", "craft 4 oak planks using 1 oak logs"),
+        (
+            "oak planks",
+            {},
+            "oak planks: 4 oak planks using 1 oak logs; oak logs: get",
+            "get 1 oak logs",
+        ),
+        (
+            "oak planks",
+            {"oak logs": 1},
+            "oak planks: 4 oak planks using 1 oak logs; oak logs: hold",
+            "craft 4 oak planks using 1 oak logs",
+        ),
         (
             "barrel",
             {"oak logs": 3},
-            "barrel: 1 barrel using 6 oak planks, 2 oak slab; oak planks: 4 oak planks using 1 oak logs 3 times; oak logs: hold",
+            "barrel: 1 barrel using 6 oak planks, 2 oak slab; oak planks: 4 oak planks using 1 oak "
+            "logs 3 times; oak logs: hold",
             "craft 4 oak planks using 1 oak logs",
         ),
     ],
 )
-def test_thoughts_worked_by_hand(goal: str, held: Mapping[str, int], thought: str, action: str) -> None:
+def test_thoughts_worked_by_hand(
+    goal: str, held: Mapping[str, int], thought: str, action: str
+) -> None:
     session = holding(goal, held)
     assert (session.oracle_thought(), session.oracle_action()) == (thought, action)
 
@@ -160,15 +183,22 @@ def test_a_thought_ends_in_its_action_and_uses_the_names_of_the_task() -> None:
         done = False
         while not done:
             thought, action = session.oracle_thought(), session.oracle_action()
-            parts = [(item, re.sub(r" \d+ times$", "", said)) for item, said in (part.split(": ") for part in thought.split("; "))]
+            parts = [
+                (item, re.sub(r" \d+ times$", "", said))
+                for item, said in (part.split(": ") for part in thought.split("; "))
+            ]
             assert parts[0][0] == session.objective
-            assert {f"craft {said}" for _, said in parts if said not in ("hold", "get")} <= set(lines)
+            assert {f"craft {said}" for _, said in parts if said not in ("hold", "get")} <= set(
+                lines
+            )
             item, said = parts[-1]
             if said == "get":
                 assert re.fullmatch(rf"get \d+ {item}", action)
             else:
                 assert said == "hold"
-                assert action == next(f"craft {said}" for _, said in reversed(parts) if said != "hold")
+                assert action == next(
+                    f"craft {said}" for _, said in reversed(parts) if said != "hold"
+                )
             done = session.step(action).done
 
 

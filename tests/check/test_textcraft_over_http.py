@@ -52,8 +52,14 @@ def test_the_expert_plays_identically_over_both_dialects_and_concurrently(url: s
         return first, [(step.observation, step.reward, step.done) for step in steps]
 
     async def play() -> None:
-        async with EnvironmentClient([url]) as client, AgentGymClient([url], "textcraft") as agentgym:
-            played = await asyncio.gather(*(ours(client, index) for index in tasks), *(theirs(agentgym, index) for index in tasks))
+        async with (
+            EnvironmentClient([url]) as client,
+            AgentGymClient([url], "textcraft") as agentgym,
+        ):
+            played = await asyncio.gather(
+                *(ours(client, index) for index in tasks),
+                *(theirs(agentgym, index) for index in tasks),
+            )
         expected = [(first, trace) for first, _, trace in map(solved, tasks)]
         assert played == expected * 2
         assert all(trace[-1][1:] == (1.0, True) for _, trace in expected)

@@ -27,7 +27,10 @@ def test_variants_of_a_recipe_become_one_recipe_that_takes_a_kind() -> None:
 
 def test_recipes_that_are_no_variants_of_each_other_stay_apart() -> None:
     assert commands("stick") == ["craft 4 stick using 2 planks", "craft 1 stick using 2 bamboo"]
-    assert commands("yellow dye") == ["craft 1 yellow dye using 1 dandelion", "craft 2 yellow dye using 1 sunflower"]
+    assert commands("yellow dye") == [
+        "craft 1 yellow dye using 1 dandelion",
+        "craft 2 yellow dye using 1 sunflower",
+    ]
 
 
 def test_kinds_hold_all_their_members_and_nothing_else() -> None:
@@ -35,7 +38,9 @@ def test_kinds_hold_all_their_members_and_nothing_else() -> None:
     assert len(BOOK.members) == 15
     assert set(BOOK.members["planks"]) == {item for item in items if item.endswith(" planks")}
     assert set(BOOK.members["wool"]) == {item for item in items if item.endswith(" wool")}
-    assert set(BOOK.members["wooden slabs"]) == {f"{item.removesuffix(' planks')} slab" for item in BOOK.members["planks"]}
+    assert set(BOOK.members["wooden slabs"]) == {
+        f"{item.removesuffix(' planks')} slab" for item in BOOK.members["planks"]
+    }
     assert BOOK.members["dark oak logs"] == (
         "dark oak log",
         "stripped dark oak log",
@@ -43,7 +48,11 @@ def test_kinds_hold_all_their_members_and_nothing_else() -> None:
         "dark oak wood",
         "dark oak logs",
     )
-    assert set(BOOK.members["stone crafting materials"]) == {"cobblestone", "blackstone", "stone crafting materials"}
+    assert set(BOOK.members["stone crafting materials"]) == {
+        "cobblestone",
+        "blackstone",
+        "stone crafting materials",
+    }
 
 
 def test_a_narrow_kind_satisfies_a_wide_one_but_not_the_other_way_round() -> None:
@@ -59,12 +68,17 @@ def test_kinds_with_a_raw_member_can_be_got_and_kinds_without_cannot() -> None:
 
 def test_no_craftable_item_is_raw_and_everything_is_one_of_item_or_kind() -> None:
     assert not BOOK.raw & set(BOOK.recipes)
-    mentioned = {name for some in BOOK.recipes.values() for recipe in some for name, _ in recipe.ingredients}
+    mentioned = {
+        name for some in BOOK.recipes.values() for recipe in some for name, _ in recipe.ingredients
+    }
     assert mentioned <= BOOK.raw | set(BOOK.recipes) | set(BOOK.members)
 
 
 def test_nothing_is_needed_to_craft_itself() -> None:
-    needs = {item: {name for recipe in some for name, _ in recipe.ingredients} for item, some in BOOK.recipes.items()}
+    needs = {
+        item: {name for recipe in some for name, _ in recipe.ingredients}
+        for item, some in BOOK.recipes.items()
+    }
     # A kind that can be got is a member of itself; that is no way to craft it.
     needs |= {kind: set(some) - {kind} for kind, some in BOOK.members.items()}
     order = list(TopologicalSorter(needs).static_order())
@@ -75,7 +89,10 @@ def test_recipes_that_undo_another_are_left_out() -> None:
     assert commands("iron ingot") == ["craft 1 iron ingot using 9 iron nugget"]
     assert "iron nugget" in BOOK.raw
     assert "diamond" in BOOK.raw
-    assert commands("quartz slab") == ["craft 6 quartz slab using 3 quartz block", "craft 6 quartz slab using 3 quartz pillar"]
+    assert commands("quartz slab") == [
+        "craft 6 quartz slab using 3 quartz block",
+        "craft 6 quartz slab using 3 quartz pillar",
+    ]
 
 
 def test_only_unpacking_recipes_are_excluded() -> None:
@@ -86,7 +103,16 @@ def test_only_unpacking_recipes_are_excluded() -> None:
 
 @pytest.mark.parametrize(
     ("name", "depth"),
-    [("oak log", 0), ("oak logs", 0), ("oak planks", 1), ("planks", 1), ("stick", 1), ("chest", 2), ("bookshelf", 3), ("lectern", 4)],
+    [
+        ("oak log", 0),
+        ("oak logs", 0),
+        ("oak planks", 1),
+        ("planks", 1),
+        ("stick", 1),
+        ("chest", 2),
+        ("bookshelf", 3),
+        ("lectern", 4),
+    ],
 )
 def test_depth_counts_the_layers_of_crafting(name: str, depth: int) -> None:
     assert BOOK.depth[name] == depth
@@ -99,7 +125,9 @@ def test_counts_of_goals_by_depth() -> None:
 def test_no_item_fits_two_ingredients_of_a_recipe() -> None:
     for some in BOOK.recipes.values():
         for recipe in some:
-            accepted = [item for name, _ in recipe.ingredients for item in BOOK.members.get(name, (name,))]
+            accepted = [
+                item for name, _ in recipe.ingredients for item in BOOK.members.get(name, (name,))
+            ]
             assert len(accepted) == len(set(accepted)), recipe.command()
 
 

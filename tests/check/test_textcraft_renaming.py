@@ -25,14 +25,23 @@ def test_undoing_a_renaming_gives_the_text_back(variant: int, text: str) -> None
 
 
 def test_whole_words_are_exchanged_and_our_own_sentences_stay() -> None:
-    exchanged = next(r for r in (renaming(v, WORDS) for v in range(1, 50)) if r.apply("oak") not in ("oak", "planks"))
+    exchanged = next(
+        r
+        for r in (renaming(v, WORDS) for v in range(1, 50))
+        if r.apply("oak") not in ("oak", "planks")
+    )
     new = exchanged.apply("oak")
-    assert exchanged.apply("Crafted 4 minecraft:oak_slab, cloak") == f"Crafted 4 minecraft:{new}_slab, cloak"
+    assert (
+        exchanged.apply("Crafted 4 minecraft:oak_slab, cloak")
+        == f"Crafted 4 minecraft:{new}_slab, cloak"
+    )
 
 
 def test_there_are_many_variants_and_none_is_a_held_out_task() -> None:
     observations = {task(index).observation for index in RENAMED}
-    assert len(observations) > len(RENAMED) / 2  # a goal of one short command has few variants that differ
+    assert (
+        len(observations) > len(RENAMED) / 2
+    )  # a goal of one short command has few variants that differ
     assert observations.isdisjoint(task(index).observation for index in task_list("wood-test"))
 
 

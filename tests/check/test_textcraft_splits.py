@@ -1,4 +1,7 @@
-"""Held-out tasks share no template and no solution with training tasks. The tests check whole lists, renamed tasks included."""
+"""Held-out tasks share no template and no solution with training tasks.
+
+The tests check whole lists, renamed tasks included.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +28,11 @@ LEARNED = sorted({*task_list("train"), *task_list("renamed-train")})
 def actions(index: int) -> tuple[str, ...]:
     """The oracle's plan, in the words that the agent sees."""
     exchanged = task(index).renaming
-    return tuple(plan(goal(index), {}) if exchanged is None else map(exchanged.apply, _plain_plan(goal(index))))
+    return tuple(
+        plan(goal(index), {})
+        if exchanged is None
+        else map(exchanged.apply, _plain_plan(goal(index)))
+    )
 
 
 @cache
@@ -37,7 +44,10 @@ def without_names(index: int) -> tuple[str, ...]:
     """A plan with its names numbered in the order in which they come."""
     numbers: dict[str, str] = {}
     names = re.compile(r"(?<=\d )[a-z][a-z ]*?(?= using|,|$)")
-    return tuple(names.sub(lambda name: numbers.setdefault(name[0], f"item{len(numbers)}"), action) for action in actions(index))
+    return tuple(
+        names.sub(lambda name: numbers.setdefault(name[0], f"item{len(numbers)}"), action)
+        for action in actions(index)
+    )
 
 
 def subtrees(tree: Tree) -> set[Tree]:
@@ -47,18 +57,27 @@ def subtrees(tree: Tree) -> set[Tree]:
 def test_the_splits_share_no_goal_and_cover_all() -> None:
     for one, other in combinations(("train", "validation", "test"), 2):
         assert not set(task_list(one)) & set(task_list(other))
-    assert sorted(task_list("train") + task_list("validation") + task_list("test")) == list(range(len(goals())))
+    assert sorted(task_list("train") + task_list("validation") + task_list("test")) == list(
+        range(len(goals()))
+    )
 
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_no_two_sides_share_a_plan(family: str) -> None:
-    plans = {split: {without_names(index) for index in task_list(f"{family}{split}")} for split in ("train", "validation", "test")}
+    plans = {
+        split: {without_names(index) for index in task_list(f"{family}{split}")}
+        for split in ("train", "validation", "test")
+    }
     for one, other in combinations(plans.values(), 2):
         assert not one & other
 
 
-def test_no_other_way_to_make_a_held_out_goal_is_a_way_or_part_of_a_way_to_make_a_training_goal() -> None:
-    learned = set().union(*(subtrees(tree) for index in task_list("train") for tree in trees(goal(index))))
+def test_no_other_way_to_make_a_held_out_goal_is_a_way_or_part_of_a_way_to_make_a_training_goal() -> (
+    None
+):
+    learned = set().union(
+        *(subtrees(tree) for index in task_list("train") for tree in trees(goal(index)))
+    )
     assert not learned & set().union(*(trees(goal(index)) for index in HELD_OUT))
 
 
@@ -74,7 +93,12 @@ def test_no_held_out_plan_is_made_of_actions_of_training_plans_renamed_ones_incl
 
 
 def test_a_training_task_never_lists_the_command_of_a_held_out_goal_distractors_included() -> None:
-    commands = {recipe.command() for index in HELD_OUT for recipe in needed_recipes(goal(index)) if recipe.output == goal(index)}
+    commands = {
+        recipe.command()
+        for index in HELD_OUT
+        for recipe in needed_recipes(goal(index))
+        if recipe.output == goal(index)
+    }
     for index in task_list("train"):
         assert commands.isdisjoint(task(index).observation.splitlines())
     for index in task_list("renamed-train")[::7]:
@@ -85,9 +109,15 @@ def test_a_training_task_never_lists_the_command_of_a_held_out_goal_distractors_
 
 def test_the_lists_of_a_family_are_its_part_of_the_whole_games() -> None:
     for name in ("train", "validation", "test", "renamed-train", "fresh-validation", "fresh-test"):
-        assert task_list(f"wood-{name}") == tuple(index for index in task_list(name) if goal(index) in wood_goals())
-        assert task_list(f"short-{name}") == tuple(index for index in task_list(name) if len(_plain_plan(goal(index))) <= 5)
-        assert task_list(f"deep-{name}") == tuple(index for index in task_list(name) if 6 <= len(_plain_plan(goal(index))) <= 12)
+        assert task_list(f"wood-{name}") == tuple(
+            index for index in task_list(name) if goal(index) in wood_goals()
+        )
+        assert task_list(f"short-{name}") == tuple(
+            index for index in task_list(name) if len(_plain_plan(goal(index))) <= 5
+        )
+        assert task_list(f"deep-{name}") == tuple(
+            index for index in task_list(name) if 6 <= len(_plain_plan(goal(index))) <= 12
+        )
 
 
 def test_every_list_has_enough_tasks() -> None:

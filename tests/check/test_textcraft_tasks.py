@@ -21,7 +21,8 @@ from environments.textcraft.world import TextCraft
 ALL = range(len(goals()))
 LINE = re.compile(r"^craft (\d+) (.*?) using (.*)$")
 
-# Everything that a task index means, for each version that there has been. If this fails, what an index means has changed:
+# Everything that a task index means, for each version that there has been. If this fails, what an
+# index means has changed:
 # undo that, or change VERSION and add its digest.
 MEANING = {
     "minecraft-1.16.1-2": "a61cd96d43f16dd1ebbb47a1cfbf09699533d2ef6bbf6c07591ba748d744eb64",
@@ -30,7 +31,10 @@ MEANING = {
     "minecraft-1.16.1-5": "c00042925393d576e180d037cfc13d088472380f21382a9cb87eb256bf5aee84",
     "minecraft-1.16.1-6": "7280d50800489580bb8efb930d6e65e326ae6b514b8775e45094cdcfd29b802a",
 }
-CHAINS = dict.fromkeys(("minecraft-1.16.1-5", "minecraft-1.16.1-6"), "8333dec10fd72aace0e6e1b708201541d83478205d1d71ce6e870b22ec512bd5")
+CHAINS = dict.fromkeys(
+    ("minecraft-1.16.1-5", "minecraft-1.16.1-6"),
+    "8333dec10fd72aace0e6e1b708201541d83478205d1d71ce6e870b22ec512bd5",
+)
 """The same of the chains."""
 
 DIGEST_SCRIPT = """
@@ -56,10 +60,25 @@ print(sha256("\\n".join(said).encode()).hexdigest())
 
 def test_tasks_change_only_with_the_version() -> None:
     renamed = task_list("renamed-train")[::97]
-    nonce = [index for name in ("train", "test", "fresh-test") for index in task_list(f"nonce-{name}")[::97]]
-    one_command = [index for name in ("lessons", "train", "test", "fresh-test") for index in task_list(f"one-command-{name}")[::97]]
-    lists = {name: some for name, some in task_lists().items() if not name.startswith("chains-")}  # which came later
-    meaning = "\n".join([*(task(index).observation for index in [*ALL, *renamed, *nonce, *one_command]), repr(lists)])
+    nonce = [
+        index
+        for name in ("train", "test", "fresh-test")
+        for index in task_list(f"nonce-{name}")[::97]
+    ]
+    one_command = [
+        index
+        for name in ("lessons", "train", "test", "fresh-test")
+        for index in task_list(f"one-command-{name}")[::97]
+    ]
+    lists = {
+        name: some for name, some in task_lists().items() if not name.startswith("chains-")
+    }  # which came later
+    meaning = "\n".join(
+        [
+            *(task(index).observation for index in [*ALL, *renamed, *nonce, *one_command]),
+            repr(lists),
+        ]
+    )
     assert sha256(meaning.encode()).hexdigest() == MEANING[VERSION]
 
 
@@ -73,7 +92,11 @@ def test_chains_change_only_with_the_version() -> None:
 def test_nothing_depends_on_the_hash_seed_or_the_global_random_state() -> None:
     printed = {
         subprocess.run(
-            [sys.executable, "-c", DIGEST_SCRIPT], env={**os.environ, "PYTHONHASHSEED": seed}, capture_output=True, text=True, check=True
+            [sys.executable, "-c", DIGEST_SCRIPT],
+            env={**os.environ, "PYTHONHASHSEED": seed},
+            capture_output=True,
+            text=True,
+            check=True,
         ).stdout
         for seed in ("0", "1", "20250918")
     }
@@ -146,7 +169,16 @@ def test_needed_recipes_are_enough_and_close_under_ingredients() -> None:
 
 
 def test_the_wood_family_is_crafted_from_logs_alone() -> None:
-    assert {"oak planks", "stick", "birch fence gate", "chest", "barrel", "warped stairs", "wooden axe", "oak wood"} <= wood_goals()
+    assert {
+        "oak planks",
+        "stick",
+        "birch fence gate",
+        "chest",
+        "barrel",
+        "warped stairs",
+        "wooden axe",
+        "oak wood",
+    } <= wood_goals()
     assert not {"torch", "stone axe", "white bed", "bookshelf", "piston"} & wood_goals()
     assert len(wood_goals()) == 114
 
@@ -169,7 +201,11 @@ def test_lists_ascend_without_repeats() -> None:
 def test_an_unknown_list_is_refused_with_the_names_that_exist() -> None:
     with pytest.raises(UnknownTaskListError) as unknown:
         task_list("easy")
-    assert (unknown.value.world, unknown.value.name, unknown.value.nearest) == ("textcraft", "easy", None)
+    assert (unknown.value.world, unknown.value.name, unknown.value.nearest) == (
+        "textcraft",
+        "easy",
+        None,
+    )
 
 
 def test_tasks_are_tagged_by_depth_also_when_renamed() -> None:

@@ -108,16 +108,26 @@ def test_spelling_makes_no_difference(action: str) -> None:
 def test_spelling_makes_no_difference_to_crafting() -> None:
     session = begin()
     play(session, "get 2 oak log")
-    assert play(session, " Craft 4 MINECRAFT:oak_planks  USING  1 minecraft:oak_log ") == ["Crafted 4 minecraft:oak_planks"]
+    assert play(session, " Craft 4 MINECRAFT:oak_planks  USING  1 minecraft:oak_log ") == [
+        "Crafted 4 minecraft:oak_planks"
+    ]
 
 
 @pytest.mark.parametrize("kind", sorted(recipe_book().members))
 def test_any_member_satisfies_a_kind(kind: str) -> None:
     book = recipe_book()
-    recipe = next(recipe for some in book.recipes.values() for recipe in some if any(name == kind for name, _ in recipe.ingredients))
+    recipe = next(
+        recipe
+        for some in book.recipes.values()
+        for recipe in some
+        if any(name == kind for name, _ in recipe.ingredients)
+    )
     for member in book.members[kind]:
         session = begin("lectern" if recipe.output != "lectern" else "barrel")
-        given = [(book.members[name][0] if name in book.members and name != kind else name, n) for name, n in recipe.ingredients]
+        given = [
+            (book.members[name][0] if name in book.members and name != kind else name, n)
+            for name, n in recipe.ingredients
+        ]
         given = [(member if name == kind else name, n) for name, n in given]
         session.inventory.update(given)
         listed = ", ".join(f"{n} {name}" for name, n in given)
@@ -130,17 +140,25 @@ def test_any_member_satisfies_a_kind(kind: str) -> None:
 def test_members_of_a_kind_may_be_mixed_and_named_twice() -> None:
     session = begin()
     session.inventory.update({"oak planks": 3, "birch planks": 1})
-    assert play(session, "craft 1 crafting table using 1 oak planks, 1 birch planks, 2 oak planks") == [
-        "Crafted 1 minecraft:crafting_table"
-    ]
+    assert play(
+        session, "craft 1 crafting table using 1 oak planks, 1 birch planks, 2 oak planks"
+    ) == ["Crafted 1 minecraft:crafting_table"]
     assert session.inventory == {"crafting table": 1}
 
 
 @pytest.mark.parametrize(
     ("action", "said"),
     [
-        ("", "The action is empty. The actions are: 'get N item', 'craft N item using N item, N item' and 'inventory'."),
-        ("   \n", "The action is empty. The actions are: 'get N item', 'craft N item using N item, N item' and 'inventory'."),
+        (
+            "",
+            "The action is empty. The actions are: 'get N item', 'craft N item using N item, N "
+            "item' and 'inventory'.",
+        ),
+        (
+            "   \n",
+            "The action is empty. The actions are: 'get N item', 'craft N item using N item, N "
+            "item' and 'inventory'.",
+        ),
         ("look", "The action 'look' is not understood. The actions are:"),
         ("inventory please", "The action 'inventory please' is not understood."),
         ("get oak log", "'oak log' is not a count and an item, such as '2 stick': 'get N item'."),
@@ -152,8 +170,16 @@ def test_members_of_a_kind_may_be_mixed_and_named_twice() -> None:
         (f"get {MAX_COUNT + 1} oak log", "The count of 'oak log' must be from 1 to 9999."),
         ("get 1 unobtainium", "Could not find unobtainium: there is no such item."),
         ("get 1 oak log, 2 string", "Only one item can be got at a time: 'get N item'."),
-        ("get 1 oak planks", "Could not find oak planks: it must be crafted. 'get' is for items that nothing crafts."),
-        ("get 1 planks", "'planks' means any of oak planks, spruce planks, birch planks, ...; each must be crafted."),
+        (
+            "get 1 oak planks",
+            "Could not find oak planks: it must be crafted. 'get' is for items that nothing "
+            "crafts.",
+        ),
+        (
+            "get 1 planks",
+            "'planks' means any of oak planks, spruce planks, birch planks, ...; each must be "
+            "crafted.",
+        ),
         ("get 1 oak log\nget 1 string", "Only one line of plain letters"),
         ("get 1 öak log", "Only one line of plain letters"),
         ("get ٣ oak log", "Only one line of plain letters"),
@@ -167,26 +193,50 @@ def test_members_of_a_kind_may_be_mixed_and_named_twice() -> None:
         ("craft oak planks using 1 oak log", "'oak planks' is not a count and an item"),
         ("craft 4 oak planks using oak log", "'oak log' is not a count and an item"),
         ("craft 4 oak planks using 1 oak log,", "'' is not a count and an item"),
-        ("craft 4 oak planks using 1 oak log and 1 stick", "Could not find oak log and 1 stick: there is no such item."),
-        ("craft 4 planks using 1 oak log", "'planks' means any of oak planks, spruce planks, birch planks, ...; name the one to craft."),
-        ("craft 1 chest using 8 planks", "'planks' means any of oak planks, spruce planks, birch planks, ...; name the one to use."),
+        (
+            "craft 4 oak planks using 1 oak log and 1 stick",
+            "Could not find oak log and 1 stick: there is no such item.",
+        ),
+        (
+            "craft 4 planks using 1 oak log",
+            "'planks' means any of oak planks, spruce planks, birch planks, ...; name the one to "
+            "craft.",
+        ),
+        (
+            "craft 1 chest using 8 planks",
+            "'planks' means any of oak planks, spruce planks, birch planks, ...; name the one to "
+            "use.",
+        ),
         ("craft 1 oak log using 1 stick", "Nothing crafts oak log; it can be got with 'get'."),
         ("craft 4 stick using 2 stone", "No recipe makes stick from stone."),
-        ("craft 4 stick using 2 oak planks, 1 bamboo", "No recipe makes stick from oak planks and bamboo."),
+        (
+            "craft 4 stick using 2 oak planks, 1 bamboo",
+            "No recipe makes stick from oak planks and bamboo.",
+        ),
         ("craft 3 oak fence using 4 oak planks", "No recipe makes oak fence from oak planks."),
-        ("craft 8 oak planks using 2 oak log", "The counts are wrong: one craft is 'craft 4 oak planks using 1 oak logs'."),
-        ("craft 1 oak planks using 1 oak log", "The counts are wrong: one craft is 'craft 4 oak planks using 1 oak logs'."),
+        (
+            "craft 8 oak planks using 2 oak log",
+            "The counts are wrong: one craft is 'craft 4 oak planks using 1 oak logs'.",
+        ),
+        (
+            "craft 1 oak planks using 1 oak log",
+            "The counts are wrong: one craft is 'craft 4 oak planks using 1 oak logs'.",
+        ),
         (
             "craft 4 stick using 2 oak planks",
-            "Could not find enough items to craft stick: you need 1 more oak planks (you have 1 of 2).",
+            "Could not find enough items to craft stick: you need 1 more oak planks (you have 1 of "
+            "2).",
         ),
         (
             "craft 3 oak fence using 4 oak planks, 2 stick",
-            "Could not find enough items to craft oak fence: you need 3 more oak planks (you have 1 of 4), 2 more stick (you have 0 of 2).",
+            "Could not find enough items to craft oak fence: you need 3 more oak planks (you have "
+            "1 of 4), 2 more stick (you have 0 of 2).",
         ),
     ],
 )
-def test_an_impossible_action_is_refused_with_the_reason_and_changes_nothing(action: str, said: str) -> None:
+def test_an_impossible_action_is_refused_with_the_reason_and_changes_nothing(
+    action: str, said: str
+) -> None:
     session = begin()
     session.inventory.update({"oak planks": 1})
     step = session.step(action)
@@ -195,12 +245,33 @@ def test_an_impossible_action_is_refused_with_the_reason_and_changes_nothing(act
 
 
 WORDS = st.sampled_from(
-    ["get", "craft", "using", "inventory", ",", "1", "2", "4", "stick", "oak planks", "planks", "oak logs", "_", "minecraft:"]
+    [
+        "get",
+        "craft",
+        "using",
+        "inventory",
+        ",",
+        "1",
+        "2",
+        "4",
+        "stick",
+        "oak planks",
+        "planks",
+        "oak logs",
+        "_",
+        "minecraft:",
+    ]
 )
 
 
 @settings(max_examples=400, deadline=None)
-@given(st.one_of(st.text(), st.binary().map(lambda some: some.decode("utf-8", "surrogateescape")), st.lists(WORDS).map(" ".join)))
+@given(
+    st.one_of(
+        st.text(),
+        st.binary().map(lambda some: some.decode("utf-8", "surrogateescape")),
+        st.lists(WORDS).map(" ".join),
+    )
+)
 @example("x" * 1_000_000)
 @example("get 1 " + "oak " * 250_000)
 @example("craft 1 stick using " + "1 bamboo, " * 100_000)
@@ -214,11 +285,24 @@ def test_any_text_is_answered_briefly_in_ascii_and_earns_nothing(action: str) ->
     assert (step.reward, step.done) == (0.0, False)
 
 
-ACTIONS = ("inventory", "get 3 oak logs", "get 2 bamboo", "craft 4 oak planks using 1 oak logs", "craft 1 stick using 2 bamboo", "nonsense")
+ACTIONS = (
+    "inventory",
+    "get 3 oak logs",
+    "get 2 bamboo",
+    "craft 4 oak planks using 1 oak logs",
+    "craft 1 stick using 2 bamboo",
+    "nonsense",
+)
 
 
 @settings(max_examples=50, deadline=None)
-@given(st.lists(st.tuples(st.integers(0, 550), st.lists(st.sampled_from(ACTIONS), max_size=12)), min_size=1, max_size=64))
+@given(
+    st.lists(
+        st.tuples(st.integers(0, 550), st.lists(st.sampled_from(ACTIONS), max_size=12)),
+        min_size=1,
+        max_size=64,
+    )
+)
 def test_interleaved_sessions_play_as_if_alone(episodes: list[tuple[int, list[str]]]) -> None:
     world = TextCraft()
 
@@ -228,10 +312,15 @@ def test_interleaved_sessions_play_as_if_alone(episodes: list[tuple[int, list[st
     alone = []
     for index, actions in episodes:
         session = world.create()
-        alone.append([session.reset(index)] + [said for action in actions for said in advance(session, action)])
+        alone.append(
+            [session.reset(index)]
+            + [said for action in actions for said in advance(session, action)]
+        )
 
     sessions = [world.create() for _ in episodes]
-    together = [[session.reset(index)] for session, (index, _) in zip(sessions, episodes, strict=True)]
+    together = [
+        [session.reset(index)] for session, (index, _) in zip(sessions, episodes, strict=True)
+    ]
     for turn in zip_longest(*(actions for _, actions in episodes)):
         for session, action, said in zip(sessions, turn, together, strict=True):
             said += advance(session, action)

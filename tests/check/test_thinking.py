@@ -13,13 +13,17 @@ SWITCHED = """{%- for message in messages %}
 {{- '<|im_start|>' + message.role + '\\n' + message.content + '<|im_end|>\\n' }}{%- endfor %}
 {%- if add_generation_prompt %}{{- '<|im_start|>assistant\\n' }}
 {%- if enable_thinking is defined and not enable_thinking %}{{- '<think>\\n\\n</think>\\n\\n' }}{%- endif %}{%- endif %}"""
-ALWAYS = SWITCHED.replace("enable_thinking is defined and not enable_thinking", "true").replace("\\n\\n</think>\\n\\n", "\\n")
+ALWAYS = SWITCHED.replace("enable_thinking is defined and not enable_thinking", "true").replace(
+    "\\n\\n</think>\\n\\n", "\\n"
+)
 HARMONY = """{%- for message in messages %}
 {{- '<|start|>' + message.role + '<|channel|>final<|message|>' + message.content + '<|end|>' }}{%- endfor %}
 {%- if add_generation_prompt %}{{- '<|start|>assistant' }}{%- endif %}"""
 
 
-def chat_format(template: str, specials: list[str] = SPECIALS, action_format: str = "bare", **variables: bool) -> ChatFormat:
+def chat_format(
+    template: str, specials: list[str] = SPECIALS, action_format: str = "bare", **variables: bool
+) -> ChatFormat:
     tokenizer = build_tokenizer(template, specials, None, "<|im_end|>")
     return ChatFormat(tokenizer, action_format, None, chat_template_kwargs=variables)
 
@@ -50,14 +54,23 @@ def test_a_template_with_channels_is_refused() -> None:
 @pytest.mark.parametrize("opened", [True, False])
 def test_the_action_is_read_after_the_thought(opened: bool) -> None:
     start = "" if opened else "<think>"
-    assert read_action(f"{start}Maybe <search>.</think>\n\nget 1 log", "bare", opened) == "get 1 log"
+    assert (
+        read_action(f"{start}Maybe <search>.</think>\n\nget 1 log", "bare", opened) == "get 1 log"
+    )
     thought = f'{start}I end with "Action: go".</think>'
-    assert read_action(f"{thought}\nThought: wood\nAction: get 1 log", "react", opened) == "get 1 log"
+    assert (
+        read_action(f"{thought}\nThought: wood\nAction: get 1 log", "react", opened) == "get 1 log"
+    )
 
 
-@pytest.mark.parametrize(("text", "opened"), [("<think>get 1 log", False), ("get 1 log", True), ("</think>a<think>b", False)])
+@pytest.mark.parametrize(
+    ("text", "opened"),
+    [("<think>get 1 log", False), ("get 1 log", True), ("</think>a<think>b", False)],
+)
 @pytest.mark.parametrize("action_format", ["bare", "react"])
-def test_message_that_ends_inside_its_thought_has_no_action(text: str, opened: bool, action_format: str) -> None:
+def test_message_that_ends_inside_its_thought_has_no_action(
+    text: str, opened: bool, action_format: str
+) -> None:
     with pytest.raises(MalformedActionError):
         read_action(text, action_format, opened)
 

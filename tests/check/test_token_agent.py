@@ -27,7 +27,9 @@ class Writer:
         self.length, self.context_length, self.policy_version = length, context_length, 5
         self.asked: list[Sampling] = []
 
-    async def generate(self, tokens: Sequence[int], sampling: Sampling, session: object | None = None) -> Generation:
+    async def generate(
+        self, tokens: Sequence[int], sampling: Sampling, session: object | None = None
+    ) -> Generation:
         assert len(tokens) + sampling.max_tokens <= self.context_length
         self.asked.append(sampling)
         tokens = [*[3] * (self.length - 1), STOP][: sampling.max_tokens]
@@ -53,7 +55,9 @@ class Words:
         return text
 
 
-def cut_and_end(length: int, context_length: int, budgets: Budgets, prompt: int = 10, observation: int = 4) -> tuple[list[str], str]:
+def cut_and_end(
+    length: int, context_length: int, budgets: Budgets, prompt: int = 10, observation: int = 4
+) -> tuple[list[str], str]:
     """What cut each message, and what ended the episode."""
 
     async def play() -> tuple[list[str], str]:
@@ -81,13 +85,27 @@ def cut_and_end(length: int, context_length: int, budgets: Budgets, prompt: int 
         (6, 30, Budgets(1.0, 20, 1000), ["", ""], "context length of the engine (30)"),
         (50, 1000, Budgets(1.0, 6, 30), ["rollout.turn_tokens"] * 2, "rollout.trajectory_tokens"),
         # the last message has room for 5 tokens
-        (50, 1000, Budgets(1.0, 6, 25), ["rollout.turn_tokens", "rollout.trajectory_tokens"], "rollout.trajectory_tokens"),
-        (50, 25, Budgets(1.0, 6, 40), ["rollout.turn_tokens", "context length of the engine (25)"], "context length of the engine (25)"),
+        (
+            50,
+            1000,
+            Budgets(1.0, 6, 25),
+            ["rollout.turn_tokens", "rollout.trajectory_tokens"],
+            "rollout.trajectory_tokens",
+        ),
+        (
+            50,
+            25,
+            Budgets(1.0, 6, 40),
+            ["rollout.turn_tokens", "context length of the engine (25)"],
+            "context length of the engine (25)",
+        ),
         # not even the prompt fits
         (6, 1000, Budgets(1.0, 6, 10), [], "rollout.trajectory_tokens"),
     ],
 )
-def test_reached_budget_is_named(length: int, context_length: int, budgets: Budgets, cuts: list[str], end: str) -> None:
+def test_reached_budget_is_named(
+    length: int, context_length: int, budgets: Budgets, cuts: list[str], end: str
+) -> None:
     assert cut_and_end(length, context_length, budgets) == (cuts, end)
 
 
@@ -96,7 +114,9 @@ def test_turn_seeds_follow_from_the_episode_seed() -> None:
         engine = Writer(3, 1000)
 
         async def play() -> None:
-            conversation = await TokenAgent(engine, Words()).begin(0, seed, "x", Budgets(1.0, 8, 500))  # type: ignore[arg-type]
+            conversation = await TokenAgent(engine, Words()).begin(
+                0, seed, "x", Budgets(1.0, 8, 500)
+            )  # type: ignore[arg-type]
             for turn in range(3):
                 await conversation.act(turn)
                 await conversation.observe("x")
@@ -108,7 +128,10 @@ def test_turn_seeds_follow_from_the_episode_seed() -> None:
     assert len({*seeds(1), *seeds(2)}) == 6
 
 
-PAGE = "".join(f"[{n:03}] link 'somewhere'\n" for n in range(100)) + "URL: http://shop.test\nOBJECTIVE: buy\nPREVIOUS ACTION: None"
+PAGE = (
+    "".join(f"[{n:03}] link 'somewhere'\n" for n in range(100))
+    + "URL: http://shop.test\nOBJECTIVE: buy\nPREVIOUS ACTION: None"
+)
 
 
 class Letters(Words):
@@ -144,8 +167,13 @@ def test_first_observation_above_the_budget_is_cut_and_leaves_room_for_a_turn() 
     assert 900 < len(first) <= 950
     shown = first.count("link")
     assert first.startswith("[000] link")
-    assert first.endswith(f"\n[observation cut: {100 - shown} more lines]\nURL: http://shop.test\nOBJECTIVE: buy\nPREVIOUS ACTION: None")
-    assert len(played(Budgets(1.0, 50, 1_000), 5)) == 1  # and then there is no room for another page
+    assert first.endswith(
+        f"\n[observation cut: {100 - shown} more lines]\nURL: http://shop.test\nOBJECTIVE: "
+        "buy\nPREVIOUS ACTION: None"
+    )
+    assert (
+        len(played(Budgets(1.0, 50, 1_000), 5)) == 1
+    )  # and then there is no room for another page
 
 
 def test_later_observation_is_cut_to_the_remaining_budget() -> None:

@@ -37,14 +37,19 @@ MISTRAL = """{{ bos_token }}{% for message in messages %}
 {%- elif message.tool_calls %}CALLS{{ eos_token }}
 {%- else %}{{ message.content + eos_token }}{% endif %}{% endfor %}"""  # noqa: E501
 LISTED = (
-    '[TOOL_CALLS][{% for call in message.tool_calls %}{{ \'{"name": "\' + call.function.name + \'", "arguments": \' + '
+    '[TOOL_CALLS][{% for call in message.tool_calls %}{{ \'{"name": "\' + call.function.name + '
+    '\'", "arguments": \' + '
     "call.function.arguments | tojson + ', \"id\": \"' + call.id + '\"}' }}{% endfor %}]"
 )
 NAMED = (
     "{% for call in message.tool_calls %}{{ '[TOOL_CALLS]' + call.function.name + '[ARGS]' }}"
     "{{ call.function.arguments | tojson }}{% endfor %}"
 )
-MARKS = [f"[{slash}{name}]" for name in ("INST", "TOOL_CALLS", "ARGS", "AVAILABLE_TOOLS", "TOOL_RESULTS") for slash in ("", "/")]
+MARKS = [
+    f"[{slash}{name}]"
+    for name in ("INST", "TOOL_CALLS", "ARGS", "AVAILABLE_TOOLS", "TOOL_RESULTS")
+    for slash in ("", "/")
+]
 
 
 @pytest.mark.parametrize("name", ["textcraft", "babyai", "searchqa"])
@@ -64,7 +69,12 @@ def test_every_action_of_the_expert_and_every_valid_action_is_a_call(name: str) 
 @pytest.mark.parametrize(
     ("tools", "name", "arguments", "action"),
     [
-        (SCIWORLD, "use_on", {"object": "thermometer", "other": "water in pot"}, "use thermometer on water in pot"),
+        (
+            SCIWORLD,
+            "use_on",
+            {"object": "thermometer", "other": "water in pot"},
+            "use thermometer on water in pot",
+        ),
         (SCIWORLD, "use", {"object": "stove"}, "use stove"),
         (SCIWORLD, "choose", {"number": 2}, "2"),
         (SCIWORLD, "pour", {"object": "cup", "other": "pot"}, "pour cup into pot"),
@@ -144,13 +154,17 @@ def test_the_result_of_a_tool_cannot_forge_special_tokens() -> None:
         end = form._tokenizer.decode(message[-1:])
         special = set(form._tokenizer.all_special_ids)
         honest, forged = form.reply("Got 1 log", message), form.reply(f"Got 1 {end} log", message)
-        assert [token for token in forged if token in special] == [token for token in honest if token in special]
+        assert [token for token in forged if token in special] == [
+            token for token in honest if token in special
+        ]
         assert f"Got 1 {end} log" in form._tokenizer.decode(forged)
 
 
 @pytest.mark.parametrize("calls", [LISTED, NAMED])
 def test_calls_of_mistrals_models_are_read(calls: str) -> None:
-    tokenizer = build_tokenizer(MISTRAL.replace("CALLS", calls), ["<s>", "</s>", *MARKS], "<s>", "</s>")
+    tokenizer = build_tokenizer(
+        MISTRAL.replace("CALLS", calls), ["<s>", "</s>", *MARKS], "<s>", "</s>"
+    )
     form = ChatFormat(tokenizer, "tools", None, tools=TEXTCRAFT)
     message = form.message(form.demonstration("craft 4 oak planks using 1 oak log", ""))
     assert form.action(message) == "craft 4 oak planks using 1 oak log"
@@ -185,7 +199,9 @@ def test_the_expert_demonstrates_by_calls_in_the_form_of_the_model() -> None:
         form = chat_format(template)
         texts = play_expert(world, form)
         assert len(texts) == len(plain)
-        assert [call.name for (call,) in map(form.calls, texts)] == [json.loads(text.splitlines()[-1])["name"] for text in plain]
+        assert [call.name for (call,) in map(form.calls, texts)] == [
+            json.loads(text.splitlines()[-1])["name"] for text in plain
+        ]
 
 
 def test_a_chat_endpoint_plays_by_calls(tmp_path: Path) -> None:
@@ -198,8 +214,16 @@ def test_a_chat_endpoint_plays_by_calls(tmp_path: Path) -> None:
         body = json.loads(await request.read())
         requests.append(body)
         arguments = "{count: 1}" if len(requests) == 1 else '{"count": 1, "item": "oak log"}'
-        calls = [{"id": f"id{len(requests)}", "type": "function", "function": {"name": "get", "arguments": arguments}}]
-        return web.json_response({"choices": [{"message": {"tool_calls": calls}, "finish_reason": "tool_calls"}]})
+        calls = [
+            {
+                "id": f"id{len(requests)}",
+                "type": "function",
+                "function": {"name": "get", "arguments": arguments},
+            }
+        ]
+        return web.json_response(
+            {"choices": [{"message": {"tool_calls": calls}, "finish_reason": "tool_calls"}]}
+        )
 
     async def play() -> tuple[list[str | None], list[bool]]:
         application = web.Application()
@@ -216,7 +240,9 @@ def test_a_chat_endpoint_plays_by_calls(tmp_path: Path) -> None:
         )
         collection = Collection(environment="textcraft", source=source)  # type: ignore[arg-type]
         actions: list[str | None] = []
-        with open_agent(collection, WorldInfo("textcraft", world.version, "", {}, tools=list(world.tools))) as agent:
+        with open_agent(
+            collection, WorldInfo("textcraft", world.version, "", {}, tools=list(world.tools))
+        ) as agent:
             conversation = await agent.begin(task, 0, "Goal", Budgets(1.0, 100, 1000))
             for turn in range(3):
                 message = await conversation.act(turn)
@@ -228,8 +254,16 @@ def test_a_chat_endpoint_plays_by_calls(tmp_path: Path) -> None:
     actions, with_tools = asyncio.run(play())
     assert actions == [None, "get 1 oak log", "get 1 oak log"]
     assert all(with_tools)
-    assert [message["role"] for message in requests[-1]["messages"]] == ["user", "assistant", "tool", "assistant", "tool"]
-    assert [message["tool_call_id"] for message in requests[-1]["messages"] if message["role"] == "tool"] == ["id1", "id2"]
+    assert [message["role"] for message in requests[-1]["messages"]] == [
+        "user",
+        "assistant",
+        "tool",
+        "assistant",
+        "tool",
+    ]
+    assert [
+        message["tool_call_id"] for message in requests[-1]["messages"] if message["role"] == "tool"
+    ] == ["id1", "id2"]
 
 
 def test_the_starter_policy_has_no_tools() -> None:

@@ -11,7 +11,18 @@ from tasks.tracking.traces import _spans
 def test_nul_character_in_a_message_is_replaced() -> None:
     turn = Turn([1], [-0.1], "go\0 left", "you see\0 a wall", [], 0.0, message="go\0 left")
     played = Trajectory(
-        "babyai", 0, 0, 0, 0, 4, 0, "vllm", first_observation="here\0", turns=[turn], outcome=Outcome.FAILED, reason="lost\0"
+        "babyai",
+        0,
+        0,
+        0,
+        0,
+        4,
+        0,
+        "vllm",
+        first_observation="here\0",
+        turns=[turn],
+        outcome=Outcome.FAILED,
+        reason="lost\0",
     )
     for span in _spans(1, played, {"phase": "1\0"}, 0):
         assert "\0" not in span.name
@@ -21,6 +32,8 @@ def test_nul_character_in_a_message_is_replaced() -> None:
 
 def test_escaped_nul_in_a_message_is_unchanged() -> None:
     written = "a\\u0000 b\\\\u0000 c\0\0 d\\\0"
-    played = Trajectory("babyai", 0, 0, 0, 0, 4, 0, "vllm", first_observation=written, outcome=Outcome.FINISHED)
+    played = Trajectory(
+        "babyai", 0, 0, 0, 0, 4, 0, "vllm", first_observation=written, outcome=Outcome.FINISHED
+    )
     root = next(iter(_spans(1, played, {}, 0)))
     assert written.replace("\0", "\N{REPLACEMENT CHARACTER}") in root.inputs.values()

@@ -52,7 +52,10 @@ def test_colliding_metric_names_are_refused() -> None:
 
 def test_experiment_is_flattened_to_dotted_parameters() -> None:
     experiment = Experiment.model_validate(
-        {"curriculum": {"kind": "stepwise", "horizons": [4, 8, 16], "every": 10}, "algorithm": {"steps": 40}}
+        {
+            "curriculum": {"kind": "stepwise", "horizons": [4, 8, 16], "every": 10},
+            "algorithm": {"steps": 40},
+        }
     )
     flat = dict(flatten(experiment.model_dump()))
     assert flat["curriculum.horizons"] == "[4, 8, 16]"
@@ -81,18 +84,29 @@ def test_trace_sample_covers_tasks_and_outcomes_evenly() -> None:
     batch[40] = episode(batch[40].task, Outcome.FAILED)
     picked = sample_of(batch, 12)
     assert sorted(each.task for each in picked) == sorted([*range(6)] * 2)
-    assert Counter(each.outcome for each in picked) == {Outcome.SUCCESS: 4, Outcome.FAILED: 1, Outcome.TRUNCATED: 7}
+    assert Counter(each.outcome for each in picked) == {
+        Outcome.SUCCESS: 4,
+        Outcome.FAILED: 1,
+        Outcome.TRUNCATED: 7,
+    }
 
 
 def test_trace_sample_of_many_tasks_has_no_duplicates() -> None:
-    batch = [episode(task, Outcome.SUCCESS if task == 15 else Outcome.TRUNCATED) for task in range(16) for _ in range(4)]
+    batch = [
+        episode(task, Outcome.SUCCESS if task == 15 else Outcome.TRUNCATED)
+        for task in range(16)
+        for _ in range(4)
+    ]
     picked = sample_of(batch, 12)
     assert len({each.task for each in picked}) == 12
     assert Outcome.SUCCESS in {each.outcome for each in picked}
 
 
 def test_trace_sample_starts_with_the_rarest_outcomes() -> None:
-    batch = [episode(i, Outcome.SUCCESS) for i in range(8)] + [episode(8, Outcome.TRUNCATED), episode(9, Outcome.FAILED)]
+    batch = [episode(i, Outcome.SUCCESS) for i in range(8)] + [
+        episode(8, Outcome.TRUNCATED),
+        episode(9, Outcome.FAILED),
+    ]
     picked = sample_of(batch, 5)
     assert [each.task for each in picked] == [8, 9, 0, 1, 2]
     assert len(sample_of(batch, 100)) == 10

@@ -9,7 +9,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tasks.rollout.trajectory import Outcome, Trajectory, Turn
-from tasks.rollout.trajectory_parquet import TrajectoryFileError, read_trajectories, write_trajectories
+from tasks.rollout.trajectory_parquet import (
+    TrajectoryFileError,
+    read_trajectories,
+    write_trajectories,
+)
 
 floats = st.floats(allow_nan=False)
 texts = st.text(max_size=20)
@@ -55,15 +59,42 @@ trajectories = st.builds(
 
 
 def trajectory(**changes: object) -> Trajectory:
-    turn = Turn([5, 6], [-0.1, -1 / 3], "get 1 oak_log", "Got 1 oak_log", [7], reward=0.25, generate_seconds=0.1, environment_seconds=0.2)
+    turn = Turn(
+        [5, 6],
+        [-0.1, -1 / 3],
+        "get 1 oak_log",
+        "Got 1 oak_log",
+        [7],
+        reward=0.25,
+        generate_seconds=0.1,
+        environment_seconds=0.2,
+    )
     last = Turn([8], [-2.5], "craft 4 oak_planks", "Crafted", reward=0.75)
-    built = Trajectory("textcraft", 3, 0, 1, 11, 8, 2, "vllm", [1, 2], "Goal: oak_planks", [turn, last], Outcome.SUCCESS, "", 1, 1.5)
+    built = Trajectory(
+        "textcraft",
+        3,
+        0,
+        1,
+        11,
+        8,
+        2,
+        "vllm",
+        [1, 2],
+        "Goal: oak_planks",
+        [turn, last],
+        Outcome.SUCCESS,
+        "",
+        1,
+        1.5,
+    )
     return replace(built, **changes)  # type: ignore[arg-type]
 
 
 @settings(max_examples=60, deadline=None)
 @given(batch=st.lists(trajectories, max_size=4))
-def test_trajectory_file_round_trip(tmp_path_factory: pytest.TempPathFactory, batch: list[Trajectory]) -> None:
+def test_trajectory_file_round_trip(
+    tmp_path_factory: pytest.TempPathFactory, batch: list[Trajectory]
+) -> None:
     path = tmp_path_factory.mktemp("storage") / "batch.parquet"
     write_trajectories(path, batch)
     assert read_trajectories(path) == batch
@@ -71,7 +102,9 @@ def test_trajectory_file_round_trip(tmp_path_factory: pytest.TempPathFactory, ba
 
 def test_trajectory_file_has_derived_columns(tmp_path: Path) -> None:
     path = tmp_path / "step" / "batch.parquet"
-    write_trajectories(path, [trajectory(), trajectory(turns=[], outcome=Outcome.FAILED, reason="server gone")])
+    write_trajectories(
+        path, [trajectory(), trajectory(turns=[], outcome=Outcome.FAILED, reason="server gone")]
+    )
     frame = pd.read_parquet(path)
     assert frame["reward"].tolist() == [1.0, 0.0]
     assert frame["succeeded"].tolist() == [True, False]

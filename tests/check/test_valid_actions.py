@@ -39,8 +39,15 @@ def test_valid_actions_follow_from_the_listed_commands_and_the_inventory() -> No
 
 
 def test_a_kind_uses_a_member_of_which_enough_is_held() -> None:
-    stick = next(recipe for recipe in recipe_book().recipes["stick"] if recipe.ingredients == (("planks", 2),))
-    assert filled_command(stick, {"oak planks": 1, "birch planks": 2}, recipe_book()) == "craft 4 stick using 2 birch planks"
+    stick = next(
+        recipe
+        for recipe in recipe_book().recipes["stick"]
+        if recipe.ingredients == (("planks", 2),)
+    )
+    assert (
+        filled_command(stick, {"oak planks": 1, "birch planks": 2}, recipe_book())
+        == "craft 4 stick using 2 birch planks"
+    )
     assert filled_command(stick, {"oak planks": 1, "birch planks": 1}, recipe_book()) is None
 
 

@@ -17,12 +17,20 @@ PROMPTS = [[5 + (7 * i + 3 * k) % 90 for k in range(10 + 9 * i)] for i in range(
 
 
 def test_packed_weights_follow_each_load(policy: str) -> None:
-    def trainer_scores(prompts: Sequence[Sequence[int]], continuations: Sequence[Sequence[int]]) -> list[list[float]]:
+    def trainer_scores(
+        prompts: Sequence[Sequence[int]], continuations: Sequence[Sequence[int]]
+    ) -> list[list[float]]:
         with torch.no_grad():
             pairs = list(zip(prompts, continuations, strict=True))
-            rows = [trainer_model(torch.tensor([[*prompt, *tokens]])).logits[0].log_softmax(dim=-1) for prompt, tokens in pairs]
+            rows = [
+                trainer_model(torch.tensor([[*prompt, *tokens]])).logits[0].log_softmax(dim=-1)
+                for prompt, tokens in pairs
+            ]
             return [
-                row[len(prompt) - 1 : -1].gather(1, torch.tensor(tokens).unsqueeze(1)).squeeze(1).tolist()
+                row[len(prompt) - 1 : -1]
+                .gather(1, torch.tensor(tokens).unsqueeze(1))
+                .squeeze(1)
+                .tolist()
                 for row, (prompt, tokens) in zip(rows, pairs, strict=True)
             ]
 
@@ -32,14 +40,23 @@ def test_packed_weights_follow_each_load(policy: str) -> None:
     engine = VllmEngine(policy, context_length=512, max_num_seqs=32, dtype="bfloat16")
     try:
         assert check_weight_sync(engine, PROMPTS, trainer_scores, sampling, "bfloat16").mean < 0.03
-        for seed in (1, 2):  # the output layer is tied to the embedding, so it has no weights of its own to load
+        for seed in (
+            1,
+            2,
+        ):  # the output layer is tied to the embedding, so it has no weights of its own to load
             with torch.no_grad():
                 for parameter in trainer_model.parameters():
-                    parameter += 0.1 * torch.randn(parameter.shape, generator=torch.Generator().manual_seed(seed))
+                    parameter += 0.1 * torch.randn(
+                        parameter.shape, generator=torch.Generator().manual_seed(seed)
+                    )
             with pytest.raises(WeightSyncError):
                 check_weight_sync(engine, PROMPTS, trainer_scores, sampling, "bfloat16")
-            engine.load((name, parameter.bfloat16()) for name, parameter in trainer_model.named_parameters())
-            assert check_weight_sync(engine, PROMPTS, trainer_scores, sampling, "bfloat16").mean < 0.03
+            engine.load(
+                (name, parameter.bfloat16()) for name, parameter in trainer_model.named_parameters()
+            )
+            assert (
+                check_weight_sync(engine, PROMPTS, trainer_scores, sampling, "bfloat16").mean < 0.03
+            )
     finally:
         engine.close()
 
@@ -53,5 +70,7 @@ def test_fast_sampler_follows_the_distribution_and_ignores_other_rows() -> None:
     expected = torch.softmax(logits, dim=0)
     assert shares[2] == 0
     assert ((shares - expected).abs() <= 4 * (expected * (1 - expected) / rows).sqrt()).all()
-    alone = torch.cat([sampled(logits.unsqueeze(0), {0: torch.Generator().manual_seed(row)}) for row in range(50)])
+    alone = torch.cat(
+        [sampled(logits.unsqueeze(0), {0: torch.Generator().manual_seed(row)}) for row in range(50)]
+    )
     assert torch.equal(alone, drawn[:50])

@@ -19,15 +19,31 @@ class Page:
         self.root = self.add("RootWebArea", "Page", None, box=(0, 0, 1280, 720))
 
     def add(
-        self, role: str, name: str, parent: str | None, *, box: tuple[float, float, float, float] | None = (0, 0, 100, 20), **states: object
+        self,
+        role: str,
+        name: str,
+        parent: str | None,
+        *,
+        box: tuple[float, float, float, float] | None = (0, 0, 100, 20),
+        **states: object,
     ) -> str:
         identity = str(len(self.nodes) + 1)
-        node: dict[str, Any] = {"nodeId": identity, "ignored": False, "role": {"value": role}, "name": {"value": name}, "childIds": []}
+        node: dict[str, Any] = {
+            "nodeId": identity,
+            "ignored": False,
+            "role": {"value": role},
+            "name": {"value": name},
+            "childIds": [],
+        }
         node["backendDOMNodeId"] = 100 + len(self.nodes)
-        node["properties"] = [{"name": state, "value": {"value": value}} for state, value in states.items()]
+        node["properties"] = [
+            {"name": state, "value": {"value": value}} for state, value in states.items()
+        ]
         if parent is not None:
             node["parentId"] = parent
-            next(other for other in self.nodes if other["nodeId"] == parent)["childIds"].append(identity)
+            next(other for other in self.nodes if other["nodeId"] == parent)["childIds"].append(
+                identity
+            )
         if box is not None:
             self.boxes[node["backendDOMNodeId"]] = list(box)
         self.nodes.append(node)
@@ -43,7 +59,10 @@ class Page:
                     "scrollOffsetX": 0,
                     "scrollOffsetY": scrolled,
                     "nodes": {"backendNodeId": backend},
-                    "layout": {"nodeIndex": list(range(len(backend))), "bounds": [self.boxes[node] for node in backend]},
+                    "layout": {
+                        "nodeIndex": list(range(len(backend))),
+                        "bounds": [self.boxes[node] for node in backend],
+                    },
                 }
             ],
         }
@@ -60,9 +79,18 @@ def test_elements_are_numbered_in_document_order_and_indented_by_depth() -> None
     page.add("link", "Home", menu)
     page.add("link", "Cart", menu)
     seen = page.view()
-    assert lines(seen) == ["[1] RootWebArea 'Page'", "\t[2] navigation 'Site'", "\t\t[3] link 'Home'", "\t\t[4] link 'Cart'"]
+    assert lines(seen) == [
+        "[1] RootWebArea 'Page'",
+        "\t[2] navigation 'Site'",
+        "\t\t[3] link 'Home'",
+        "\t\t[4] link 'Cart'",
+    ]
     assert (seen.title, seen.url) == ("Page", "http://shop.test/")
-    assert (seen.elements[4].role, seen.elements[4].name, seen.elements[4].centre) == ("link", "Cart", (50, 10))
+    assert (seen.elements[4].role, seen.elements[4].name, seen.elements[4].centre) == (
+        "link",
+        "Cart",
+        (50, 10),
+    )
 
 
 def test_scrolling_shows_other_elements_under_the_same_numbers() -> None:
@@ -111,14 +139,21 @@ def test_a_row_is_one_line_with_its_controls_below() -> None:
     name, price = page.add("cell", "Lamp", row), page.add("cell", "$3", row)
     page.add("link", "Lamp", name)
     page.add("StaticText", "$3", price)
-    assert lines(page.view()) == ["[1] RootWebArea 'Page'", "\t[2] row 'Lamp | $3'", "\t\t[3] link 'Lamp'"]
+    assert lines(page.view()) == [
+        "[1] RootWebArea 'Page'",
+        "\t[2] row 'Lamp | $3'",
+        "\t\t[3] link 'Lamp'",
+    ]
 
 
 def test_the_content_of_a_field_is_shown() -> None:
     page = Page()
     field = page.add("textbox", "City", page.root, focused=True, required=False)
     page.add("StaticText", "City", field, box=None)
-    assert lines(page.view())[1:] == ["\t[2] textbox 'City' focused: True", "\t\t[3] StaticText 'City'"]
+    assert lines(page.view())[1:] == [
+        "\t[2] textbox 'City' focused: True",
+        "\t\t[3] StaticText 'City'",
+    ]
 
 
 def test_states_that_matter_are_shown() -> None:
@@ -145,12 +180,16 @@ def test_an_option_of_a_closed_menu_is_shown_where_its_menu_is_but_has_no_place(
 @given(
     st.lists(
         st.tuples(
-            st.sampled_from(["link", "generic", "StaticText", "row", "cell", "textbox", "none"]), st.text(max_size=5), st.integers(0, 9)
+            st.sampled_from(["link", "generic", "StaticText", "row", "cell", "textbox", "none"]),
+            st.text(max_size=5),
+            st.integers(0, 9),
         )
     ),
     st.integers(0, 2000),
 )
-def test_any_tree_has_a_view_whose_lines_are_its_elements(made: list[tuple[str, str, int]], scrolled: int) -> None:
+def test_any_tree_has_a_view_whose_lines_are_its_elements(
+    made: list[tuple[str, str, int]], scrolled: int
+) -> None:
     page = Page()
     for place, (role, name, parent) in enumerate(made):
         above = page.nodes[parent % len(page.nodes)]["nodeId"]
@@ -159,4 +198,6 @@ def test_any_tree_has_a_view_whose_lines_are_its_elements(made: list[tuple[str, 
     assert len(lines(seen)) == len(seen.elements)
     assert list(seen.elements) == sorted(seen.elements)
     for element in list(seen.elements.values())[1:]:
-        assert element.centre is None or (0 <= element.centre[0] <= 1280 and 0 <= element.centre[1] <= 720)
+        assert element.centre is None or (
+            0 <= element.centre[0] <= 1280 and 0 <= element.centre[1] <= 720
+        )

@@ -143,11 +143,34 @@ def test_an_invalid_action_is_refused_with_a_hint(text: str, hint: str) -> None:
 
 
 _PIECES = st.sampled_from(
-    ["click", "type", "stop", "press", "goto", "scroll", "tab_focus", "[", "]", "1", "```", " ", "+", "\n", "\ud800", "é"]
+    [
+        "click",
+        "type",
+        "stop",
+        "press",
+        "goto",
+        "scroll",
+        "tab_focus",
+        "[",
+        "]",
+        "1",
+        "```",
+        " ",
+        "+",
+        "\n",
+        "\ud800",
+        "é",
+    ]
 )
 
 
-@given(st.one_of(st.text(), st.lists(_PIECES).map("".join), st.binary().map(lambda raw: raw.decode("utf-8", "replace"))))
+@given(
+    st.one_of(
+        st.text(),
+        st.lists(_PIECES).map("".join),
+        st.binary().map(lambda raw: raw.decode("utf-8", "replace")),
+    )
+)
 def test_any_text_is_an_action_or_refused_with_an_encodable_message(text: str) -> None:
     meant, said = None, ""
     try:

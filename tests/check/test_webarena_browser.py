@@ -12,7 +12,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from environments.environment import EpisodeOverError, OracleError
-from environments.webarena.browser import EXECUTABLES, BrowserError, BrowserLostError, Browsers, ChromiumMissingError
+from environments.webarena.browser import (
+    EXECUTABLES,
+    BrowserError,
+    BrowserLostError,
+    Browsers,
+    ChromiumMissingError,
+)
 from environments.webarena.reserve import Reserve
 from environments.webarena.tasks import embedded_tasks
 from environments.webarena.world import WebArena, WebArenaEnvironment
@@ -54,7 +60,17 @@ def solve(session: WebArenaEnvironment, index: int) -> tuple[float, list[str]]:
 
 
 @pytest.mark.parametrize(
-    "intent", ["What does the", "Show me all", "Review the", "Buy one", "Write a submission", "Invite ", "Publish the draft", "Sign in as"]
+    "intent",
+    [
+        "What does the",
+        "Show me all",
+        "Review the",
+        "Buy one",
+        "Write a submission",
+        "Invite ",
+        "Publish the draft",
+        "Sign in as",
+    ],
 )
 def test_the_oracle_earns_the_whole_reward(session: WebArenaEnvironment, intent: str) -> None:
     reward, _ = solve(session, task_about(intent))
@@ -66,8 +82,12 @@ def test_the_oracle_earns_the_whole_reward(session: WebArenaEnvironment, intent:
 
 
 @pytest.mark.parametrize("answer", ["", "N/A", "$1.00"])
-@pytest.mark.parametrize("intent", ["What does the", "Show me all", "Buy one", "Write a submission"])
-def test_stopping_early_earns_nothing(session: WebArenaEnvironment, intent: str, answer: str) -> None:
+@pytest.mark.parametrize(
+    "intent", ["What does the", "Show me all", "Buy one", "Write a submission"]
+)
+def test_stopping_early_earns_nothing(
+    session: WebArenaEnvironment, intent: str, answer: str
+) -> None:
     session.reset(task_about(intent))
     step = session.step(f"stop [{answer}]")
     assert (step.reward, step.done) == (0.0, True)
@@ -78,7 +98,10 @@ def test_an_observation_has_the_published_parts(session: WebArenaEnvironment) ->
     seen = session.reset(index)
     start = "OBSERVATION:\nTab 0 (current): Welcome · Holm & Hearth\n\n[1] RootWebArea 'Welcome · Holm & Hearth' focused: True\n"
     assert seen.startswith(start)
-    assert seen.endswith(f"\nURL: http://shop.test/\nOBJECTIVE: {embedded_tasks()[index].intent}\nPREVIOUS ACTION: None")
+    assert seen.endswith(
+        f"\nURL: http://shop.test/\nOBJECTIVE: {embedded_tasks()[index].intent}\nPREVIOUS ACTION: "
+        "None"
+    )
     seen = play(session, "click [<link 'Cart'>]")
     assert "PREVIOUS ACTION: click [16] where [16] is link 'Cart'" in seen
     assert "URL: http://shop.test/cart" in seen
@@ -117,23 +140,32 @@ def test_actions_with_words_after_them_do_the_same(session: WebArenaEnvironment)
         session.reset(task_about(intent))
         for _ in range(30):
             action = session.oracle_action()
-            step = session.step(f"In summary, the next action I will perform is ```{action} where [2] is link 'X'.```")
+            step = session.step(
+                f"In summary, the next action I will perform is ```{action} where [2] is link "
+                "'X'.```"
+            )
             if step.done:
                 break
         assert (step.reward, step.done) == (1.0, True)
 
 
-def test_typing_replaces_what_a_field_held_and_enter_can_be_left_out(session: WebArenaEnvironment) -> None:
+def test_typing_replaces_what_a_field_held_and_enter_can_be_left_out(
+    session: WebArenaEnvironment,
+) -> None:
     session.reset(task_about("Put "))
     seen = play(session, "type [<textbox 'Search products'>] [rug] [0]")
     assert "\t[4] StaticText 'rug'" in seen
     seen = play(session, "type [<textbox 'Search products'>] [O'Brien \"é\" & co] [0]")
     assert repr('O\'Brien "é" & co') in seen
     assert "rug'" not in seen
-    assert "URL: http://shop.test/search?q=" in play(session, "type [<textbox 'Search products'>] [lamp]")
+    assert "URL: http://shop.test/search?q=" in play(
+        session, "type [<textbox 'Search products'>] [lamp]"
+    )
 
 
-def test_an_impossible_action_changes_nothing_and_states_the_reason(session: WebArenaEnvironment) -> None:
+def test_an_impossible_action_changes_nothing_and_states_the_reason(
+    session: WebArenaEnvironment,
+) -> None:
     before = session.reset(task_about("Put "))
     for action, why in {
         "click [999]": "No element [999] is in view",
@@ -173,7 +205,9 @@ def test_tabs_are_opened_focused_and_closed(session: WebArenaEnvironment) -> Non
     session.reset(task_about("Put "))
     assert "Tab 0: Welcome · Holm & Hearth | Tab 1 (current): \n" in play(session, "new_tab")
     assert "Tab 1 (current): Homepage\n" in play(session, "goto [home.test]")
-    assert "Tab 0 (current): Welcome · Holm & Hearth | Tab 1: Homepage" in play(session, "tab_focus [0]")
+    assert "Tab 0 (current): Welcome · Holm & Hearth | Tab 1: Homepage" in play(
+        session, "tab_focus [0]"
+    )
     assert "Tab 0 (current): Homepage\n" in play(session, "close_tab")
     assert "Tab 0 (current): \n" in play(session, "close_tab")
     for _ in range(8):
@@ -208,7 +242,10 @@ def test_a_link_to_another_host_is_refused_by_the_proxy(session: WebArenaEnviron
     st.one_of(
         st.binary(max_size=60).map(lambda raw: raw.decode("utf-8", "replace")),
         st.builds(
-            "{} [{}] [{}]".format, st.sampled_from(["click", "type", "press", "hover", "goto"]), st.integers(0, 40), st.text(max_size=20)
+            "{} [{}] [{}]".format,
+            st.sampled_from(["click", "type", "press", "hover", "goto"]),
+            st.integers(0, 40),
+            st.text(max_size=20),
         ),
     )
 )
@@ -227,7 +264,11 @@ def test_a_dead_browser_fails_its_sessions_and_new_ones_work(world: WebArena) ->
     sessions = [world.create(), world.create()]
     for one in sessions:
         one.reset(task_about("Put "))
-    browsers = [child for child in chromium_processes(psutil.Process()) if "--remote-debugging-pipe" in command_line(child)]
+    browsers = [
+        child
+        for child in chromium_processes(psutil.Process())
+        if "--remote-debugging-pipe" in command_line(child)
+    ]
     assert browsers
     for browser in browsers:
         kill(browser)
@@ -241,7 +282,9 @@ def test_a_dead_browser_fails_its_sessions_and_new_ones_work(world: WebArena) ->
     fresh.close()
 
 
-def test_an_exception_of_a_site_is_a_fault_and_not_an_observation(session: WebArenaEnvironment) -> None:
+def test_an_exception_of_a_site_is_a_fault_and_not_an_observation(
+    session: WebArenaEnvironment,
+) -> None:
     session.reset(task_about("Put "))
     assert session._episode is not None
     session._episode.db.execute("DROP TABLE wishes")
@@ -269,7 +312,9 @@ def test_browsers_are_replaced_and_the_old_ones_end(monkeypatch: pytest.MonkeyPa
 
 
 @pytest.mark.parametrize("name", [name for name in EXECUTABLES if shutil.which(name)])
-def test_a_window_is_one_renderer_in_every_browser(name: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_window_is_one_renderer_in_every_browser(
+    name: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     monkeypatch.setenv("WEBARENA_CHROMIUM", name)
     before = set(chromium_processes(psutil.Process()))
     browsers = Browsers()
@@ -278,10 +323,14 @@ def test_a_window_is_one_renderer_in_every_browser(name: str, monkeypatch: pytes
     sessions = [world.create() for _ in range(3)]
     for one in sessions:
         one.reset(task_about("Put "))
-    commands = [command_line(process) for process in set(chromium_processes(psutil.Process())) - before]
+    commands = [
+        command_line(process) for process in set(chromium_processes(psutil.Process())) - before
+    ]
     renderers = [command for command in commands if "--type=renderer" in command]
     assert not [command for command in renderers if "--top-chrome-webui" in command]
-    assert len(renderers) <= len(sessions) + 2  # the window in reserve, and a process that Chromium keeps ready
+    assert (
+        len(renderers) <= len(sessions) + 2
+    )  # the window in reserve, and a process that Chromium keeps ready
     assert ("to install that: sudo apt-get install" in caplog.text) == (name != EXECUTABLES[0])
     # What Playwright turns off is still off: Chromium heeds the last list alone.
     [first, last] = next(lists for command in commands if len(lists := _features_off(command)) == 2)
@@ -290,13 +339,22 @@ def test_a_window_is_one_renderer_in_every_browser(name: str, monkeypatch: pytes
 
 
 def _features_off(command: list[str]) -> list[set[str]]:
-    lists = (argument.partition("--disable-features=")[2] for argument in command if argument.startswith("--disable-features="))
+    lists = (
+        argument.partition("--disable-features=")[2]
+        for argument in command
+        if argument.startswith("--disable-features=")
+    )
     return [set(names.split(",")) for names in lists]
 
 
-def test_a_missing_chromium_is_named_with_its_install_command(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_chromium_is_named_with_its_install_command(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setenv("WEBARENA_CHROMIUM", "/nowhere/chromium")
     world = WebArena({})
-    with pytest.raises(ChromiumMissingError, match="sudo apt-get install --no-install-recommends chromium-headless-shell"):
+    with pytest.raises(
+        ChromiumMissingError,
+        match="sudo apt-get install --no-install-recommends chromium-headless-shell",
+    ):
         world.create().reset(0)
     world.close()

@@ -24,7 +24,9 @@ def session() -> Iterator[WebArenaEnvironment]:
     world.close()
 
 
-def test_the_oracle_solves_drawn_tasks_and_another_answer_earns_nothing(session: WebArenaEnvironment) -> None:
+def test_the_oracle_solves_drawn_tasks_and_another_answer_earns_nothing(
+    session: WebArenaEnvironment,
+) -> None:
     assert len({drawn_task(index).template for index in HELD_OUT}) == 8
     for index in HELD_OUT:
         session.reset(index)
@@ -35,9 +37,13 @@ def test_the_oracle_solves_drawn_tasks_and_another_answer_earns_nothing(session:
         assert session.step("stop [10]").reward == 0.0, drawn_task(index).intent
 
 
-def test_each_episode_shows_its_own_shop_and_the_known_shop_stays_as_it_is(session: WebArenaEnvironment) -> None:
+def test_each_episode_shows_its_own_shop_and_the_known_shop_stays_as_it_is(
+    session: WebArenaEnvironment,
+) -> None:
     first, second, known = session.reset(HELD_OUT[0]), session.reset(HELD_OUT[1]), session.reset(0)
-    rows = [[line for line in page.splitlines() if " row '" in line] for page in (first, second, known)]
+    rows = [
+        [line for line in page.splitlines() if " row '" in line] for page in (first, second, known)
+    ]
     assert rows[0] != rows[1]
     assert len(rows[0]) == len(rows[1]) == 4  # the head of the table, and one product of each kind
     assert session.reset(HELD_OUT[0]) == first

@@ -15,11 +15,26 @@ from environments.webarena.evaluators import clean, includes, string_match, url_
 from environments.webarena.judge import Judge, JudgeError
 from environments.webarena.task_files import TaskFile
 
-TASK = TaskFile(0, "How many?", 0, ("shopping",), ("http://shop.test",), None, None, ("string_match",), (), "sold out", "", ())
+TASK = TaskFile(
+    0,
+    "How many?",
+    0,
+    ("shopping",),
+    ("http://shop.test",),
+    None,
+    None,
+    ("string_match",),
+    (),
+    "sold out",
+    "",
+    (),
+)
 
 
 def matches(answer: str, *, judge: Judge | None = None, **references: Any) -> bool:
-    return asyncio.run(string_match(replace(TASK, answers=tuple(references.items())), answer, judge))
+    return asyncio.run(
+        string_match(replace(TASK, answers=tuple(references.items())), answer, judge)
+    )
 
 
 @pytest.mark.parametrize(
@@ -32,7 +47,9 @@ def matches(answer: str, *, judge: Judge | None = None, **references: Any) -> bo
         ("", "Ada Yates", False),
     ],
 )
-def test_an_exact_match_looks_past_case_space_and_quotes(answer: str, reference: str, right: bool) -> None:
+def test_an_exact_match_looks_past_case_space_and_quotes(
+    answer: str, reference: str, right: bool
+) -> None:
     assert matches(answer, exact_match=reference) == right
 
 
@@ -82,7 +99,9 @@ def test_a_page_matches_by_address_and_fields(url: str, reference: str, right: b
 Reply = Callable[[str], str | int]
 
 
-async def _with_judge(reply: Reply, use: Callable[[Judge, list[dict[str, Any]]], Awaitable[Any]]) -> Any:
+async def _with_judge(
+    reply: Reply, use: Callable[[Judge, list[dict[str, Any]]], Awaitable[Any]]
+) -> Any:
     asked: list[dict[str, Any]] = []
 
     async def complete(request: web.Request) -> web.Response:
@@ -108,13 +127,17 @@ async def _with_judge(reply: Reply, use: Callable[[Judge, list[dict[str, Any]]],
 
 def judged(reply: Reply, answer: str, **references: Any) -> tuple[bool, list[dict[str, Any]]]:
     async def use(judge: Judge, asked: list[dict[str, Any]]) -> tuple[bool, list[dict[str, Any]]]:
-        return await string_match(replace(TASK, answers=tuple(references.items())), answer, judge), asked
+        return await string_match(
+            replace(TASK, answers=tuple(references.items())), answer, judge
+        ), asked
 
     result: tuple[bool, list[dict[str, Any]]] = asyncio.run(_with_judge(reply, use))
     return result
 
 
-@pytest.mark.parametrize(("verdict", "right"), [("CORRECT", True), ("Incorrect.", False), ("partial", False)])
+@pytest.mark.parametrize(
+    ("verdict", "right"), [("CORRECT", True), ("Incorrect.", False), ("partial", False)]
+)
 def test_the_judge_compares_answers_where_words_may_differ(verdict: str, right: bool) -> None:
     matched, asked = judged(lambda text: verdict, "about ten minutes", fuzzy_match=["10 min"])
     assert matched == right
@@ -125,7 +148,11 @@ def test_the_judge_compares_answers_where_words_may_differ(verdict: str, right: 
 
 
 def test_every_reference_must_match() -> None:
-    matched, asked = judged(lambda text: "INCORRECT" if "second" in text else "CORRECT", "x", fuzzy_match=["first", "second", "third"])
+    matched, asked = judged(
+        lambda text: "INCORRECT" if "second" in text else "CORRECT",
+        "x",
+        fuzzy_match=["first", "second", "third"],
+    )
     assert not matched
     assert len(asked) == 2
 
@@ -133,7 +160,11 @@ def test_every_reference_must_match() -> None:
 def test_an_impossible_task_accepts_na_or_the_true_reason() -> None:
     assert matches("N/A", fuzzy_match="N/A")
     assert not matches("it is 7", fuzzy_match="N/A")
-    assert judged(lambda text: "SAME" if "sold out" in text else "DIFFERENT", "none is left", fuzzy_match="N/A")[0]
+    assert judged(
+        lambda text: "SAME" if "sold out" in text else "DIFFERENT",
+        "none is left",
+        fuzzy_match="N/A",
+    )[0]
     assert not judged(lambda text: "DIFFERENT", "I did not want to", fuzzy_match="N/A")[0]
 
 
@@ -142,7 +173,9 @@ def test_an_empty_answer_is_wrong_without_asking() -> None:
 
 
 @pytest.mark.parametrize("reply", ["I cannot say.", 500])
-def test_without_a_verdict_nothing_is_scored(reply: str | int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_verdict_nothing_is_scored(
+    reply: str | int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(judging, "ATTEMPTS", 2)
     with pytest.raises(JudgeError):
         judged(lambda text: reply, "x", fuzzy_match=["y"])

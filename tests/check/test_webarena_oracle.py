@@ -37,7 +37,10 @@ def test_it_scrolls_to_what_is_not_in_view_and_gives_up_at_the_end_of_the_page()
 
 def test_names_must_match_as_a_whole() -> None:
     oracle = Oracle((parse_move("link Cart"), parse_move("stop")), "http://a")
-    assert oracle.action("[1] link 'Cart 2'\n[2] heading 'Cart'\n\t[3] link 'Cart' focused: True") == "click [3]"
+    assert (
+        oracle.action("[1] link 'Cart 2'\n[2] heading 'Cart'\n\t[3] link 'Cart' focused: True")
+        == "click [3]"
+    )
 
 
 def test_after_another_action_it_begins_again_from_the_start_page() -> None:

@@ -25,7 +25,9 @@ def test_omitted_lines_are_counted_above_and_below() -> None:
     held = first.count("link")
     assert first.endswith(f"\n[page cut: {100 - held} more lines below; scroll [down] shows them]")
     assert parts.turn("down")
-    assert parts.shown(PAGE).startswith(f"[page cut: {held} more lines above; scroll [up] shows them]\n[{held + 1}] link")
+    assert parts.shown(PAGE).startswith(
+        f"[page cut: {held} more lines above; scroll [up] shows them]\n[{held + 1}] link"
+    )
     assert parts.turn("up")
     assert parts.shown(PAGE) == first
     parts.turn("down")
@@ -41,17 +43,30 @@ def test_a_page_that_became_shorter_is_shown_from_its_beginning() -> None:
     assert parts.shown("[1] heading 'Gone'") == "[1] heading 'Gone'"
 
 
-@given(st.lists(st.text(st.characters(exclude_characters="\n"), max_size=60), min_size=1, max_size=40), st.integers(1, 200))
-def test_turning_shows_every_line_once_and_never_more_than_is_allowed(lines: list[str], characters: int) -> None:
+@given(
+    st.lists(st.text(st.characters(exclude_characters="\n"), max_size=60), min_size=1, max_size=40),
+    st.integers(1, 200),
+)
+def test_turning_shows_every_line_once_and_never_more_than_is_allowed(
+    lines: list[str], characters: int
+) -> None:
     page, parts = "\n".join(lines), PageParts(characters)
     shown: list[str] = []
     while True:
-        text = re.sub(r"^\[page cut: \d+ more lines? above; scroll \[up\] shows them\]\n", "", parts.shown(page))
-        text = re.sub(r"\n\[page cut: \d+ more lines? below; scroll \[down\] shows them\]$", "", text)
+        text = re.sub(
+            r"^\[page cut: \d+ more lines? above; scroll \[up\] shows them\]\n",
+            "",
+            parts.shown(page),
+        )
+        text = re.sub(
+            r"\n\[page cut: \d+ more lines? below; scroll \[down\] shows them\]$", "", text
+        )
         assert len(text) <= characters + len("...")
         shown += text.split("\n")
         if not parts.turn("down"):
             break
     assert len(shown) == len(lines)
     for line, whole in zip(shown, lines, strict=True):
-        assert line == whole or (line.endswith("...") and whole.startswith(line[:-3]) and len(whole) > characters)
+        assert line == whole or (
+            line.endswith("...") and whole.startswith(line[:-3]) and len(whole) > characters
+        )

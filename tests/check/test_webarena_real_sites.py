@@ -64,7 +64,9 @@ class Store:
         if path == "/away-tls":
             raise web.HTTPFound("https://outside.example/")
         if path == "/download":
-            return web.Response(body=b"x", headers={"Content-Disposition": "attachment; filename=x"})
+            return web.Response(
+                body=b"x", headers={"Content-Disposition": "attachment; filename=x"}
+            )
         if path == "/slow":
             await asyncio.sleep(0.5)
         if path == "/rest/default/V1/integration/admin/token":
@@ -73,8 +75,12 @@ class Store:
         if path.startswith("/rest/V1/") and path != "/rest/V1/":
             if request.headers.get("Authorization") != "Bearer t0ken":
                 return web.json_response({}, status=401)
-            reviews = [{"nickname": name, "ratings": [{"percent": 60}]} for name in ("first", "last")]
-            return web.json_response(reviews if path.endswith("reviews") else {"items": [{"increment_id": "000000042"}]})
+            reviews = [
+                {"nickname": name, "ratings": [{"percent": 60}]} for name in ("first", "last")
+            ]
+            return web.json_response(
+                reviews if path.endswith("reviews") else {"items": [{"increment_id": "000000042"}]}
+            )
         texts = {
             "/": SHOP.replace("{user}", request.cookies.get("who", "stranger")),
             "/hang": "<title>Hang</title><script>while (true) {}</script>",
@@ -85,7 +91,10 @@ class Store:
             "/child": "<title>Child</title><h1>Child</h1>",
             "/chosen": f"<title>Chosen</title><h1>You chose {request.query.get('kind')}</h1>",
         }
-        return web.Response(text=texts.get(path, f"<title>Other</title><p id=path>{path}</p>"), content_type="text/html")
+        return web.Response(
+            text=texts.get(path, f"<title>Other</title><p id=path>{path}</p>"),
+            content_type="text/html",
+        )
 
 
 @pytest.fixture(scope="module")
@@ -145,12 +154,16 @@ def test_a_long_page_is_split_and_scrolling_shows_every_part(begin: Begin) -> No
     while seen[-1] != last:
         last = seen[-1]
         seen.append(session.step("scroll [down]").observation)
-    assert re.search(r"\n\[page cut: \d+ more lines below; scroll \[down\] shows them\]\nURL: ", first)
+    assert re.search(
+        r"\n\[page cut: \d+ more lines below; scroll \[down\] shows them\]\nURL: ", first
+    )
     assert "\n[page cut: " in seen[1].split("line")[0]
     shown = set(re.findall(r"'line (\d+) of the list'", "".join(seen)))
     assert shown == {str(number) for number in range(120)}
     assert "StaticText 'the end'" in seen[-1]
-    hovered = session.step(f"hover [{number(seen[1], 'StaticText')}]")  # numbers that were shown can be used
+    hovered = session.step(
+        f"hover [{number(seen[1], 'StaticText')}]"
+    )  # numbers that were shown can be used
     assert not hovered.done
     while "'line 0 of" not in seen[-1]:
         seen.append(session.step("scroll [up]").observation)
@@ -159,7 +172,10 @@ def test_a_long_page_is_split_and_scrolling_shows_every_part(begin: Begin) -> No
 
 
 def html(url: str, locator: str, **required: Any) -> dict[str, Any]:
-    return {"eval_types": ["program_html"], "program_html": [{"url": url, "locator": locator, "required_contents": required}]}
+    return {
+        "eval_types": ["program_html"],
+        "program_html": [{"url": url, "locator": locator, "required_contents": required}],
+    }
 
 
 def test_a_task_file_is_played_under_the_published_addresses(begin: Begin) -> None:
@@ -177,8 +193,16 @@ def test_an_option_is_chosen_by_clicking_or_typing(begin: Begin) -> None:
     assert "option 'green' selected: False" in seen
     seen = play(session, "click [<combobox 'Kind'>]", "click [<option 'green'>]")
     assert "option 'green' selected: True" in seen
-    assert "has no option 'blue'" in session.step(f"type [{number(seen, 'combobox')}] [blue]").observation
-    assert "You chose g" in play(session, "type [<combobox 'Kind'>] [red]", "type [<combobox 'Kind'>] [Green]", "click [<button 'Go'>]")
+    assert (
+        "has no option 'blue'"
+        in session.step(f"type [{number(seen, 'combobox')}] [blue]").observation
+    )
+    assert "You chose g" in play(
+        session,
+        "type [<combobox 'Kind'>] [red]",
+        "type [<combobox 'Kind'>] [Green]",
+        "click [<button 'Go'>]",
+    )
 
 
 def test_a_slow_page_is_waited_for(begin: Begin) -> None:
@@ -211,7 +235,9 @@ def test_login_cookies_come_from_the_file_that_the_task_names(begin: Begin, tmp_
         "secure": False,
         "sameSite": "Lax",
     }
-    (tmp_path / ".auth" / "shopping_state.json").write_text(json.dumps({"cookies": [cookie], "origins": []}))
+    (tmp_path / ".auth" / "shopping_state.json").write_text(
+        json.dumps({"cookies": [cookie], "origins": []})
+    )
     _, seen = begin(storage_state="./.auth/shopping_state.json")
     assert "heading 'Hello Emma'" in seen
 
@@ -219,16 +245,22 @@ def test_login_cookies_come_from_the_file_that_the_task_names(begin: Begin, tmp_
 @pytest.mark.parametrize("link", ["away", "outside"])
 def test_nothing_leads_out_of_the_tasks_sites(begin: Begin, link: str) -> None:
     session, _ = begin()
-    assert "This address is not part of the task's sites" in play(session, f"click [<link '{link}'>]")
+    assert "This address is not part of the task's sites" in play(
+        session, f"click [<link '{link}'>]"
+    )
 
 
 def test_a_click_on_a_download_changes_nothing(begin: Begin) -> None:
     session, before = begin()
     after = play(session, "click [<link 'file'>]")
-    assert re.sub(" focused: True", "", after.partition("URL")[0]) == re.sub(" focused: True", "", before.partition("URL")[0])
+    assert re.sub(" focused: True", "", after.partition("URL")[0]) == re.sub(
+        " focused: True", "", before.partition("URL")[0]
+    )
 
 
-@pytest.mark.parametrize(("path", "opens"), [("away", True), ("away-tls", True), ("download", False), ("hidden", True)])
+@pytest.mark.parametrize(
+    ("path", "opens"), [("away", True), ("away-tls", True), ("download", False), ("hidden", True)]
+)
 def test_goto_is_refused_if_and_only_if_the_tab_stays(begin: Begin, path: str, opens: bool) -> None:
     session, before = begin()
     step = session.step(f"goto [http://onestopmarket.com/{path}]")
@@ -248,7 +280,9 @@ def test_a_hanging_page_is_stopped_at_the_deadline(begin: Begin, link: str) -> N
 
 
 def test_a_site_that_is_down_is_a_fault(begin: Begin) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as site:  # answers when the world is set up, and is gone when it is played
+    with socket.create_server(
+        ("127.0.0.1", 0)
+    ) as site:  # answers when the world is set up, and is gone when it is played
         threading.Thread(target=lambda: site.accept()[0].close() or site.close()).start()
         with pytest.raises(SiteUnreachableError):
             begin(site=f"http://127.0.0.1:{site.getsockname()[1]}")
@@ -261,16 +295,47 @@ def test_a_site_that_is_down_is_a_fault(begin: Begin) -> None:
         (html("last", "document.querySelector('.price').outerText", exact_match="$5"), True),
         (html("last", "document.querySelector('.price').outerText", exact_match="$6"), False),
         (html("last", "document.querySelector('.missing').outerText", must_include=["$5"]), False),
-        (html("__SHOPPING__/child", "document.querySelector('h1').outerText", exact_match="child"), True),
-        (html("last", "[...document.querySelectorAll('option')].map(o => o.value).join(' ')", exact_match="red g"), True),
-        (html("func:shopping_get_latest_order_url()", "document.querySelector('#path').outerText", must_include=["order_id/42"]), True),
-        (html("last", "func:shopping_get_sku_latest_review_author('B1')", exact_match="last"), True),
+        (
+            html(
+                "__SHOPPING__/child", "document.querySelector('h1').outerText", exact_match="child"
+            ),
+            True,
+        ),
+        (
+            html(
+                "last",
+                "[...document.querySelectorAll('option')].map(o => o.value).join(' ')",
+                exact_match="red g",
+            ),
+            True,
+        ),
+        (
+            html(
+                "func:shopping_get_latest_order_url()",
+                "document.querySelector('#path').outerText",
+                must_include=["order_id/42"],
+            ),
+            True,
+        ),
+        (
+            html("last", "func:shopping_get_sku_latest_review_author('B1')", exact_match="last"),
+            True,
+        ),
         (html("last", "func:shopping_get_sku_latest_review_rating('B1')", exact_match="60"), True),
         (html("last", "func:get_query_text(__page__, '.price')", must_include=["5"]), True),
-        ({"eval_types": ["string_match", "url_match"], "reference_answers": {"exact_match": "5"}, "reference_url": "__SHOPPING__"}, True),
+        (
+            {
+                "eval_types": ["string_match", "url_match"],
+                "reference_answers": {"exact_match": "5"},
+                "reference_url": "__SHOPPING__",
+            },
+            True,
+        ),
     ],
 )
-def test_episodes_are_judged_by_their_task_file(begin: Begin, evaluation: dict[str, Any], right: bool) -> None:
+def test_episodes_are_judged_by_their_task_file(
+    begin: Begin, evaluation: dict[str, Any], right: bool
+) -> None:
     session, _ = begin(evaluation)
     step = session.step("stop [5]")
     assert (step.reward, step.done) == (float(right), True)

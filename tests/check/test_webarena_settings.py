@@ -19,7 +19,13 @@ from environments.webarena.page_parts import PAGE_CHARACTERS
 from environments.webarena.settings import Settings
 
 ROOT = Path(__file__).parents[2]
-TASK = {"sites": ["shopping"], "task_id": 1, "start_url": "__SHOPPING__", "intent": "x", "storage_state": None}
+TASK = {
+    "sites": ["shopping"],
+    "task_id": 1,
+    "start_url": "__SHOPPING__",
+    "intent": "x",
+    "storage_state": None,
+}
 TASK |= {"eval": {"eval_types": ["url_match"], "reference_url": "__SHOPPING__"}}
 
 
@@ -68,7 +74,10 @@ def files(folder: Path) -> dict[str, str]:
         "sites": json.dumps(TASK | {"sites": [1]}),
         "map": json.dumps(TASK | {"sites": ["map"]}),
         "start": json.dumps(TASK | {"start_url": "__MAP__"}),
-        "phrases": json.dumps(TASK | {"eval": {"eval_types": ["string_match"], "reference_answers": {"must_include": "x"}}}),
+        "phrases": json.dumps(
+            TASK
+            | {"eval": {"eval_types": ["string_match"], "reference_answers": {"must_include": "x"}}}
+        ),
         "login": json.dumps(TASK | {"storage_state": "./.auth/x.json"}),
         "good": json.dumps(TASK),
     }
@@ -99,11 +108,20 @@ def files(folder: Path) -> dict[str, str]:
         ({"WEBARENA_TASKS": "good", "WEBARENA_LOGINS": "/nowhere"}, "WEBARENA_LOGINS"),
         ({"WEBARENA_TASKS": "good", "SHOPPING": ""}, "SHOPPING_ADMIN"),
         ({"WEBARENA_TASKS": "good", "SHOPPING": "shop.example"}, "SHOPPING is 'shop.example'"),
-        ({"WEBARENA_TASKS": "good", "SHOPPING": "http://shop:port"}, "SHOPPING is 'http://shop:port'"),
+        (
+            {"WEBARENA_TASKS": "good", "SHOPPING": "http://shop:port"},
+            "SHOPPING is 'http://shop:port'",
+        ),
         ({"WEBARENA_TASKS": "good", "SHOPPING": "UNUSED"}, "Connection refused"),
-        ({"WEBARENA_TASKS": "good", "SHOPPING": "http://shop.invalid"}, "SHOPPING is 'http://shop.invalid'"),
+        (
+            {"WEBARENA_TASKS": "good", "SHOPPING": "http://shop.invalid"},
+            "SHOPPING is 'http://shop.invalid'",
+        ),
         ({"WEBARENA_JUDGE_URL": "UNUSED", "WEBARENA_JUDGE_MODEL": "m"}, "WEBARENA_JUDGE_URL"),
-        ({"WEBARENA_JUDGE_URL": "judge", "WEBARENA_JUDGE_MODEL": "m"}, "WEBARENA_JUDGE_URL is 'judge'"),
+        (
+            {"WEBARENA_JUDGE_URL": "judge", "WEBARENA_JUDGE_MODEL": "m"},
+            "WEBARENA_JUDGE_URL is 'judge'",
+        ),
         ({"WEBARENA_JUDGE_URL": "SITE"}, "WEBARENA_JUDGE_MODEL"),
         ({"WEBARENA_JUDGE_MODEL": "m"}, "WEBARENA_JUDGE_URL"),
         ({"WEBARENA_PAGE_CHARACTERS": "many"}, "WEBARENA_PAGE_CHARACTERS is 'many'"),
@@ -132,7 +150,9 @@ def test_a_server_with_a_bad_setting_ends_with_one_message(tmp_path: Path) -> No
     command = [sys.executable, "-m", "environments", "serve", "webarena", "--port", "23999"]
     bare = {name: value for name, value in os.environ.items() if not name.startswith("WEBARENA_")}
     environment = bare | {"WEBARENA_TASKS": str(tmp_path / "none"), "SHOPPING": "here"}
-    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False, timeout=300)
+    done = subprocess.run(
+        command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False, timeout=300
+    )
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr.count("\n") == 1
     assert "SHOPPING is 'here'" in done.stderr

@@ -15,7 +15,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from environments.webarena.sites import content_data, database, forum_data, repositories_data, shop_data
+from environments.webarena.sites import (
+    content_data,
+    database,
+    forum_data,
+    repositories_data,
+    shop_data,
+)
 from environments.webarena.sites.gate import EPISODE_COOKIE, HOSTS, Episode, Gate
 from environments.webarena.sites.pages import LOGIN_COOKIE
 
@@ -27,7 +33,13 @@ USERS = {
     "repos.test": repositories_data.USER,
     "content.test": content_data.EDITOR,
 }
-HOMES = {"shop.test": "/", "forum.test": "/", "repos.test": "/", "content.test": "/admin", "home.test": "/"}
+HOMES = {
+    "shop.test": "/",
+    "forum.test": "/",
+    "repos.test": "/",
+    "content.test": "/admin",
+    "home.test": "/",
+}
 
 
 def run(work: Coroutine[Any, Any, T]) -> T:
@@ -35,12 +47,22 @@ def run(work: Coroutine[Any, Any, T]) -> T:
 
 
 def client(episode: Episode, host: str, *, signed_in: bool = True) -> httpx.AsyncClient:
-    cookies = {EPISODE_COOKIE: episode.token} | ({LOGIN_COOKIE: USERS[host]} if signed_in and host in USERS else {})
-    return httpx.AsyncClient(transport=httpx.ASGITransport(GATE), base_url=f"http://{host}", cookies=cookies, follow_redirects=True)
+    cookies = {EPISODE_COOKIE: episode.token} | (
+        {LOGIN_COOKIE: USERS[host]} if signed_in and host in USERS else {}
+    )
+    return httpx.AsyncClient(
+        transport=httpx.ASGITransport(GATE),
+        base_url=f"http://{host}",
+        cookies=cookies,
+        follow_redirects=True,
+    )
 
 
 def links(page: httpx.Response) -> Iterable[str]:
-    return {urljoin(str(page.url), unescape(found)) for found in re.findall(r'href="([^"]+)"', page.text)}
+    return {
+        urljoin(str(page.url), unescape(found))
+        for found in re.findall(r'href="([^"]+)"', page.text)
+    }
 
 
 @pytest.mark.parametrize("host", HOSTS)
@@ -55,7 +77,12 @@ def test_every_link_of_a_site_works(host: str) -> None:
                 assert page.status_code == 200, url
                 assert page.headers["cache-control"] == "no-store"
                 for link in links(page):
-                    if urlsplit(link).hostname == host and link not in seen and link not in waiting and len(waiting) < 60:
+                    if (
+                        urlsplit(link).hostname == host
+                        and link not in seen
+                        and link not in waiting
+                        and len(waiting) < 60
+                    ):
                         waiting.append(link)
                 seen.add(url)
         GATE.close(episode)
@@ -107,11 +134,15 @@ def test_changes_of_one_episode_are_invisible_to_others() -> None:
         ("", None),
     ],
 )
-def test_without_an_episode_or_on_another_host_nothing_is_served(host: str, cookies: dict[str, str] | None) -> None:
+def test_without_an_episode_or_on_another_host_nothing_is_served(
+    host: str, cookies: dict[str, str] | None
+) -> None:
     async def ask() -> httpx.Response:
         episode = GATE.open(["shop.test"])
         sent = {EPISODE_COOKIE: episode.token} if cookies is None else cookies
-        async with httpx.AsyncClient(transport=httpx.ASGITransport(GATE), base_url="http://shop.test", cookies=sent) as web:
+        async with httpx.AsyncClient(
+            transport=httpx.ASGITransport(GATE), base_url="http://shop.test", cookies=sent
+        ) as web:
             return await web.get("/", headers={"host": host})
 
     answer = run(ask())
@@ -124,9 +155,13 @@ def test_signing_in_takes_the_right_password_and_signing_out_ends_it() -> None:
         episode = GATE.open(HOSTS)
         async with client(episode, "content.test", signed_in=False) as web:
             assert "Sign in" in (await web.get("/admin/settings")).text
-            wrong = await web.post("/login", data={"username": content_data.EDITOR, "password": "x' OR '1'='1"})
+            wrong = await web.post(
+                "/login", data={"username": content_data.EDITOR, "password": "x' OR '1'='1"}
+            )
             assert "wrong" in wrong.text
-            right = await web.post("/login", data={"username": content_data.EDITOR, "password": content_data.PASSWORD})
+            right = await web.post(
+                "/login", data={"username": content_data.EDITOR, "password": content_data.PASSWORD}
+            )
             assert "Dashboard" in right.text
             await web.post("/logout")
             assert "Sign in" in (await web.get("/admin/settings")).text
@@ -150,8 +185,14 @@ _FORMS = [
 
 
 @settings(max_examples=30)
-@given(st.sampled_from(_FORMS), st.text(max_size=20), st.lists(st.text(max_size=30), min_size=4, max_size=4))
-def test_any_form_is_answered_with_a_page(form: tuple[str, str, tuple[str, ...]], place: str, values: list[str]) -> None:
+@given(
+    st.sampled_from(_FORMS),
+    st.text(max_size=20),
+    st.lists(st.text(max_size=30), min_size=4, max_size=4),
+)
+def test_any_form_is_answered_with_a_page(
+    form: tuple[str, str, tuple[str, ...]], place: str, values: list[str]
+) -> None:
     host, path, names = form
 
     async def post() -> httpx.Response:
@@ -171,7 +212,9 @@ def test_user_texts_are_escaped() -> None:
     async def play() -> str:
         episode = GATE.open(HOSTS)
         async with client(episode, "forum.test") as web:
-            page = await web.post("/submit/baking", data={"title": "<script>alert(1)</script>", "body": "{{ 7 * 7 }}"})
+            page = await web.post(
+                "/submit/baking", data={"title": "<script>alert(1)</script>", "body": "{{ 7 * 7 }}"}
+            )
         GATE.close(episode)
         return page.text
 

@@ -26,7 +26,11 @@ from environments.webarena.task_files import TaskFileError, parse_task, read_tas
 from environments.webarena.tasks import embedded_entries, embedded_tasks, plan, task_lists
 from environments.webarena.world import WebArena
 
-REAL = {"SHOPPING": "http://shop.example:7770", "REDDIT": "http://forum.example/", "SHOPPING_ADMIN": "http://shop.example:7780/admin"}
+REAL = {
+    "SHOPPING": "http://shop.example:7770",
+    "REDDIT": "http://forum.example/",
+    "SHOPPING_ADMIN": "http://shop.example:7780/admin",
+}
 
 
 def entry(**changes: Any) -> dict[str, Any]:
@@ -45,7 +49,13 @@ def entry(**changes: Any) -> dict[str, Any]:
             "eval_types": ["string_match", "program_html"],
             "reference_answers": {"must_include": ["1"]},
             "reference_url": "",
-            "program_html": [{"url": "__SHOPPING__/b", "locator": "", "required_contents": {"must_include": ["a |OR| b"]}}],
+            "program_html": [
+                {
+                    "url": "__SHOPPING__/b",
+                    "locator": "",
+                    "required_contents": {"must_include": ["a |OR| b"]},
+                }
+            ],
             "string_note": "",
             "reference_answer_raw_annotation": "1",
         },
@@ -57,7 +67,11 @@ def entry(**changes: Any) -> dict[str, Any]:
 def test_the_registry_finds_the_world() -> None:
     world = load_world("webarena")
     assert isinstance(world, WebArena)
-    assert len(world.tasks("train")) + len(world.tasks("validation")) + len(world.tasks("test")) == len(embedded_tasks()) >= 60
+    assert (
+        len(world.tasks("train")) + len(world.tasks("validation")) + len(world.tasks("test"))
+        == len(embedded_tasks())
+        >= 60
+    )
     with pytest.raises(KeyError, match="webarena-ours-50"):
         world.tasks("nothing")
     with pytest.raises(TaskIndexError, match="99999"):
@@ -68,18 +82,26 @@ def test_a_server_opens_at_most_max_sessions(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(WebArena, "max_sessions", 1)
 
     client = TestClient(application(WebArena({}), Options())[0])
-    assert [client.post("/v1/create", json={"items": [{}]}).status_code for _ in range(2)] == [200, 503]
+    assert [client.post("/v1/create", json={"items": [{}]}).status_code for _ in range(2)] == [
+        200,
+        503,
+    ]
 
 
 def test_every_site_has_tasks_of_every_kind() -> None:
     found = {(task.sites[0], task.kind) for task in embedded_tasks().values()}
     sites = ("shopping", "reddit", "gitlab", "shopping_admin")
-    assert found == {(site, kind) for site in sites for kind in ("information", "navigation", "change")}
+    assert found == {
+        (site, kind) for site in sites for kind in ("information", "navigation", "change")
+    }
 
 
 def test_splits_share_no_intent_template_and_leave_nothing_out() -> None:
     tasks, lists = embedded_tasks(), task_lists(embedded_tasks().values())
-    templates = [{tasks[index].template for index in lists[split]} for split in ("train", "validation", "test")]
+    templates = [
+        {tasks[index].template for index in lists[split]}
+        for split in ("train", "validation", "test")
+    ]
     assert all(templates)
     assert len(set.union(*templates)) == sum(map(len, templates))
     assert sorted(lists["train"] + lists["validation"] + lists["test"]) == sorted(tasks)
@@ -92,7 +114,9 @@ def test_the_lists_in_drawn_shops_share_no_shop_and_no_task_with_other_lists() -
     assert len(set().union(*LISTS.values())) == sum(map(len, LISTS.values()))
     assert not set(embedded_tasks()) & set().union(*LISTS.values())
     for some in LISTS.values():
-        assert Counter(drawn_task(index).template for index in some[:40]) == dict.fromkeys(range(10_000, 10_008), 5)
+        assert Counter(drawn_task(index).template for index in some[:40]) == dict.fromkeys(
+            range(10_000, 10_008), 5
+        )
     world = WebArena({})
     for name, some in LISTS.items():
         assert list(world.tasks(name)) == list(some)
@@ -112,7 +136,12 @@ def test_a_quarter_of_the_drawn_training_tasks_requires_no_answer() -> None:
 
 def test_shops_differ_and_each_is_reproducible() -> None:
     def rows(number: int) -> list[tuple[object, ...]]:
-        return [tuple(row) for row in drawn_state(number).execute("SELECT name, price, colour, description FROM products")]
+        return [
+            tuple(row)
+            for row in drawn_state(number).execute(
+                "SELECT name, price, colour, description FROM products"
+            )
+        ]
 
     numbers = [some[place] for some in LISTS.values() for place in (0, 1, 2, 3)]
     shops = [rows(number) for number in numbers]
@@ -135,7 +164,9 @@ def test_the_evaluation_list_is_50_tasks_of_the_test_split_from_all_its_template
     chosen = lists["webarena-ours-50"]
     assert len(chosen) == 50
     assert set(chosen) <= set(lists["test"])
-    assert {tasks[index].template for index in chosen} == {tasks[index].template for index in lists["test"]}
+    assert {tasks[index].template for index in chosen} == {
+        tasks[index].template for index in lists["test"]
+    }
 
 
 def test_intents_are_unique() -> None:
@@ -153,17 +184,30 @@ def test_every_task_has_a_plan_that_stops() -> None:
 
 def test_the_tasks_are_the_same_whatever_the_hash_seed() -> None:
     code = (
-        "import json; from hashlib import sha256; from environments.webarena.tasks import *; from environments.webarena.tasks import plan;"
-        "t = json.dumps(embedded_entries()) + repr([plan(i) for i in embedded_tasks()]) + repr(task_lists(embedded_tasks().values()));"
+        "import json; from hashlib import sha256; from environments.webarena.tasks import *; from "
+        "environments.webarena.tasks import plan;"
+        "t = json.dumps(embedded_entries()) + repr([plan(i) for i in embedded_tasks()]) + "
+        "repr(task_lists(embedded_tasks().values()));"
         "from environments.webarena.drawn_shops import LISTS, drawn_plan, drawn_task;"
         "t += repr([(drawn_task(i), drawn_plan(i)) for i in LISTS['drawn-shops-test']]);"
         "print(sha256(t.encode()).hexdigest())"
     )
-    text = json.dumps(embedded_entries()) + repr([plan(index) for index in embedded_tasks()]) + repr(task_lists(embedded_tasks().values()))
+    text = (
+        json.dumps(embedded_entries())
+        + repr([plan(index) for index in embedded_tasks()])
+        + repr(task_lists(embedded_tasks().values()))
+    )
     text += repr([(drawn_task(index), drawn_plan(index)) for index in LISTS["drawn-shops-test"]])
     root = Path(__file__).parents[2]
     environment = os.environ | {"PYTHONHASHSEED": "4242", "PYTHONPATH": str(root)}
-    other = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True, timeout=120)
+    other = subprocess.run(
+        [sys.executable, "-c", code],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=120,
+    )
     assert other.stdout.strip() == sha256(text.encode()).hexdigest()
 
 
@@ -172,15 +216,30 @@ def test_the_embedded_tasks_are_task_files_like_any_other(tmp_path: Path) -> Non
         (tmp_path / f"{made['task_id']}.json").write_text(json.dumps(made))
     (tmp_path / "list.json").write_text(json.dumps(embedded_entries()))
     addresses = Addresses(EMBEDDED)
-    assert read_tasks(tmp_path, addresses) == list(embedded_tasks().values()) == read_tasks(tmp_path / "list.json", addresses)
+    assert (
+        read_tasks(tmp_path, addresses)
+        == list(embedded_tasks().values())
+        == read_tasks(tmp_path / "list.json", addresses)
+    )
 
 
 def test_a_task_file_is_read_with_urls_for_placeholders() -> None:
-    task = parse_task(entry(geolocation={"latitude": 40.4, "longitude": -80}), from_environment(REAL), "21.json")
+    task = parse_task(
+        entry(geolocation={"latitude": 40.4, "longitude": -80}), from_environment(REAL), "21.json"
+    )
     assert task.start_urls == ("http://shop.example:7770/a.html", "http://forum.example")
-    assert (task.index, task.template, task.kind, task.geolocation) == (21, 222, "change", (40.4, -80.0))
+    assert (task.index, task.template, task.kind, task.geolocation) == (
+        21,
+        222,
+        "change",
+        (40.4, -80.0),
+    )
     [check] = task.checks
-    assert (check.url, check.included, check.exact) == ("http://shop.example:7770/b", ("a |OR| b",), None)
+    assert (check.url, check.included, check.exact) == (
+        "http://shop.example:7770/b",
+        ("a |OR| b",),
+        None,
+    )
     assert not task.needs_judge
 
 
@@ -192,11 +251,25 @@ def test_a_task_file_is_read_with_urls_for_placeholders() -> None:
         (entry(intent=None), "intent"),
         (entry(eval={"eval_types": ["magic"]}), "eval_types"),
         (entry(eval={"eval_types": []}), "eval_types"),
-        (entry(eval={"eval_types": ["string_match"], "reference_answers": None}), "reference_answers"),
-        (entry(eval={"eval_types": ["string_match"], "reference_answers": {"close_to": "x"}}), "reference_answers"),
-        (entry(eval={"eval_types": ["url_match"], "reference_url": "x", "url_note": "EXACT"}), "url_note"),
         (
-            entry(eval={"eval_types": ["program_html"], "program_html": [{"url": "last", "locator": "", "required_contents": {}}]}),
+            entry(eval={"eval_types": ["string_match"], "reference_answers": None}),
+            "reference_answers",
+        ),
+        (
+            entry(eval={"eval_types": ["string_match"], "reference_answers": {"close_to": "x"}}),
+            "reference_answers",
+        ),
+        (
+            entry(eval={"eval_types": ["url_match"], "reference_url": "x", "url_note": "EXACT"}),
+            "url_note",
+        ),
+        (
+            entry(
+                eval={
+                    "eval_types": ["program_html"],
+                    "program_html": [{"url": "last", "locator": "", "required_contents": {}}],
+                }
+            ),
             "required_contents",
         ),
     ],
@@ -222,7 +295,9 @@ def test_a_missing_folder_a_broken_file_and_a_double_index_are_refused(tmp_path:
 
 def test_tasks_on_sites_without_a_url_are_left_out(tmp_path: Path) -> None:
     (tmp_path / "0.json").write_text(json.dumps(entry(task_id=0)))
-    (tmp_path / "1.json").write_text(json.dumps(entry(task_id=1, sites=["map"], start_url="__MAP__")))
+    (tmp_path / "1.json").write_text(
+        json.dumps(entry(task_id=1, sites=["map"], start_url="__MAP__"))
+    )
     assert [task.index for task in read_tasks(tmp_path, from_environment(REAL))] == [0]
 
 
@@ -230,15 +305,23 @@ def test_a_task_that_needs_a_judge_is_refused_without_one_and_never_listed(tmp_p
     fuzzy = {"eval_types": ["string_match"], "reference_answers": {"fuzzy_match": ["about 5"]}}
     (tmp_path / "config_files").mkdir()
     for index, changes in enumerate(({}, {"eval": fuzzy})):
-        (tmp_path / "config_files" / f"{index}.json").write_text(json.dumps(entry(task_id=index) | changes))
+        (tmp_path / "config_files" / f"{index}.json").write_text(
+            json.dumps(entry(task_id=index) | changes)
+        )
     (tmp_path / ".auth").mkdir()
     (tmp_path / ".auth" / "shopping_state.json").write_text('{"cookies": []}')
-    with socket.create_server(("127.0.0.1", 0)) as listening:  # stands for the site and for the judge
+    with socket.create_server(
+        ("127.0.0.1", 0)
+    ) as listening:  # stands for the site and for the judge
         address = f"http://127.0.0.1:{listening.getsockname()[1]}"
         settings = dict.fromkeys(REAL, address) | {"WEBARENA_TASKS": str(tmp_path / "config_files")}
         without = WebArena(settings)
-        judged = WebArena(settings | {"WEBARENA_JUDGE_URL": f"{address}/v1", "WEBARENA_JUDGE_MODEL": "m"})
-    assert [index for split in ("train", "validation", "test") for index in without.tasks(split)] == [0]
+        judged = WebArena(
+            settings | {"WEBARENA_JUDGE_URL": f"{address}/v1", "WEBARENA_JUDGE_MODEL": "m"}
+        )
+    assert [
+        index for split in ("train", "validation", "test") for index in without.tasks(split)
+    ] == [0]
     with pytest.raises(TaskIndexError, match="WEBARENA_JUDGE_URL"):
         without.create().reset(1)
     assert judged._shared.task(1).needs_judge
@@ -252,14 +335,20 @@ def test_the_agent_sees_published_addresses_in_place_of_real_ones() -> None:
     assert addresses.to_shown("http://shop.example:77700/a") == "http://shop.example:77700/a"
     assert addresses.to_real("http://reddit.com") == "http://forum.example"
     assert addresses.to_real("https://reddit.com/f/books") == "http://forum.example/f/books"
-    assert addresses.hosts(("shopping", "shopping_admin")) == ("shop.example:7770", "shop.example:7780")
+    assert addresses.hosts(("shopping", "shopping_admin")) == (
+        "shop.example:7770",
+        "shop.example:7780",
+    )
     assert Addresses(EMBEDDED).to_shown("http://shop.test/x") == "http://shop.test/x"
 
 
 @pytest.mark.parametrize(
-    ("settings", "variable"), [({}, "SHOPPING"), ({"GITLAB": "gitlab.example"}, "GITLAB"), ({"MAP": "ftp://x"}, "MAP")]
+    ("settings", "variable"),
+    [({}, "SHOPPING"), ({"GITLAB": "gitlab.example"}, "GITLAB"), ({"MAP": "ftp://x"}, "MAP")],
 )
-def test_wrong_addresses_are_refused_naming_the_variable(settings: dict[str, str], variable: str) -> None:
+def test_wrong_addresses_are_refused_naming_the_variable(
+    settings: dict[str, str], variable: str
+) -> None:
     with pytest.raises(SettingsError) as refused:
         from_environment(settings)
     assert variable in refused.value.variable

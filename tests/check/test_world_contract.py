@@ -8,7 +8,15 @@ from pathlib import Path
 
 import pytest
 
-from environments.environment import SPLITS, ContractError, Environment, NotOfferedError, OracleError, Step, World
+from environments.environment import (
+    SPLITS,
+    ContractError,
+    Environment,
+    NotOfferedError,
+    OracleError,
+    Step,
+    World,
+)
 from environments.registry import UnknownWorldError, entry_of, load_world, world_names
 from environments.textcraft.world import TextCraft
 
@@ -33,9 +41,17 @@ class Plain(World):
 
 
 @pytest.mark.parametrize(
-    ("wrong", "meant"), [("max_session", "max_sessions"), ("blockng", "blocking"), ("rewards_range", "reward_range"), ("tags", "tag")]
+    ("wrong", "meant"),
+    [
+        ("max_session", "max_sessions"),
+        ("blockng", "blocking"),
+        ("rewards_range", "reward_range"),
+        ("tags", "tag"),
+    ],
 )
-def test_a_misspelt_attribute_of_a_world_is_refused_with_the_nearest(wrong: str, meant: str) -> None:
+def test_a_misspelt_attribute_of_a_world_is_refused_with_the_nearest(
+    wrong: str, meant: str
+) -> None:
     for namespace in ({wrong: 3}, {"__annotations__": {wrong: int}}, {wrong: lambda self: 3}):
         with pytest.raises(ContractError, match=f"{wrong!r}.*{meant!r}"):
             type("Wrong", (Plain,), namespace)
@@ -44,9 +60,16 @@ def test_a_misspelt_attribute_of_a_world_is_refused_with_the_nearest(wrong: str,
 
 
 @pytest.mark.parametrize(
-    ("wrong", "meant"), [("oracle_thougt", "oracle_thought"), ("valid_action", "valid_actions"), ("statekey", "state_key")]
+    ("wrong", "meant"),
+    [
+        ("oracle_thougt", "oracle_thought"),
+        ("valid_action", "valid_actions"),
+        ("statekey", "state_key"),
+    ],
 )
-def test_a_misspelt_member_of_an_environment_is_refused_with_the_nearest(wrong: str, meant: str) -> None:
+def test_a_misspelt_member_of_an_environment_is_refused_with_the_nearest(
+    wrong: str, meant: str
+) -> None:
     with pytest.raises(ContractError, match=f"{wrong!r}.*{meant!r}"):
         type("Wrong", (Still,), {wrong: lambda self: ""})
 
@@ -60,14 +83,28 @@ def test_an_environment_names_the_optional_members_that_it_implements() -> None:
     with pytest.raises(NotOfferedError):
         plain.valid_actions()
     assert type("Keyed", (Still,), {"state_key": lambda self: "key"}).offers == {"state_key"}  # type: ignore[attr-defined]
-    assert TextCraft().create().offers == {"oracle_action", "oracle_thought", "state_key", "objective", "valid_actions"}
+    assert TextCraft().create().offers == {
+        "oracle_action",
+        "oracle_thought",
+        "state_key",
+        "objective",
+        "valid_actions",
+    }
 
 
 @pytest.mark.parametrize(
     ("code", "missing"),
     [
-        ("class Odd(World):\n    name, version, instruction = 'odd', '1', ''\n    def create(self): ...", "lists"),
-        ("class Odd(World):\n    version, instruction, lists = '1', '', {}\n    def create(self): ...", "name"),
+        (
+            "class Odd(World):\n    name, version, instruction = 'odd', '1', ''\n    def "
+            "create(self): ...",
+            "lists",
+        ),
+        (
+            "class Odd(World):\n    version, instruction, lists = '1', '', {}\n    def "
+            "create(self): ...",
+            "name",
+        ),
         ("class Odd:\n    name = 'odd'", "World"),
         ("class Odd(World):\n    blockng = True", "blocking"),
     ],
@@ -90,7 +127,9 @@ def installed(folder: Path, package: str, points: str) -> None:
     (metadata / "entry_points.txt").write_text(f"[agentgym.worlds]\n{points}\n")
 
 
-def test_a_world_of_an_installed_package_is_found_by_its_entry_point(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_world_of_an_installed_package_is_found_by_its_entry_point(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     installed(tmp_path, "outside", "chess = outside.world:Chess\ntwice = outside.world:One")
     installed(tmp_path, "another", "twice = another:Two")
     monkeypatch.syspath_prepend(tmp_path)

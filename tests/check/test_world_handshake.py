@@ -32,7 +32,12 @@ from tests.support.counting_servers import ROOT, Serve, counting_command
 from tests.support.their_client import TheirClient
 
 AGENTGYM_ONLY = ROOT / "tests" / "support" / "agentgym_only_server.py"
-THEIRS: dict[str, Any] = {"rules": "agentgym", "dialect": "agentgym", "instruction": "Craft.", "success_score": 1}
+THEIRS: dict[str, Any] = {
+    "rules": "agentgym",
+    "dialect": "agentgym",
+    "instruction": "Craft.",
+    "success_score": 1,
+}
 
 
 def serving(state_dir: Path, *command: str, health_path: str = "/health") -> Iterator[str]:
@@ -78,12 +83,21 @@ def test_a_collection_for_babyai_against_a_textcraft_server_is_refused(textcraft
     collection = Collection.model_validate({"environment": "babyai", "source": {"kind": "oracle"}})
     with pytest.raises(WrongWorldError) as refusal:
         asyncio.run(ask((textcraft,), collection))
-    assert (refusal.value.field, refusal.value.url, refusal.value.expected) == ("environment.name", textcraft, "babyai")
+    assert (refusal.value.field, refusal.value.url, refusal.value.expected) == (
+        "environment.name",
+        textcraft,
+        "babyai",
+    )
     assert refusal.value.hosted == f"textcraft {load_world('textcraft').version}"
 
 
-def test_of_several_servers_the_wrong_one_is_named(textcraft: str, babyai_by_agentgyms_rules: str) -> None:
-    assert refused([textcraft, babyai_by_agentgyms_rules], World(name="textcraft")).url == babyai_by_agentgyms_rules
+def test_of_several_servers_the_wrong_one_is_named(
+    textcraft: str, babyai_by_agentgyms_rules: str
+) -> None:
+    assert (
+        refused([textcraft, babyai_by_agentgyms_rules], World(name="textcraft")).url
+        == babyai_by_agentgyms_rules
+    )
 
 
 def test_servers_of_two_versions_are_not_taken_for_one_world(state_dir: Path) -> None:
@@ -101,42 +115,73 @@ def test_servers_of_two_versions_are_not_taken_for_one_world(state_dir: Path) ->
             server.start()
         urls = [server.url for server in servers]
         refusal = refused(urls, World(name="counting"))
-        assert (refusal.url, refusal.hosted, refusal.expected) == (urls[1], "counting 2", "counting 1")
+        assert (refusal.url, refusal.hosted, refusal.expected) == (
+            urls[1],
+            "counting 2",
+            "counting 1",
+        )
     finally:
         for server in servers:
             server.end()
 
 
-def test_other_rules_than_the_recipes_are_refused(textcraft: str, babyai_by_agentgyms_rules: str) -> None:
+def test_other_rules_than_the_recipes_are_refused(
+    textcraft: str, babyai_by_agentgyms_rules: str
+) -> None:
     refusal = refused([textcraft], World(name="textcraft", rules="agentgym"))
-    assert (refusal.field, refusal.hosted, refusal.expected) == ("environment.rules", "ours", "agentgym")
-    told = asyncio.run(verify_servers([babyai_by_agentgyms_rules], World(name="babyai", rules="agentgym")))
+    assert (refusal.field, refusal.hosted, refusal.expected) == (
+        "environment.rules",
+        "ours",
+        "agentgym",
+    )
+    told = asyncio.run(
+        verify_servers([babyai_by_agentgyms_rules], World(name="babyai", rules="agentgym"))
+    )
     assert (told.success_score, told.version) == (0.5, load_world("babyai", "agentgym").version)
 
 
 def test_the_recipes_words_stand_before_the_worlds(textcraft: str) -> None:
-    told = asyncio.run(verify_servers([textcraft], World(instruction="Build it.", success_score=0.5)))
+    told = asyncio.run(
+        verify_servers([textcraft], World(instruction="Build it.", success_score=0.5))
+    )
     assert (told.instruction, told.success_score) == ("Build it.", 0.5)
 
 
 def test_a_world_may_be_named_by_its_class(textcraft: str) -> None:
-    assert asyncio.run(verify_servers([textcraft], World(name="environments.textcraft.world:TextCraft"))).name == "textcraft"
-    assert refused([textcraft], World(name="guessing.world:Guessing")).expected == "guessing.world:Guessing"
+    assert (
+        asyncio.run(
+            verify_servers([textcraft], World(name="environments.textcraft.world:TextCraft"))
+        ).name
+        == "textcraft"
+    )
+    assert (
+        refused([textcraft], World(name="guessing.world:Guessing")).expected
+        == "guessing.world:Guessing"
+    )
 
 
-def test_a_server_of_agentgyms_own_is_refused_with_the_setting_that_plays_on_it(agentgym_only: str) -> None:
+def test_a_server_of_agentgyms_own_is_refused_with_the_setting_that_plays_on_it(
+    agentgym_only: str,
+) -> None:
     assert refused([agentgym_only], World(name="textcraft")).field == "environment.dialect"
 
 
-def test_a_server_of_another_world_is_refused_in_agentgyms_dialect_too(agentgym_only: str, textcraft: str) -> None:
+def test_a_server_of_another_world_is_refused_in_agentgyms_dialect_too(
+    agentgym_only: str, textcraft: str
+) -> None:
     for url in (agentgym_only, textcraft):
-        assert asyncio.run(verify_servers([url], World(name="textcraft", **THEIRS))).instruction == "Craft."
+        assert (
+            asyncio.run(verify_servers([url], World(name="textcraft", **THEIRS))).instruction
+            == "Craft."
+        )
         refusal = refused([url], World(name="babyai", **THEIRS))
         assert (refusal.field, refusal.url, refusal.expected) == ("environment.name", url, "babyai")
 
 
 @pytest.mark.parametrize("dialect", [{}, THEIRS])
-def test_unknown_tasks_are_refused_naming_the_field(textcraft: str, dialect: dict[str, Any]) -> None:
+def test_unknown_tasks_are_refused_naming_the_field(
+    textcraft: str, dialect: dict[str, Any]
+) -> None:
     world = World(name="textcraft", **dialect)
     assert asyncio.run(task_indices([textcraft], world, (3, "textcraft_7: stick", 5), "tasks")) == [
         3,
@@ -144,14 +189,19 @@ def test_unknown_tasks_are_refused_naming_the_field(textcraft: str, dialect: dic
         5,
     ]
     if not dialect:
-        for field, tasks in (("environment.train_tasks", (3, 99_999_999, 5)), ("evaluation.tasks", "textcraft-100")):
+        for field, tasks in (
+            ("environment.train_tasks", (3, 99_999_999, 5)),
+            ("evaluation.tasks", "textcraft-100"),
+        ):
             with pytest.raises(WrongWorldError) as refusal:
                 asyncio.run(task_indices([textcraft], world, tasks, field))
             assert refusal.value.field == field
 
 
 def test_an_oracle_of_another_version_is_refused(textcraft: str) -> None:
-    collection = Collection.model_validate({"environment": "textcraft", "source": {"kind": "oracle"}})
+    collection = Collection.model_validate(
+        {"environment": "textcraft", "source": {"kind": "oracle"}}
+    )
     told = asyncio.run(verify_servers([textcraft], collection.environment))
     told.version = "minecraft-1.0-1"
     with (
@@ -159,14 +209,19 @@ def test_an_oracle_of_another_version_is_refused(textcraft: str) -> None:
         open_agent(collection, told),
     ):
         pass
-    assert (refusal.value.hosted, refusal.value.expected) == ("minecraft-1.0-1", load_world("textcraft").version)
+    assert (refusal.value.hosted, refusal.value.expected) == (
+        "minecraft-1.0-1",
+        load_world("textcraft").version,
+    )
 
 
 # At each session
 
 
 @pytest.mark.parametrize(("world", "version"), [("slow_counting", "1"), ("counting", "2")])
-def test_no_session_opens_on_a_replaced_server(serve: Serve, state_dir: Path, world: str, version: str) -> None:
+def test_no_session_opens_on_a_replaced_server(
+    serve: Serve, state_dir: Path, world: str, version: str
+) -> None:
     first = serve("counting")
     second = LocalServer(
         "another",
@@ -185,7 +240,10 @@ def test_no_session_opens_on_a_replaced_server(serve: Serve, state_dir: Path, wo
             for index in (3, 5):
                 with pytest.raises(WrongWorldError) as refusal:
                     await client.start(index)
-                assert (refusal.value.hosted, refusal.value.expected) == (f"{world} {version}", "counting 1")
+                assert (refusal.value.hosted, refusal.value.expected) == (
+                    f"{world} {version}",
+                    "counting 1",
+                )
             with pytest.raises(WrongWorldError):
                 await client.start(100_000)  # which the other world does not have either
             [health] = (await client.health()).values()
@@ -198,11 +256,15 @@ def test_no_session_opens_on_a_replaced_server(serve: Serve, state_dir: Path, wo
         second.end()
 
 
-def test_a_batch_on_the_wrong_world_ends_with_the_reason_and_not_with_failed_episodes(counting_server: str) -> None:
+def test_a_batch_on_the_wrong_world_ends_with_the_reason_and_not_with_failed_episodes(
+    counting_server: str,
+) -> None:
     policy = ScriptedAgent(load_world("textcraft"), "bare")
     requests = [RolloutRequest(task, task, 0, 0) for task in range(6)]
     with (
-        Collector("counting", (counting_server,), policy, Rollout(), identity="counting 7") as collector,
+        Collector(
+            "counting", (counting_server,), policy, Rollout(), identity="counting 7"
+        ) as collector,
         pytest.raises(WrongWorldError) as refusal,
     ):
         collector.collect([Batch("all", requests, RolloutSettings(5, 1.0))])
@@ -211,7 +273,9 @@ def test_a_batch_on_the_wrong_world_ends_with_the_reason_and_not_with_failed_epi
 
 def test_a_refusal_by_the_right_world_stays_a_refusal(counting_server: str) -> None:
     async def play() -> None:
-        async with open_client([counting_server], "counting", "ours", expected="counting 1") as client:
+        async with open_client(
+            [counting_server], "counting", "ours", expected="counting 1"
+        ) as client:
             with pytest.raises(RefusedError) as refusal:
                 await client.start(1000)
             assert (refusal.value.code, refusal.value.field) == ("no_such_task", "index")
@@ -234,9 +298,16 @@ def test_a_run_goes_on_with_the_version_that_it_was_begun_on_and_no_other(tmp_pa
 # AgentGym's rules from the recipe to the reward
 
 
-def collected(url: str, name: str, tasks: tuple[int, ...], **world: Any) -> list[tuple[Outcome, float]]:
+def collected(
+    url: str, name: str, tasks: tuple[int, ...], **world: Any
+) -> list[tuple[Outcome, float]]:
     collection = Collection.model_validate(
-        {"environment": {"name": name, **world}, "source": {"kind": "oracle", "action_format": "bare"}, "tasks": tasks, "horizon": 60}
+        {
+            "environment": {"name": name, **world},
+            "source": {"kind": "oracle", "action_format": "bare"},
+            "tasks": tasks,
+            "horizon": 60,
+        }
     )
     told, indices = asyncio.run(ask((url,), collection))
     expected = told.identity if told.version else ""
@@ -244,10 +315,24 @@ def collected(url: str, name: str, tasks: tuple[int, ...], **world: Any) -> list
     with (
         open_agent(collection, told) as agent,
         Collector(
-            name, (url,), agent, collection.rollout, dialect=dialect, success_score=told.success_score, identity=expected
+            name,
+            (url,),
+            agent,
+            collection.rollout,
+            dialect=dialect,
+            success_score=told.success_score,
+            identity=expected,
         ) as collector,
     ):
-        played = collector.collect([Batch("all", [RolloutRequest(task, place, 0, 0) for place, task in enumerate(indices)], settings)])
+        played = collector.collect(
+            [
+                Batch(
+                    "all",
+                    [RolloutRequest(task, place, 0, 0) for place, task in enumerate(indices)],
+                    settings,
+                )
+            ]
+        )
     return [(trajectory.outcome, trajectory.reward) for trajectory in played]
 
 
@@ -260,8 +345,13 @@ def test_under_agentgym_rules_a_success_earns_less_than_one(babyai_by_agentgyms_
     assert by_our_rules.tasks("babyai-ours-90")[:6] == tasks
 
 
-def test_agentgym_clients_are_served_by_the_rules_of_the_server(babyai_by_agentgyms_rules: str) -> None:
-    client, session = TheirClient(babyai_by_agentgyms_rules), load_world("babyai", "agentgym").create()
+def test_agentgym_clients_are_served_by_the_rules_of_the_server(
+    babyai_by_agentgyms_rules: str,
+) -> None:
+    client, session = (
+        TheirClient(babyai_by_agentgyms_rules),
+        load_world("babyai", "agentgym").create(),
+    )
     index = task_list("test")[0]
     assert client.reset(index)["observation"] == session.reset(index)
     answered = {"done": False}
@@ -269,7 +359,11 @@ def test_agentgym_clients_are_served_by_the_rules_of_the_server(babyai_by_agentg
         action = session.oracle_action()
         step, answered = session.step(action), client.step(action)
         score = session.score  # type: ignore[attr-defined]
-        assert (answered["reward"], answered["score"], answered["done"]) == (step.reward, score, step.done)
+        assert (answered["reward"], answered["score"], answered["done"]) == (
+            step.reward,
+            score,
+            step.done,
+        )
     assert 0.5 < answered["score"] < 1
     client.close()
 
@@ -284,7 +378,9 @@ def test_textcraft_by_agentgyms_rules_counts_no_output_over_http(state_dir: Path
             await client.close(session)
         return reward
 
-    for url in serving(state_dir, "-m", "environments", "serve", "textcraft", "--rules", "agentgym"):
+    for url in serving(
+        state_dir, "-m", "environments", "serve", "textcraft", "--rules", "agentgym"
+    ):
         for world in (World(rules="agentgym"), World(**THEIRS)):
             assert asyncio.run(play(url, world)) == 1.0
 

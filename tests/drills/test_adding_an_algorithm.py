@@ -12,7 +12,13 @@ import torch
 
 from configs.recipe import RecipeError, load_recipe
 from tests.support.playing import ROOT
-from tests.support.recorded import RecordedBatches, recorded_trajectories, small_experiment, train, trainer_of
+from tests.support.recorded import (
+    RecordedBatches,
+    recorded_trajectories,
+    small_experiment,
+    train,
+    trainer_of,
+)
 from tests.support.tiny_policy import build_tiny_policy
 
 GUIDE = (ROOT / "tasks" / "training" / "ADDING_AN_ALGORITHM.md").read_text(encoding="utf-8")
@@ -37,8 +43,16 @@ def importable(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_recipe_accepts_only_the_fields_of_the_algorithm() -> None:
-    assert load_recipe("textcraft", {"algorithm.name": NAME, "algorithm.margin": 0.5}).algorithm.model_dump()["margin"] == 0.5
-    for field, value, code in (("gae_lambda", 0.5, "field_of_another"), ("margin", 0, "greater_than")):
+    assert (
+        load_recipe(
+            "textcraft", {"algorithm.name": NAME, "algorithm.margin": 0.5}
+        ).algorithm.model_dump()["margin"]
+        == 0.5
+    )
+    for field, value, code in (
+        ("gae_lambda", 0.5, "field_of_another"),
+        ("margin", 0, "greater_than"),
+    ):
         with pytest.raises(RecipeError) as refused:
             load_recipe("textcraft", {"algorithm.name": NAME, f"algorithm.{field}": value})
         assert refused.value.codes == {f"algorithm.{field}": code}
@@ -48,7 +62,9 @@ def test_recipe_with_the_algorithm_is_checked_without_torch(folder: Path) -> Non
     load = f"from configs.recipe import load_recipe; load_recipe('textcraft', {{'algorithm.name': {NAME!r}}})"
     code = f"{load}; import sys; print('torch' in sys.modules)"
     paths = {"PYTHONPATH": f"{ROOT}:{folder}", "PATH": ""}
-    found = subprocess.run([sys.executable, "-c", code], env=paths, capture_output=True, text=True, check=True)
+    found = subprocess.run(
+        [sys.executable, "-c", code], env=paths, capture_output=True, text=True, check=True
+    )
     assert found.stdout.strip() == "False"
 
 
@@ -78,6 +94,14 @@ def test_training_with_the_algorithm_raises_the_probability_of_the_best(tmp_path
 
 def test_example_passes_the_linter_and_type_checker(folder: Path) -> None:
     package = str(folder / "outside_of_the_project")
-    style = [sys.executable, "-m", "ruff", "check", "--config", str(ROOT / "pyproject.toml"), package]
+    style = [
+        sys.executable,
+        "-m",
+        "ruff",
+        "check",
+        "--config",
+        str(ROOT / "pyproject.toml"),
+        package,
+    ]
     found = subprocess.run(style, capture_output=True, text=True, check=False)
     assert found.returncode == 0, found.stdout + found.stderr

@@ -26,7 +26,10 @@ pytestmark = pytest.mark.slow
 PATIENCE_S = 300.0
 PAGE = "agentgym.md"
 AGENTGYM = str(Path(sys.executable).with_name("agentgym"))
-START = [{"from": "human", "loss": None, "value": "You craft."}, {"from": "gpt", "loss": False, "value": "OK."}]
+START = [
+    {"from": "human", "loss": None, "value": "You craft."},
+    {"from": "gpt", "loss": False, "value": "OK."},
+]
 
 
 def commands() -> list[list[str]]:
@@ -37,7 +40,9 @@ def commands() -> list[list[str]]:
 
 def of_command(name: str) -> list[list[str]]:
     """The arguments of every `agentgym NAME` on the page."""
-    return [after[2:] for words in commands() if (after := words[words.index("agentgym") :])[1] == name]
+    return [
+        after[2:] for words in commands() if (after := words[words.index("agentgym") :])[1] == name
+    ]
 
 
 @pytest.fixture
@@ -46,22 +51,49 @@ def folder(tmp_path: Path) -> Path:
     (tmp_path / "start.json").write_text(json.dumps(START))
     (tmp_path / "recipe.yaml").write_text(blocks(PAGE, "yaml")[0])
     for name, numbers in (("train_ids", (3, 4)), ("test_ids", (5, 6))):
-        (tmp_path / f"{name}.json").write_text(json.dumps([{"item_id": f"textcraft_{number}"} for number in numbers]))
+        (tmp_path / f"{name}.json").write_text(
+            json.dumps([{"item_id": f"textcraft_{number}"} for number in numbers])
+        )
     give_empty_databases(tmp_path / "runs")
     return tmp_path
 
 
 def run(folder: Path, *words: str, **variables: str) -> str:
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "AGENTGYM_RUNS": str(folder / "runs"), **variables}
-    done = subprocess.run([AGENTGYM, *words], cwd=folder, env=environment, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
+    environment = {
+        **os.environ,
+        "PYTHONPATH": str(ROOT),
+        "AGENTGYM_RUNS": str(folder / "runs"),
+        **variables,
+    }
+    done = subprocess.run(
+        [AGENTGYM, *words],
+        cwd=folder,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+        check=False,
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 
 
 @pytest.fixture
 def agentgym_only(folder: Path) -> Iterator[str]:
-    command = [sys.executable, str(ROOT / "tests" / "support" / "agentgym_only_server.py"), "textcraft", "--port", "{port}"]
-    server = LocalServer("agentgym-only", command, health_path="/", state_dir=folder / "servers", start_deadline_s=120)
+    command = [
+        sys.executable,
+        str(ROOT / "tests" / "support" / "agentgym_only_server.py"),
+        "textcraft",
+        "--port",
+        "{port}",
+    ]
+    server = LocalServer(
+        "agentgym-only",
+        command,
+        health_path="/",
+        state_dir=folder / "servers",
+        start_deadline_s=120,
+    )
     server.start()
     yield server.url
     server.end()
@@ -69,19 +101,39 @@ def agentgym_only(folder: Path) -> Iterator[str]:
 
 def test_every_command_of_the_page_belongs_to_a_test_below() -> None:
     names = [words[words.index("agentgym") + 1] for words in commands()]
-    assert {name: names.count(name) for name in names} == {"train": 3, "collect": 1, "evaluate": 2, "serve": 1}
+    assert {name: names.count(name) for name in names} == {
+        "train": 3,
+        "collect": 1,
+        "evaluate": 2,
+        "serve": 1,
+    }
 
 
-def test_the_commands_that_train_pass_every_check_before_the_first_process(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_commands_that_train_pass_every_check_before_the_first_process(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(folder)
     rules = []
     for recipe, *rest in of_command("train"):
-        experiment = load_recipe(recipe, parse_overrides(rest) | {"policy.model": "starter", "policy.instruction": True})
-        check_experiment(experiment, infra_settings().model_copy(update={"environment_urls": ("http://127.0.0.1:36001",)}))
-        rules.append(
-            (experiment.environment.rules, experiment.environment.dialect, not isinstance(experiment.policy.conversation_start, str))
+        experiment = load_recipe(
+            recipe, parse_overrides(rest) | {"policy.model": "starter", "policy.instruction": True}
         )
-    assert rules == [("agentgym", "ours", False), ("ours", "ours", True), ("agentgym", "agentgym", False)]
+        check_experiment(
+            experiment,
+            infra_settings().model_copy(update={"environment_urls": ("http://127.0.0.1:36001",)}),
+        )
+        rules.append(
+            (
+                experiment.environment.rules,
+                experiment.environment.dialect,
+                not isinstance(experiment.policy.conversation_start, str),
+            )
+        )
+    assert rules == [
+        ("agentgym", "ours", False),
+        ("ours", "ours", True),
+        ("agentgym", "agentgym", False),
+    ]
 
 
 def test_the_servers_of_the_recipe_may_get_the_whole_prompt_in_place_of_an_instruction(
@@ -89,7 +141,9 @@ def test_the_servers_of_the_recipe_may_get_the_whole_prompt_in_place_of_an_instr
 ) -> None:
     monkeypatch.chdir(folder)
     text = (folder / "recipe.yaml").read_text()
-    (folder / "recipe.yaml").write_text(re.sub(r"^  instruction:.*\n", "", text, flags=re.MULTILINE))
+    (folder / "recipe.yaml").write_text(
+        re.sub(r"^  instruction:.*\n", "", text, flags=re.MULTILINE)
+    )
     experiment = load_recipe("recipe.yaml", {"policy.conversation_start": "start.json"})
     assert experiment.environment.instruction is None
 
@@ -97,9 +151,20 @@ def test_the_servers_of_the_recipe_may_get_the_whole_prompt_in_place_of_an_instr
 def test_an_evaluation_shows_agentgym_rls_figures_by_category(folder: Path) -> None:
     (command,) = (words for words in of_command("evaluate") if words[0] == "babyai")
     for name, numbers in (("red-ball", (4200, 4201)), ("others", (4202,))):
-        (folder / f"{name}.json").write_text(json.dumps([{"item_id": f"babyai_{number}"} for number in numbers]))
+        (folder / f"{name}.json").write_text(
+            json.dumps([{"item_id": f"babyai_{number}"} for number in numbers])
+        )
     shown = run(
-        folder, "evaluate", *command, "--n-tasks", "3", "--categories", "red-ball.json", "others.json", "--out", str(folder / "out")
+        folder,
+        "evaluate",
+        *command,
+        "--n-tasks",
+        "3",
+        "--categories",
+        "red-ball.json",
+        "others.json",
+        "--out",
+        str(folder / "out"),
     )
     rows = {line.split("  ")[0].strip() for line in shown.splitlines()}
     assert {"- others", "- red-ball"} <= rows
@@ -108,9 +173,18 @@ def test_an_evaluation_shows_agentgym_rls_figures_by_category(folder: Path) -> N
     assert "Avg@n" in (folder / "out" / "evaluation.md").read_text()
 
 
-def test_the_evaluation_of_agentgyms_own_server_runs_with_the_whole_prompt(folder: Path, agentgym_only: str) -> None:
+def test_the_evaluation_of_agentgyms_own_server_runs_with_the_whole_prompt(
+    folder: Path, agentgym_only: str
+) -> None:
     (command,) = (words for words in of_command("evaluate") if words[0] == "textcraft")
-    run(folder, "evaluate", *command, "--out", str(folder / "out"), AGENTGYM_ENVIRONMENT_URLS=agentgym_only)
+    run(
+        folder,
+        "evaluate",
+        *command,
+        "--out",
+        str(folder / "out"),
+        AGENTGYM_ENVIRONMENT_URLS=agentgym_only,
+    )
     (result,) = read_results(folder / "out").values()
     assert result.success.value == 1.0
     assert set(result.tallies) == {5, 6}
@@ -118,11 +192,21 @@ def test_the_evaluation_of_agentgyms_own_server_runs_with_the_whole_prompt(folde
 
 def test_the_collection_runs_on_the_server_that_the_page_starts(folder: Path) -> None:
     (serve,), (collect,) = of_command("serve"), of_command("collect")
-    words = ["{port}" if before == "--port" else word for before, word in zip(["", *serve], serve, strict=False)]
-    server = LocalServer("page", [AGENTGYM, "serve", *words], state_dir=folder / "servers", environment={"PYTHONPATH": str(ROOT)})
+    words = [
+        "{port}" if before == "--port" else word
+        for before, word in zip(["", *serve], serve, strict=False)
+    ]
+    server = LocalServer(
+        "page",
+        [AGENTGYM, "serve", *words],
+        state_dir=folder / "servers",
+        environment={"PYTHONPATH": str(ROOT)},
+    )
     server.start()
     try:
-        shown = run(folder, "collect", *collect, "--n-tasks", "2", AGENTGYM_ENVIRONMENT_URLS=server.url)
+        shown = run(
+            folder, "collect", *collect, "--n-tasks", "2", AGENTGYM_ENVIRONMENT_URLS=server.url
+        )
     finally:
         server.end()
     assert "2 episodes" in shown

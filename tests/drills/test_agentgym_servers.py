@@ -22,8 +22,16 @@ TASKS = load_world("textcraft").tasks("wood-train")[:6]
 @pytest.fixture
 def agentgym_only(tmp_path: Path) -> Iterator[str]:
     """A server that speaks AgentGym's dialect alone."""
-    command = [sys.executable, str(ROOT / "tests" / "support" / "agentgym_only_server.py"), "textcraft", "--port", "{port}"]
-    server = LocalServer("agentgym-only", command, health_path="/", state_dir=tmp_path, start_deadline_s=120)
+    command = [
+        sys.executable,
+        str(ROOT / "tests" / "support" / "agentgym_only_server.py"),
+        "textcraft",
+        "--port",
+        "{port}",
+    ]
+    server = LocalServer(
+        "agentgym-only", command, health_path="/", state_dir=tmp_path, start_deadline_s=120
+    )
     server.start()
     yield server.url
     server.end()
@@ -42,18 +50,26 @@ def test_a_policy_is_trained_on_a_server_with_only_the_agentgym_dialect(
         "policy__conversation_start": "agentgym", "policy__instruction": "true",
         "algorithm__steps": 2, "curriculum": "{kind: fixed, horizon: 3}",
     }  # fmt: skip
-    run = start(tmp_path / "runs", policy, without=("curriculum.horizons", "curriculum.every"), **fields)
+    run = start(
+        tmp_path / "runs", policy, without=("curriculum.horizons", "curriculum.every"), **fields
+    )
     finish(run, tmp_path / "runs")
     assert metrics(tmp_path / "runs") == [1, 2]
     assert (folder(tmp_path / "runs") / "world").read_text().strip() == "textcraft"
     for step in (1, 2):
-        played = read_trajectories(folder(tmp_path / "runs") / "rollouts" / f"step-{step:06d}.parquet")
+        played = read_trajectories(
+            folder(tmp_path / "runs") / "rollouts" / f"step-{step:06d}.parquet"
+        )
         assert {trajectory.task for trajectory in played} <= set(TASKS)
-        assert all(trajectory.turns and str(trajectory.outcome) != "failed" for trajectory in played)
+        assert all(
+            trajectory.turns and str(trajectory.outcome) != "failed" for trajectory in played
+        )
     assert requests.get(f"{agentgym_only}/open", timeout=60).json() == 0
 
 
-def test_a_recipe_for_babyai_is_refused_on_a_textcraft_server(policy: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_recipe_for_babyai_is_refused_on_a_textcraft_server(
+    policy: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     server = LocalServer(
         "textcraft", [sys.executable, "-m", "environments", "serve", "textcraft", "--port", "{port}"],
         environment={"PYTHONPATH": str(ROOT)}, state_dir=tmp_path,
@@ -61,7 +77,13 @@ def test_a_recipe_for_babyai_is_refused_on_a_textcraft_server(policy: str, tmp_p
     server.start()
     try:
         monkeypatch.setenv("AGENTGYM_ENVIRONMENT_URLS", server.url)
-        run = start(tmp_path / "runs", policy, environment__name="babyai", environment__train_tasks="train", evaluation__tasks="test")
+        run = start(
+            tmp_path / "runs",
+            policy,
+            environment__name="babyai",
+            environment__train_tasks="train",
+            evaluation__tasks="test",
+        )
         try:
             status = run.wait(300)
         finally:

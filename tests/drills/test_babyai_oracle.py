@@ -29,7 +29,9 @@ def solve(session: BabyAIEnvironment) -> list[str]:
     while len(actions) < BOUND:
         actions.append(session.oracle_action())
         step = session.step(actions[-1])
-        assert not step.observation.startswith(("No change", "You cannot go", "You cannot pickup", "You cannot toggle", "The action")), step
+        assert not step.observation.startswith(
+            ("No change", "You cannot go", "You cannot pickup", "You cannot toggle", "The action")
+        ), step
         if step.done:
             assert step.reward == 1.0
             return actions
@@ -47,7 +49,9 @@ def test_the_oracle_solves_every_level(level: int) -> None:
 @pytest.mark.slow
 def test_the_oracle_solves_the_lists() -> None:
     """Every nineteenth task; all of them take some minutes."""
-    for index in [index for split in ("train", "validation", "test") for index in task_list(split)][::19]:
+    for index in [index for split in ("train", "validation", "test") for index in task_list(split)][
+        ::19
+    ]:
         session = BabyAI().create()
         session.reset(index)
         solve(session)
@@ -67,11 +71,22 @@ def test_steps_are_gathered_into_actions() -> None:
 
 def test_the_oracle_recovers_after_detours() -> None:
     rng = random.Random(5)
-    for level in ("PutNextLocalS6N4", "UnlockPickupDist", "GoToSeqS5R2", "KeyInBox", "PutNextS7N4Carrying", "OpenDoorLoc"):
+    for level in (
+        "PutNextLocalS6N4",
+        "UnlockPickupDist",
+        "GoToSeqS5R2",
+        "KeyInBox",
+        "PutNextS7N4Carrying",
+        "OpenDoorLoc",
+    ):
         for seed in range(2):
             session = begin(level, seed)
             for _ in range(12):
-                offered = [action for action in session._actions if not action.startswith(("toggle", "check"))]
+                offered = [
+                    action
+                    for action in session._actions
+                    if not action.startswith(("toggle", "check"))
+                ]
                 if rng.random() < 0.5:
                     session.step(rng.choice(offered))
                 elif not session.done:

@@ -28,7 +28,8 @@ from environments.task_lists import UnknownTaskListError
 SPLITS = ("train", "validation", "test")
 DOORS_SPLITS = tuple(DOORS_SEEDS)
 
-# The indices of each list and what every thirtieth of them means, by version. If this fails for a list that was there before, what an index
+# The indices of each list and what every thirtieth of them means, by version. If this fails for a
+# list that was there before, what an index
 # means has changed: undo that, or change VERSION and add its digests.
 MEANING = {
     "minigrid-3.2.0-1": {
@@ -66,7 +67,9 @@ def test_tasks_change_only_with_the_version() -> None:
     session = BabyAI().create()
 
     def digest(some: tuple[int, ...]) -> str:
-        return sha256("\n".join([*(session.reset(index) for index in some[::30]), repr(some)]).encode()).hexdigest()[:16]
+        return sha256(
+            "\n".join([*(session.reset(index) for index in some[::30]), repr(some)]).encode()
+        ).hexdigest()[:16]
 
     assert {name: digest(some) for name, some in task_lists().items()} == MEANING[VERSION]
 
@@ -78,7 +81,11 @@ def test_the_version_names_minigrids() -> None:
 def test_nothing_depends_on_the_hash_seed_or_the_global_random_state() -> None:
     printed = {
         subprocess.run(
-            [sys.executable, "-c", DIGEST_SCRIPT], env={**os.environ, "PYTHONHASHSEED": seed}, capture_output=True, text=True, check=True
+            [sys.executable, "-c", DIGEST_SCRIPT],
+            env={**os.environ, "PYTHONHASHSEED": seed},
+            capture_output=True,
+            text=True,
+            check=True,
         ).stdout
         for seed in ("0", "20250918")
     }
@@ -87,7 +94,12 @@ def test_nothing_depends_on_the_hash_seed_or_the_global_random_state() -> None:
 
 
 def test_an_index_is_a_level_and_a_seed_as_in_agentgym() -> None:
-    assert [level_and_seed(index) for index in (0, 39, 40, 1234)] == [(0, 0), (39, 0), (0, 1), (34, 30)]
+    assert [level_and_seed(index) for index in (0, 39, 40, 1234)] == [
+        (0, 0),
+        (39, 0),
+        (0, 1),
+        (34, 30),
+    ]
 
 
 @pytest.mark.parametrize("index", [-1, 40_000_000, 10**30])
@@ -107,7 +119,9 @@ def test_splits_share_no_seed_of_a_level_and_hold_all_others_of_their_range() ->
 def test_lists_ascend_and_begin_with_every_level() -> None:
     for name, some in task_lists().items():
         assert list(some) == sorted(set(some))
-        assert len({index % 40 for index in some[:80]}) >= (len(DOORS) if name in DOORS_SPLITS else 38)
+        assert len({index % 40 for index in some[:80]}) >= (
+            len(DOORS) if name in DOORS_SPLITS else 38
+        )
 
 
 def test_the_door_lists_hold_their_levels_alone_and_share_no_task_with_any_other() -> None:
@@ -119,8 +133,15 @@ def test_the_door_lists_hold_their_levels_alone_and_share_no_task_with_any_other
 
 
 def test_door_layouts_are_unique_and_not_held_out_elsewhere() -> None:
-    held_out = [index for split in ("validation", "test") for index in task_list(split) if LEVELS[index % 40] in DOORS]
-    listed = [layout(index) for name in DOORS_SPLITS for index in task_list(name)] + [layout(index) for index in held_out]
+    held_out = [
+        index
+        for split in ("validation", "test")
+        for index in task_list(split)
+        if LEVELS[index % 40] in DOORS
+    ]
+    listed = [layout(index) for name in DOORS_SPLITS for index in task_list(name)] + [
+        layout(index) for index in held_out
+    ]
     assert len(set(listed)) == len(listed)
 
 
@@ -144,15 +165,23 @@ def test_the_evaluation_list_holds_ninety_test_tasks_and_the_levels_evenly() -> 
 def layout(index: int) -> tuple[object, ...]:
     level, seed = level_and_seed(index)
     made = make_level(level, seed)
-    things = tuple((at, cell.type, cell.color, cell.init_pos) for at, cell in enumerate(made.grid.grid) if cell and cell.type != "wall")
+    things = tuple(
+        (at, cell.type, cell.color, cell.init_pos)
+        for at, cell in enumerate(made.grid.grid)
+        if cell and cell.type != "wall"
+    )
     carried = made.carrying and (made.carrying.type, made.carrying.color)
     return level, made.mission, tuple(made.agent_pos), made.agent_dir, things, carried
 
 
-@pytest.mark.parametrize("name", ["OpenRedDoor", "OpenRedBlueDoorsDebug", "GoToRedBallNoDists", "GoToObjS6"])
+@pytest.mark.parametrize(
+    "name", ["OpenRedDoor", "OpenRedBlueDoorsDebug", "GoToRedBallNoDists", "GoToObjS6"]
+)
 def test_layouts_are_unique_even_in_small_levels(name: str) -> None:
     level = LEVELS.index(name)
-    listed = [layout(index) for split in SPLITS for index in task_list(split) if index % 40 == level]
+    listed = [
+        layout(index) for split in SPLITS for index in task_list(split) if index % 40 == level
+    ]
     assert len(set(listed)) == len(listed)
     left_out = [layout(seed * 40 + level) for seed in LEFT_OUT.get(name, ())]
     assert set(left_out) <= set(listed)
@@ -167,4 +196,8 @@ def test_layouts_are_unique_in_every_level() -> None:
 def test_an_unknown_list_is_refused_with_the_names_that_exist() -> None:
     with pytest.raises(UnknownTaskListError) as unknown:
         task_list("easy")
-    assert (unknown.value.world, unknown.value.name, unknown.value.nearest) == ("babyai", "easy", None)
+    assert (unknown.value.world, unknown.value.name, unknown.value.nearest) == (
+        "babyai",
+        "easy",
+        None,
+    )

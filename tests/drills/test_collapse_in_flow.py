@@ -34,7 +34,9 @@ def followed(tmp_path: Path, on_collapse: str, *rewards: float) -> Run:
     folder = RunFolder(tmp_path, experiment)
     with folder.claimed(), Tracker(uri, "falls", folder.path) as tracker, RunBar(30) as bar:
         parent = tracker.start_run(on_collapse, {})
-        run = Run(experiment, InfraSettings(runs=tmp_path), folder, tracker, parent, TimeBreakdown(), bar)
+        run = Run(
+            experiment, InfraSettings(runs=tmp_path), folder, tracker, parent, TimeBreakdown(), bar
+        )
         try:
             run.follow(steps(*rewards), parent)
             run.record_steps(parent, 30)
@@ -44,21 +46,27 @@ def followed(tmp_path: Path, on_collapse: str, *rewards: float) -> Run:
     return run
 
 
-def test_left_out_episodes_are_reported_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_left_out_episodes_are_reported_once(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     run = followed(tmp_path, "report", 0.6)
     capsys.readouterr()
     [event] = steps(0.6)
     for step, share in ((2, 0.0), (3, 0.05)):
         metrics = event.metrics | {"rollout/left_out_share": share, "rollout/left_out_turns": 9.0}
         run.follow([StepDone(step, metrics)], run.mlflow_run)
-    assert [line.partition(":")[0] for line in capsys.readouterr().err.splitlines() if "step 3 " in line] == ["WARNING"]
+    assert [
+        line.partition(":")[0] for line in capsys.readouterr().err.splitlines() if "step 3 " in line
+    ] == ["WARNING"]
 
 
 def test_with_report_a_collapse_is_recorded_and_the_run_continues(tmp_path: Path) -> None:
     run = followed(tmp_path, "report", *[0.6] * 12, *[0.0] * 6)
     assert len(run.folder.metrics()) == 18
     mlflow_id = run.tracker.mlflow_id(run.mlflow_run)
-    history = mlflow.MlflowClient(f"sqlite:///{tmp_path / 'mlflow.db'}").get_metric_history(mlflow_id, "collapse")
+    history = mlflow.MlflowClient(f"sqlite:///{tmp_path / 'mlflow.db'}").get_metric_history(
+        mlflow_id, "collapse"
+    )
     assert [int(point.value) for point in history] == [0] * 14 + [1] * 2 + [2] * 2
     assert "step 17" in collapse_note(run.folder.metrics())
 

@@ -16,12 +16,29 @@ from tests.support.counting_servers import ROOT
 from tests.support.playing import starting
 
 COLLECT = ("flows.collect", "textcraft", "--oracle", "--tasks", "wood-test", "--n-tasks", "4")
-EVALUATE = ("flows.evaluate", "textcraft", "--oracle", "--tasks", "wood-test", "--n-tasks", "4", "--samples", "1")
+EVALUATE = (
+    "flows.evaluate",
+    "textcraft",
+    "--oracle",
+    "--tasks",
+    "wood-test",
+    "--n-tasks",
+    "4",
+    "--samples",
+    "1",
+)
 
 
 def run(runs: Path, *command: str) -> subprocess.CompletedProcess[str]:
     variables = os.environ | {"AGENTGYM_RUNS": str(runs)}
-    return subprocess.run([sys.executable, "-m", *command], cwd=ROOT, env=variables, capture_output=True, text=True, check=False)
+    return subprocess.run(
+        [sys.executable, "-m", *command],
+        cwd=ROOT,
+        env=variables,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
 
 
 @pytest.mark.slow
@@ -37,12 +54,19 @@ def test_truncated_part_is_played_again(command: tuple[str, ...], tmp_path: Path
     assert again.stderr.count(str(part)) == 1
     [new] = part.parent.glob("part-*.parquet")
     played = read_trajectories(new)
-    assert [(t.task, t.member, t.reward) for t in played] == [(t.task, t.member, t.reward) for t in whole]
+    assert [(t.task, t.member, t.reward) for t in played] == [
+        (t.task, t.member, t.reward) for t in whole
+    ]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("module", [COLLECT, EVALUATE, ("flows.scaling_inter", "quickstart"), ("tasks.provision.services", "up")])
-def test_unusable_runs_folder_is_named_with_its_setting(module: tuple[str, ...], tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "module",
+    [COLLECT, EVALUATE, ("flows.scaling_inter", "quickstart"), ("tasks.provision.services", "up")],
+)
+def test_unusable_runs_folder_is_named_with_its_setting(
+    module: tuple[str, ...], tmp_path: Path
+) -> None:
     file = tmp_path / "file"
     file.touch()
     for runs in (file, file / "runs", Path("/proc/nowhere/runs")):
@@ -53,7 +77,9 @@ def test_unusable_runs_folder_is_named_with_its_setting(module: tuple[str, ...],
         assert "AGENTGYM_RUNS" in done.stderr
 
 
-def test_sessions_that_cannot_be_closed_are_reported_once(state_dir: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_sessions_that_cannot_be_closed_are_reported_once(
+    state_dir: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     async def play() -> None:
         with starting("textcraft", state_dir) as start:
             server = start()

@@ -38,7 +38,11 @@ def viewer(run: Path) -> Iterator[str]:
 
 @pytest.fixture
 def page(browser: Browser, viewer: str, run: Path) -> Iterator[Page]:
-    context = browser.new_context(base_url=viewer, http_credentials=credentials(run.parent), viewport={"width": 1280, "height": 860})
+    context = browser.new_context(
+        base_url=viewer,
+        http_credentials=credentials(run.parent),
+        viewport={"width": 1280, "height": 860},
+    )
     page = context.new_page()
     page.set_default_timeout(60_000)
     script_errors: list[str] = []
@@ -53,7 +57,9 @@ def page(browser: Browser, viewer: str, run: Path) -> Iterator[Page]:
     context.close()
 
 
-def test_a_failed_held_out_task_is_found_exported_compared_and_branched_to_success(page: Page, run: Path, tmp_path: Path) -> None:
+def test_a_failed_held_out_task_is_found_exported_compared_and_branched_to_success(
+    page: Page, run: Path, tmp_path: Path
+) -> None:
     turn = viewer_walks.open_turn_of_divergence(page, run.name)
     assert turn >= 1
     failed = page.url
@@ -65,7 +71,9 @@ def test_a_failed_held_out_task_is_found_exported_compared_and_branched_to_succe
     viewer_walks.branch_to_success(page, turn)
 
 
-def test_a_trajectory_is_found_and_branched_to_success_with_the_keyboard(page: Page, run: Path) -> None:
+def test_a_trajectory_is_found_and_branched_to_success_with_the_keyboard(
+    page: Page, run: Path
+) -> None:
     page.goto("/")
     [title] = [each.title for each in run_folders(run.parent) if each.path == run]
     press(page, f"a[href='/runs/{run.name}']")
@@ -97,7 +105,10 @@ def press(page: Page, selector: str) -> None:
 
 def test_a_study_names_its_best_arm(page: Page) -> None:
     best = viewer_walks.open_study(page)
-    assert (best.get_attribute("data-arm"), best.get_attribute("data-zero") in ("excluded", "included")) == ("grpo", True)
+    assert (
+        best.get_attribute("data-arm"),
+        best.get_attribute("data-zero") in ("excluded", "included"),
+    ) == ("grpo", True)
 
 
 def test_tokens_are_coloured_by_the_training_data(page: Page, run: Path) -> None:
@@ -108,7 +119,9 @@ def test_tokens_are_coloured_by_the_training_data(page: Page, run: Path) -> None
     for colouring in ("advantage", "entropy", "gap", "mask"):
         page.locator("[data-do=colour]").select_option(colouring)
         assert page.locator("[data-do=legend]").inner_text()
-        colours[colouring] = page.locator(".token").first.evaluate("token => token.style.backgroundColor")
+        colours[colouring] = page.locator(".token").first.evaluate(
+            "token => token.style.backgroundColor"
+        )
     assert all(colours.values())
     assert len(set(colours.values())) == 4
 
@@ -118,8 +131,12 @@ def test_a_run_without_a_checkpoint_cannot_be_watched(page: Page, run: Path) -> 
     assert page.locator("#watch").count() == 0
 
 
-def test_the_page_of_a_live_run_updates_itself(browser: Browser, viewer: str, run: Path, tmp_path: Path) -> None:
-    folder = RunFolder(run.parent, load_recipe("textcraft", {"algorithm.steps": 9, "seeds.training": 77}))
+def test_the_page_of_a_live_run_updates_itself(
+    browser: Browser, viewer: str, run: Path, tmp_path: Path
+) -> None:
+    folder = RunFolder(
+        run.parent, load_recipe("textcraft", {"algorithm.steps": 9, "seeds.training": 77})
+    )
     with folder.claimed():
         write_run(folder, numbers_of(3), (0.4, 0.5), 77)
         page = browser.new_page(base_url=viewer, http_credentials=credentials(run.parent))
@@ -134,7 +151,9 @@ def test_the_page_of_a_live_run_updates_itself(browser: Browser, viewer: str, ru
         assert not script_errors
 
 
-def test_a_checkpoint_plays_while_the_page_updates_itself(page: Page, run: Path, tmp_path: Path) -> None:
+def test_a_checkpoint_plays_while_the_page_updates_itself(
+    page: Page, run: Path, tmp_path: Path
+) -> None:
     folder = RunFolder(run.parent, load_recipe("textcraft", {"seeds.training": 78}))
     with folder.claimed():
         write_run(folder, numbers_of(2), (0.4, 0.5), 78)
@@ -142,7 +161,9 @@ def test_a_checkpoint_plays_while_the_page_updates_itself(page: Page, run: Path,
     page.goto(f"/runs/{folder.path.name}")
     page.locator("#watch").click()
     page.wait_for_url("**/play/*")
-    ended = page.locator("#status[data-outcome=truncated][data-reason='rollout.trajectory_tokens']")  # the weights are random
+    ended = page.locator(
+        "#status[data-outcome=truncated][data-reason='rollout.trajectory_tokens']"
+    )  # the weights are random
     ended.wait_for(timeout=300_000)  # torch and the weights are loaded first
     turns = page.locator("#turns [data-player]").count()
     page.locator("[name=agent]").select_option("expert")

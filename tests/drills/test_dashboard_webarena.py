@@ -19,7 +19,9 @@ def test_each_turn_has_a_screenshot() -> None:
     trajectory = view_of(played("webarena", task, skill=1.0, horizon=12))
     shots = screenshots(trajectory)
     assert trajectory.turns[-1].reward == 1.0
-    assert len(shots) == len(trajectory.turns)  # the last action stops, after which there is no window
+    assert len(shots) == len(
+        trajectory.turns
+    )  # the last action stops, after which there is no window
     assert all(shot.startswith(b"\x89PNG") for shot in shots)
     assert len(set(shots)) == len(shots)
 

@@ -40,14 +40,19 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     hostile.turns[0].observation = hostile.turns[0].message = ATTACK
     hostile.first_observation += ATTACK
     write_trajectories(folder / "collected" / "hostile" / "part-000000.parquet", [hostile])
-    write_trajectories(folder / "collected" / "babyai" / "part-000000.parquet", [played("babyai", 30, skill=0.7, horizon=4)])
+    write_trajectories(
+        folder / "collected" / "babyai" / "part-000000.parquet",
+        [played("babyai", 30, skill=0.7, horizon=4)],
+    )
     return folder
 
 
 @pytest.fixture(scope="module")
 def viewer(runs: Path, state_dir: Path) -> Iterator[str]:
     command = [sys.executable, "-m", "dashboards", "--runs", str(runs), "--port", "{port}"]
-    server = LocalServer("viewer", command, health_path="/health", state_dir=state_dir, start_deadline_s=120.0)
+    server = LocalServer(
+        "viewer", command, health_path="/health", state_dir=state_dir, start_deadline_s=120.0
+    )
     server.start()
     yield server.url
     server.end()
@@ -56,12 +61,21 @@ def viewer(runs: Path, state_dir: Path) -> Iterator[str]:
 @pytest.fixture
 def page(browser: Browser, viewer: str, runs: Path) -> Iterator[Page]:
     """Open a page. The test fails if the page contacts another host or a script raises an error."""
-    context = browser.new_context(base_url=viewer, http_credentials=credentials(runs), viewport={"width": 1400, "height": 900})
+    context = browser.new_context(
+        base_url=viewer, http_credentials=credentials(runs), viewport={"width": 1400, "height": 900}
+    )
     page = context.new_page()
     page.set_default_timeout(60_000)
     other_hosts: list[str] = []
     script_errors: list[str] = []
-    page.on("request", lambda request: None if request.url.startswith((viewer, "data:", "blob:")) else other_hosts.append(request.url))
+    page.on(
+        "request",
+        lambda request: (
+            None
+            if request.url.startswith((viewer, "data:", "blob:"))
+            else other_hosts.append(request.url)
+        ),
+    )
     page.on("pageerror", lambda error: script_errors.append(str(error)))
     page.goto("/")
     page.get_by_role("heading", name="Runs", exact=True).wait_for()
@@ -78,7 +92,9 @@ def page(browser: Browser, viewer: str, runs: Path) -> Iterator[Page]:
 
 def run_of(runs: Path, method: str, seed: int) -> str:
     return next(
-        p.parent.name for p in runs.glob("*/recipe.yaml") if f"name: {method}\n" in p.read_text() and f"training: {seed}\n" in p.read_text()
+        p.parent.name
+        for p in runs.glob("*/recipe.yaml")
+        if f"name: {method}\n" in p.read_text() and f"training: {seed}\n" in p.read_text()
     )
 
 
@@ -112,33 +128,55 @@ def test_the_drawing_follows_the_keys_and_the_turn_of_the_address(page: Page, ru
     page.wait_for_url("**/groups/**")
 
 
-def test_a_group_page_shows_the_advantage_and_the_turns_of_each_member(page: Page, runs: Path) -> None:
+def test_a_group_page_shows_the_advantage_and_the_turns_of_each_member(
+    page: Page, runs: Path
+) -> None:
     run = run_of(runs, "grpo", 0)
     page.goto(f"/groups/{run}/rollouts/step-000002/1")
-    group = [t for t in read_trajectories(runs / run / "rollouts" / "step-000002.parquet") if t.group == 1]
+    group = [
+        t
+        for t in read_trajectories(runs / run / "rollouts" / "step-000002.parquet")
+        if t.group == 1
+    ]
     mean = sum(t.reward for t in group) / len(group)
     for member in group:
         section = page.locator(f"section[data-member='{member.member}']")
-        assert section.locator("[data-advantage]").get_attribute("data-advantage") == f"{member.reward - mean:+.3f}"
+        assert (
+            section.locator("[data-advantage]").get_attribute("data-advantage")
+            == f"{member.reward - mean:+.3f}"
+        )
         assert section.locator("ol > li").count() == len(member.turns)
 
 
-def test_a_task_over_training_shows_successes_and_the_first_differing_turn(page: Page, runs: Path) -> None:
+def test_a_task_over_training_shows_successes_and_the_first_differing_turn(
+    page: Page, runs: Path
+) -> None:
     run = run_of(runs, "grpo", 0)
     samples = [
-        [t for t in read_trajectories(runs / run / "evaluations" / f"{name}.parquet") if t.group == 0]
+        [
+            t
+            for t in read_trajectories(runs / run / "evaluations" / f"{name}.parquet")
+            if t.group == 0
+        ]
         for name in ("start", "phase-1", "phase-2", "phase-3")
     ]
     played_at = [next((t for t in each if t.succeeded), each[0]) for each in samples]
     page.goto(f"/tasks/textcraft/{played_at[0].task}?run={run}")
     first, second = ([turn.action for turn in each.turns] for each in played_at[:2])
-    differing = next((i for i, (a, b) in enumerate(zip(first, second, strict=False)) if a != b), min(len(first), len(second)))
+    differing = next(
+        (i for i, (a, b) in enumerate(zip(first, second, strict=False)) if a != b),
+        min(len(first), len(second)),
+    )
     column = page.locator("section[data-evaluation='phase-1']")
     assert column.get_attribute("data-succeeded") == str(sum(t.succeeded for t in samples[1]))
-    assert column.get_attribute("data-diverges") == (str(differing + 1) if first != second else None)
+    assert column.get_attribute("data-diverges") == (
+        str(differing + 1) if first != second else None
+    )
 
 
-def test_a_branch_is_played_by_hand_and_by_the_expert_to_success_and_saved(page: Page, runs: Path) -> None:
+def test_a_branch_is_played_by_hand_and_by_the_expert_to_success_and_saved(
+    page: Page, runs: Path
+) -> None:
     run = run_of(runs, "rloo", 0)
     page.goto(f"/trajectories/{run}/evaluations/start/0/0")
     page.keyboard.press("j")
@@ -197,9 +235,13 @@ def test_a_figure_is_saved_as_svg_and_png_and_its_data_as_csv(page: Page, runs: 
     assert len(table) == 1 + 3
 
 
-def test_an_exported_trajectory_shows_its_drawings_without_requests(browser: Browser, viewer: str, runs: Path, tmp_path: Path) -> None:
+def test_an_exported_trajectory_shows_its_drawings_without_requests(
+    browser: Browser, viewer: str, runs: Path, tmp_path: Path
+) -> None:
     file = tmp_path / "shared.html"
-    with asked(f"{viewer}/shared/{run_of(runs, 'grpo', 0)}/evaluations/phase-3/0/0", runs) as answer:
+    with asked(
+        f"{viewer}/shared/{run_of(runs, 'grpo', 0)}/evaluations/phase-3/0/0", runs
+    ) as answer:
         assert "attachment" in answer.headers["content-disposition"]
         file.write_bytes(answer.read())
     page = browser.new_page()
@@ -215,7 +257,10 @@ def test_an_exported_trajectory_shows_its_drawings_without_requests(browser: Bro
 
 
 def test_texts_of_worlds_and_models_are_never_executed(page: Page) -> None:
-    for address in ("/trajectories/collected/hostile/collected/part-000000/0/0", "/groups/collected/hostile/collected/part-000000/0"):
+    for address in (
+        "/trajectories/collected/hostile/collected/part-000000/0/0",
+        "/groups/collected/hostile/collected/part-000000/0",
+    ):
         page.goto(address)
         page.wait_for_timeout(500)
         assert page.title() != "taken"
@@ -231,7 +276,9 @@ def test_the_grid_of_babyai_is_shown_beside_its_turns(page: Page) -> None:
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_pages_fit_a_narrow_window_in_both_colour_schemes(browser: Browser, viewer: str, runs: Path, scheme: str) -> None:
+def test_pages_fit_a_narrow_window_in_both_colour_schemes(
+    browser: Browser, viewer: str, runs: Path, scheme: str
+) -> None:
     context = browser.new_context(
         base_url=viewer,
         http_credentials=credentials(runs),
@@ -259,11 +306,15 @@ def test_every_control_has_a_name_for_screen_readers(page: Page, runs: Path) -> 
         assert nameless == []
 
 
-def test_a_page_of_another_origin_cannot_start_an_episode(browser: Browser, viewer: str, runs: Path, tmp_path: Path) -> None:
+def test_a_page_of_another_origin_cannot_start_an_episode(
+    browser: Browser, viewer: str, runs: Path, tmp_path: Path
+) -> None:
     import http.server
     import threading
 
-    (tmp_path / "evil.html").write_text(f"<form method=post action='{viewer}/play'><input name=environment value=textcraft></form>")
+    (tmp_path / "evil.html").write_text(
+        f"<form method=post action='{viewer}/play'><input name=environment value=textcraft></form>"
+    )
     handler = lambda *a: http.server.SimpleHTTPRequestHandler(*a, directory=str(tmp_path))  # noqa: E731
     elsewhere = http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler)
     threading.Thread(target=elsewhere.serve_forever, daemon=True).start()
@@ -294,7 +345,10 @@ def test_listening_beyond_this_machine_requires_allowed_hosts() -> None:
 
 
 def test_an_address_that_does_not_exist_or_is_invalid_gets_an_error_page(page: Page) -> None:
-    for address, status, field in (("/runs/unknown", 404, None), ("/trajectories?turns_from=few", 400, "turns_from")):
+    for address, status, field in (
+        ("/runs/unknown", 404, None),
+        ("/trajectories?turns_from=few", 400, "turns_from"),
+    ):
         response = page.goto(address)
         assert response is not None
         assert response.status == status

@@ -1,4 +1,7 @@
-"""Jobs of the services always end, with one consistent state. tests/soaks/drill.py is the long form."""
+"""Jobs of the services always end, with one consistent state.
+
+tests/soaks/drill.py is the long form.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,16 @@ from pathlib import Path
 import pytest
 
 from tests.support.counting_servers import ROOT
-from tests.support.drill import END_S, LIGHT, MLFLOW_CLIENT, START_S, Drill, Job, make_deployment, wait_for
+from tests.support.drill import (
+    END_S,
+    LIGHT,
+    MLFLOW_CLIENT,
+    START_S,
+    Drill,
+    Job,
+    make_deployment,
+    wait_for,
+)
 from tests.support.running_services import ask, services_up
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
@@ -76,7 +88,11 @@ def test_heartbeats_continue_after_their_process_is_killed(services: tuple[Path,
     jobs.wait(job)
     (sender,) = jobs.parts(job)["heartbeats"]
     sender.kill()
-    wait_for(lambda: any(each != sender for each in jobs.parts(job).get("heartbeats", [])), 60, "no heartbeats are sent any more")
+    wait_for(
+        lambda: any(each != sender for each in jobs.parts(job).get("heartbeats", [])),
+        60,
+        "no heartbeats are sent any more",
+    )
     jobs.cancel(job)
 
 
@@ -93,7 +109,11 @@ run_command(records, lambda: job(sys.argv[1]))
 def test_the_end_of_a_job_started_by_hand_is_recorded(way: str, services: tuple[Path, str]) -> None:
     runs, _ = services
     jobs = drill(services)
-    environment = {name: value for name, value in os.environ.items() if not name.startswith(("PREFECT_", "AGENTGYM_"))}
+    environment = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith(("PREFECT_", "AGENTGYM_"))
+    }
     environment |= {"AGENTGYM_RUNS": str(runs), "PYTHONPATH": str(ROOT)}
     name = f"by-hand-{way}"
     command = subprocess.Popen([sys.executable, "-c", BY_HAND, name], cwd=ROOT, env=environment)

@@ -17,7 +17,9 @@ pytestmark = pytest.mark.slow
 WORDS = ["flows.evaluate", "textcraft", "--tasks", "wood-test", "--n-tasks", "6", "--samples", "2"]
 
 
-def test_the_expert_is_evaluated_at_two_horizons_and_compared_with_the_random_policy(tmp_path: Path) -> None:
+def test_the_expert_is_evaluated_at_two_horizons_and_compared_with_the_random_policy(
+    tmp_path: Path,
+) -> None:
     give_empty_databases(tmp_path / "runs")
     runs, expert, chance = tmp_path / "runs", tmp_path / "expert", tmp_path / "random"
     first = command(runs, *WORDS, "--oracle", "--horizon", "1", "12", "--out", str(expert))
@@ -35,17 +37,26 @@ def test_the_expert_is_evaluated_at_two_horizons_and_compared_with_the_random_po
     assert again.stdout.count("all 12 episodes") == 2
     assert read_results(expert) == results
 
-    other = command(runs, *WORDS, "--random", "--horizon", "12", "--out", str(chance), "--against", str(expert))
+    other = command(
+        runs, *WORDS, "--random", "--horizon", "12", "--out", str(chance), "--against", str(expert)
+    )
     assert other.returncode == 0, other.stderr
     cell = read_results(chance)["wood-test, horizon 12, temperature 1"]
     assert cell.success.value < 1.0
     assert cell.malformed == 0.0  # every action was a valid one
     assert f"{100 * (cell.success.value - 1):+.1f} [" in (chance / "evaluation.md").read_text()
-    assert json.loads((chance / "evaluation.json").read_text())["grid"]["source"]["kind"] == "random"
+    assert (
+        json.loads((chance / "evaluation.json").read_text())["grid"]["source"]["kind"] == "random"
+    )
 
     client = mlflow.MlflowClient(f"sqlite:///{runs / 'mlflow.db'}")
     (experiment,) = (each for each in client.search_experiments() if each.name == "evaluations")
     shown = {run.info.run_name: run for run in client.search_runs([experiment.experiment_id])}
     assert set(shown) == {"oracle in textcraft", "random in textcraft"}
-    history = client.get_metric_history(shown["oracle in textcraft"].info.run_id, "wood-test at temperature 1/success")
-    assert [(point.step, point.value) for point in sorted(history, key=lambda p: p.step)] == [(1, short.success.value), (12, 1.0)]
+    history = client.get_metric_history(
+        shown["oracle in textcraft"].info.run_id, "wood-test at temperature 1/success"
+    )
+    assert [(point.step, point.value) for point in sorted(history, key=lambda p: p.step)] == [
+        (1, short.success.value),
+        (12, 1.0),
+    ]

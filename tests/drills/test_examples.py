@@ -57,14 +57,24 @@ def policy(tmp_path_factory: pytest.TempPathFactory) -> str:
 def words(policy: str, without: Collection[str] = ()) -> list[str]:
     """The fields of a small run as words of a command line."""
     fields = {name: value for name, value in FIELDS.items() if name not in without}
-    return [word for name, value in {**fields, "policy.model": policy}.items() for word in (f"--{name}", str(value))]
+    return [
+        word
+        for name, value in {**fields, "policy.model": policy}.items()
+        for word in (f"--{name}", str(value))
+    ]
 
 
 def python(runs: Path, *words: str | Path, **variables: str) -> str:
     """Run Python in the repository's root and return what it printed."""
     environment = {**os.environ, "AGENTGYM_RUNS": str(runs), "OMP_NUM_THREADS": "1", **variables}
     done = subprocess.run(
-        [sys.executable, *map(str, words)], cwd=ROOT, env=environment, capture_output=True, text=True, timeout=500, check=False
+        [sys.executable, *map(str, words)],
+        cwd=ROOT,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=500,
+        check=False,
     )
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
     return done.stdout
@@ -79,23 +89,33 @@ def trained(runs: Path, policy: str) -> Path:
 
 @pytest.fixture(scope="module")
 def cloned(runs: Path, trained: Path, policy: str) -> Path:
-    python(runs, "examples/learn_from_demonstrations.py", policy, *words(policy, RL_ONLY), N_TASKS="6")
+    python(
+        runs, "examples/learn_from_demonstrations.py", policy, *words(policy, RL_ONLY), N_TASKS="6"
+    )
     (folder,) = set(runs.glob("small-*")) - {trained}
     return folder
 
 
 def test_the_training_example_also_trains_by_imitation(runs: Path, policy: str) -> None:
-    shown = python(runs, "examples/train.py", "textcraft", *words(policy, RL_ONLY), "--algorithm.name", "sft")
+    shown = python(
+        runs, "examples/train.py", "textcraft", *words(policy, RL_ONLY), "--algorithm.name", "sft"
+    )
     assert "update/loss" in shown
 
 
 def test_the_training_example_trains_by_the_recipe_with_its_changes(trained: Path) -> None:
     run = load_run(trained)
-    assert (run.status, list(run.evaluations), list(run.metrics().index)) == ("finished", ["start", "phase-1", "phase-2"], [1, 2])
+    assert (run.status, list(run.evaluations), list(run.metrics().index)) == (
+        "finished",
+        ["start", "phase-1", "phase-2"],
+        [1, 2],
+    )
     assert run.checkpoint == run.checkpoints[2]
 
 
-def test_the_baseline_example_compares_a_checkpoint_with_the_random_policy(runs: Path, trained: Path) -> None:
+def test_the_baseline_example_compares_a_checkpoint_with_the_random_policy(
+    runs: Path, trained: Path
+) -> None:
     python(runs, "examples/compare_with_baseline.py", trained)
     kinds = {load_evaluation(folder).grid.source.kind for folder in (runs / "evaluated").iterdir()}
     assert kinds == {"model", "random"}
@@ -106,11 +126,21 @@ def test_the_demonstration_example_clones_the_experts_episodes(cloned: Path) -> 
     assert (run.status, run.recipe.algorithm.name) == ("finished", "sft")
 
 
-def test_the_language_model_example_clones_the_expert_and_then_trains_by_rl(runs: Path, tmp_path: Path) -> None:
+def test_the_language_model_example_clones_the_expert_and_then_trains_by_rl(
+    runs: Path, tmp_path: Path
+) -> None:
     file = tmp_path / "small.gguf"
     write_small_gguf(file)
     without = {*RL_ONLY, "policy.dtype", "rollout.trajectory_tokens"}
-    fields = [*words(str(file), without), "--policy.dtype", "bfloat16", "--rollout.trajectory_tokens", "4000", "--name", "language-model"]
+    fields = [
+        *words(str(file), without),
+        "--policy.dtype",
+        "bfloat16",
+        "--rollout.trajectory_tokens",
+        "4000",
+        "--name",
+        "language-model",
+    ]
     python(runs, "examples/train_language_model.py", "textcraft", *fields, N_TASKS="4")
     (started,) = map(load_run, runs.glob("language-model-start-*"))
     (trained,) = map(load_run, set(runs.glob("language-model-*")) - {started.folder})
@@ -119,16 +149,24 @@ def test_the_language_model_example_clones_the_expert_and_then_trains_by_rl(runs
     assert trained.recipe.policy.model == str(started.checkpoint)
 
 
-def test_the_comparison_example_writes_the_curves_of_both_runs(runs: Path, trained: Path, cloned: Path, tmp_path: Path) -> None:
+def test_the_comparison_example_writes_the_curves_of_both_runs(
+    runs: Path, trained: Path, cloned: Path, tmp_path: Path
+) -> None:
     python(runs, "examples/compare_runs.py", trained, cloned, tmp_path / "curves.csv")
     assert set(pd.read_csv(tmp_path / "curves.csv")["run"]) == {trained.name, cloned.name}
 
 
 def test_the_world_example_is_solved_by_its_expert(runs: Path) -> None:
     python(runs, "examples/own_world.py", "4")
-    (folder,) = (each for each in (runs / "evaluated").iterdir() if load_evaluation(each).grid.environment.name == "own_world:Guessing")
+    (folder,) = (
+        each
+        for each in (runs / "evaluated").iterdir()
+        if load_evaluation(each).grid.environment.name == "own_world:Guessing"
+    )
     assert load_evaluation(folder).success()["success"].tolist()[-1] == 1.0
 
 
 def test_the_notebook_runs_in_a_process_with_an_event_loop(runs: Path, trained: Path) -> None:
-    assert python(runs, "-c", NOTEBOOK, "examples/run.ipynb", RUN_FOLDER=str(trained), N_TASKS="2").endswith("1 cell\n")
+    assert python(
+        runs, "-c", NOTEBOOK, "examples/run.ipynb", RUN_FOLDER=str(trained), N_TASKS="2"
+    ).endswith("1 cell\n")

@@ -32,8 +32,14 @@ def test_evaluation_with_late_answers_is_incomplete_and_can_be_completed(tmp_pat
 def test_run_stops_at_an_incomplete_evaluation_and_can_be_completed(
     policy: str, tmp_path: Path, state_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    runs, fields = tmp_path / "runs", {"algorithm__steps": 2, "rollout__turn_seconds": 2, "rollout__retries": 0}
-    with starting("textcraft", state_dir) as start, faulty_proxy(start().url, "lost", 0.0) as (proxied, proxy):
+    runs, fields = (
+        tmp_path / "runs",
+        {"algorithm__steps": 2, "rollout__turn_seconds": 2, "rollout__retries": 0},
+    )
+    with (
+        starting("textcraft", state_dir) as start,
+        faulty_proxy(start().url, "lost", 0.0) as (proxied, proxy),
+    ):
         monkeypatch.setenv("AGENTGYM_ENVIRONMENT_URLS", proxied)
         run = small_runs.start(runs, policy, **fields)
         small_runs.wait_for(lambda: list(runs.glob("small-*/trainer.json")), run)

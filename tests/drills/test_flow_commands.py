@@ -21,7 +21,14 @@ PATIENCE_S = 240.0
 
 def command(runs: Path, *words: str) -> subprocess.CompletedProcess[str]:
     environment = {**os.environ, "AGENTGYM_RUNS": str(runs)}
-    return subprocess.run([sys.executable, "-m", *words], cwd=ROOT, env=environment, capture_output=True, text=True, timeout=PATIENCE_S)
+    return subprocess.run(
+        [sys.executable, "-m", *words],
+        cwd=ROOT,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+    )
 
 
 @pytest.mark.parametrize(
@@ -39,7 +46,10 @@ def command(runs: Path, *words: str) -> subprocess.CompletedProcess[str]:
             ["flows.study", "quickstart", "--overrides", "{policy.starter.tasks: x}"],
             "policy.starter.tasks: ",
         ),
-        (["flows.study", "methods", "--overrides", "{policy.model: /no/such/folder}"], "policy.model: "),
+        (
+            ["flows.study", "methods", "--overrides", "{policy.model: /no/such/folder}"],
+            "policy.model: ",
+        ),
         (["flows.study", "methods", "--seeds", "0"], "seeds"),
         (["flows.evaluate", "textcraft", "--oracle", "--tasks", "wood"], "--tasks: "),
         (["flows.collect", "textcraft", "--oracle", "--tasks", "wood"], "--tasks: "),
@@ -47,7 +57,9 @@ def command(runs: Path, *words: str) -> subprocess.CompletedProcess[str]:
         (["flows.scaling_inter", "textcraft", "--algorithm.steps", "many"], "algorithm.steps"),
     ],
 )
-def test_an_invalid_command_is_refused_with_the_field_before_anything_is_started(words: list[str], field: str, tmp_path: Path) -> None:
+def test_an_invalid_command_is_refused_with_the_field_before_anything_is_started(
+    words: list[str], field: str, tmp_path: Path
+) -> None:
     refused = command(tmp_path / "runs", *words)
     assert refused.returncode != 0
     assert field in refused.stderr
@@ -56,12 +68,26 @@ def test_an_invalid_command_is_refused_with_the_field_before_anything_is_started
 
 
 @pytest.mark.slow
-def test_a_terminated_collection_keeps_its_finished_episodes_and_is_continued(tmp_path: Path) -> None:
-    words = ["flows.collect", "textcraft", "--oracle", "--tasks", "wood-renamed-train", "--n-tasks", "1200", "--out", str(tmp_path / "out")]
+def test_a_terminated_collection_keeps_its_finished_episodes_and_is_continued(
+    tmp_path: Path,
+) -> None:
+    words = [
+        "flows.collect",
+        "textcraft",
+        "--oracle",
+        "--tasks",
+        "wood-renamed-train",
+        "--n-tasks",
+        "1200",
+        "--out",
+        str(tmp_path / "out"),
+    ]
     environment = {**os.environ, "AGENTGYM_RUNS": str(tmp_path / "runs")}
     give_empty_databases(tmp_path / "runs")
     with (tmp_path / "terminal.log").open("wb") as log:
-        run = subprocess.Popen([sys.executable, "-m", *words], cwd=ROOT, env=environment, stdout=log, stderr=log)
+        run = subprocess.Popen(
+            [sys.executable, "-m", *words], cwd=ROOT, env=environment, stdout=log, stderr=log
+        )
     try:
         until = time.monotonic() + PATIENCE_S
         while not list((tmp_path / "out").glob("part-*.parquet")):
@@ -77,7 +103,11 @@ def test_a_terminated_collection_keeps_its_finished_episodes_and_is_continued(tm
     assert alive == []
     shown = (tmp_path / "terminal.log").read_text()
     assert "Traceback" not in shown
-    stored = [each for part in sorted((tmp_path / "out").glob("part-*.parquet")) for each in read_trajectories(part)]
+    stored = [
+        each
+        for part in sorted((tmp_path / "out").glob("part-*.parquet"))
+        for each in read_trajectories(part)
+    ]
     assert 0 < len(stored) < 1200
     again = command(tmp_path / "runs", *words)
     assert again.returncode == 0, again.stderr

@@ -47,8 +47,18 @@ sys.exit(max(abs(rank.exitcode) for rank in ranks))
 
 @pytest.mark.slow
 def test_forked_ranks_keep_their_world_size_despite_vllm(tmp_path: Path) -> None:
-    environment = os.environ | {"PYTHONPATH": str(ROOT), "CUDA_VISIBLE_DEVICES": "", "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}
+    environment = os.environ | {
+        "PYTHONPATH": str(ROOT),
+        "CUDA_VISIBLE_DEVICES": "",
+        "GLOO_SOCKET_IFNAME": "lo",
+        "OMP_NUM_THREADS": "1",
+    }
     ended = subprocess.run(
-        [sys.executable, "-c", FORKED, str(tmp_path)], cwd=ROOT, env=environment, capture_output=True, text=True, check=False
+        [sys.executable, "-c", FORKED, str(tmp_path)],
+        cwd=ROOT,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
     )
     assert ended.returncode == 0, ended.stderr[-4000:]

@@ -16,7 +16,11 @@ pytestmark = pytest.mark.slow
 
 
 def result(part: str, out: Path, *options: str) -> Any:
-    subprocess.run([sys.executable, "-m", "tests.benchmarks.gpu", part, str(out), "--small", *options], cwd=ROOT, check=True)
+    subprocess.run(
+        [sys.executable, "-m", "tests.benchmarks.gpu", part, str(out), "--small", *options],
+        cwd=ROOT,
+        check=True,
+    )
     return json.loads((out / f"{part}.json").read_text())
 
 

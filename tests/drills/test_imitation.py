@@ -13,12 +13,20 @@ from tasks.rollout.trajectory import Trajectory
 from tasks.training import packing as packing_module
 from tasks.training.checkpoint import steps_in
 from tests.check.test_update_gradients import Recorder, gradients_of, load, log_probabilities
-from tests.support.recorded import RecordedBatches, recorded_trajectories, small_experiment, train, trainer_of
+from tests.support.recorded import (
+    RecordedBatches,
+    recorded_trajectories,
+    small_experiment,
+    train,
+    trainer_of,
+)
 
 pytestmark = pytest.mark.slow
 
 
-def trained(name: str, batch: list[Trajectory], policy: str, folder: Path, **algorithm: Any) -> tuple[Any, Recorder]:
+def trained(
+    name: str, batch: list[Trajectory], policy: str, folder: Path, **algorithm: Any
+) -> tuple[Any, Recorder]:
     trainer = trainer_of(small_experiment(name=name, **algorithm), policy, folder)
     for model in (trainer.model, getattr(trainer, "ref_model", None)):
         if model is not None:
@@ -38,7 +46,9 @@ def agree(update: Any, reference: dict[str, torch.Tensor]) -> float:
 def test_cloning_has_the_gradient_of_the_mean_log_likelihood(
     packing: tuple[None, ...], policy: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(packing_module, "PACKING", packing)  # None: whatever attention transformers chooses, which has no need of a GPU
+    monkeypatch.setattr(
+        packing_module, "PACKING", packing
+    )  # None: whatever attention transformers chooses, which has no need of a GPU
     batch = recorded_trajectories(policy, 0)[:7]
     _, recorder = trained("sft", batch, policy, tmp_path, mini_batches=2, micro_batches=3, epochs=2)
     plain = AutoModelForCausalLM.from_pretrained(policy, dtype=torch.float64).eval()
@@ -52,7 +62,16 @@ def test_cloning_has_the_gradient_of_the_mean_log_likelihood(
 @pytest.mark.parametrize("cloning", [0.0, 0.5])
 def test_preferences_have_the_gradient_of_dpo(policy: str, tmp_path: Path, cloning: float) -> None:
     batch = recorded_trajectories(policy, 0)[:10]
-    _, recorder = trained("dpo", batch, policy, tmp_path, mini_batches=2, micro_batches=2, epochs=2, cloning_weight=cloning)
+    _, recorder = trained(
+        "dpo",
+        batch,
+        policy,
+        tmp_path,
+        mini_batches=2,
+        micro_batches=2,
+        epochs=2,
+        cloning_weight=cloning,
+    )
     start = AutoModelForCausalLM.from_pretrained(policy, dtype=torch.float64).eval()
     with torch.no_grad():
         before = [float(log_probabilities(start, t).sum()) for t in batch]
@@ -62,14 +81,21 @@ def test_preferences_have_the_gradient_of_dpo(policy: str, tmp_path: Path, cloni
         logps = [log_probabilities(model, t) for t in batch]
         ratios = [logp.sum() - b for logp, b in zip(logps, before, strict=True)]
         pairs = list(zip(ratios[::2], ratios[1::2], strict=True))[number % 2 :: 2]
-        losses = [-torch.nn.functional.logsigmoid(0.1 * (chosen - rejected)) for chosen, rejected in pairs]
+        losses = [
+            -torch.nn.functional.logsigmoid(0.1 * (chosen - rejected)) for chosen, rejected in pairs
+        ]
         cloned = torch.cat(logps[::2][number % 2 :: 2])
-        assert agree(update, gradients_of(model, torch.stack(losses).mean() - cloning * cloned.mean())) < 1e-5
+        assert (
+            agree(update, gradients_of(model, torch.stack(losses).mean() - cloning * cloned.mean()))
+            < 1e-5
+        )
 
 
 def test_rank_without_trajectories_takes_part(policy: str, tmp_path: Path) -> None:
     for name in ("sft", "dpo"):
-        _, recorder = trained(name, recorded_trajectories(policy, 0)[:2], policy, tmp_path / name, micro_batches=3)
+        _, recorder = trained(
+            name, recorded_trajectories(policy, 0)[:2], policy, tmp_path / name, micro_batches=3
+        )
         assert all(g.isfinite().all() for g in recorder.updates[0]["policy"][1].values())
 
 
@@ -79,13 +105,24 @@ def test_log_probabilities_use_the_rollout_temperature(policy: str, tmp_path: Pa
     trajectory = recorded_trajectories(policy, 0)[0]
     trajectory.prompt, trajectory.turns = [1, 2, 3], trajectory.turns[:1]
     trajectory.turns[0].tokens, trajectory.turns[0].observation_tokens = [5, 6], []
-    model = load(AutoModelForCausalLM.from_pretrained(policy, dtype=torch.float64), dict(trainer.model.named_parameters()))
+    model = load(
+        AutoModelForCausalLM.from_pretrained(policy, dtype=torch.float64),
+        dict(trainer.model.named_parameters()),
+    )
     assert scores[0] == pytest.approx(log_probabilities(model, trajectory).tolist(), rel=1e-5)
     assert [len(row) for row in scores] == [2, 3]
 
 
-def test_agentevol_restarts_from_the_initial_policy_and_resumes_exactly(policy: str, tmp_path: Path) -> None:
-    settings: dict[str, Any] = {"name": "agentevol", "explore_every": 2, "warmup_steps": 1, "learning_rate": 1e-3, "micro_batches": 2}
+def test_agentevol_restarts_from_the_initial_policy_and_resumes_exactly(
+    policy: str, tmp_path: Path
+) -> None:
+    settings: dict[str, Any] = {
+        "name": "agentevol",
+        "explore_every": 2,
+        "warmup_steps": 1,
+        "learning_rate": 1e-3,
+        "micro_batches": 2,
+    }
     batch = recorded_trajectories(policy, 0)[:6]
 
     def trained(folder: Path, until: int, step: int = 0, **more: Any) -> dict[str, torch.Tensor]:
@@ -99,7 +136,9 @@ def test_agentevol_restarts_from_the_initial_policy_and_resumes_exactly(policy: 
 
     once = trained(tmp_path / "once", 2, restart_from_base=True)
     twice = trained(tmp_path / "twice", 4, restart_from_base=True)
-    assert equal(once, twice)  # the same batch from the same base, with a fresh optimiser and warm-up
+    assert equal(
+        once, twice
+    )  # the same batch from the same base, with a fresh optimiser and warm-up
     assert not equal(once, trained(tmp_path / "on", 4))
     trained(tmp_path / "resumed", 3, restart_from_base=True)
     assert equal(trained(tmp_path / "resumed", 4, 3, restart_from_base=True), twice)

@@ -37,13 +37,26 @@ def test_that_is_interrupted(s3_address: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("signals", [[signal.SIGINT], [signal.SIGINT, signal.SIGINT], [signal.SIGTERM], [signal.SIGKILL]])
+@pytest.mark.parametrize(
+    "signals", [[signal.SIGINT], [signal.SIGINT, signal.SIGINT], [signal.SIGTERM], [signal.SIGKILL]]
+)
 def test_no_process_survives_an_interrupted_pytest_run(signals: list[int], tmp_path: Path) -> None:
     (tmp_path / "test_small.py").write_text(SMALL)
     plugins = ["-p", "tests.conftest", "-p", "no:cacheprovider"]
-    command = [sys.executable, "-m", "pytest", "-q", "-c", str(ROOT / "pyproject.toml"), *plugins, str(tmp_path / "test_small.py")]
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-q",
+        "-c",
+        str(ROOT / "pyproject.toml"),
+        *plugins,
+        str(tmp_path / "test_small.py"),
+    ]
     environment = {name: value for name, value in os.environ.items() if name != "SUITE_FOLDER"}
-    suite = subprocess.Popen(command, cwd=ROOT, env=environment, stdout=subprocess.DEVNULL, start_new_session=True)
+    suite = subprocess.Popen(
+        command, cwd=ROOT, env=environment, stdout=subprocess.DEVNULL, start_new_session=True
+    )
     try:
         wait_until(lambda: (tmp_path / "started").exists() or suite.poll() is not None)
         folder = (tmp_path / "started").read_text()

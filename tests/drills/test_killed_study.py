@@ -20,7 +20,10 @@ from tests.support.small_runs import ROOT, SMALL, end, family, wait_for
 
 pytestmark = pytest.mark.slow
 
-ARMS = {"short": {"curriculum": {"kind": "fixed", "horizon": 2}}, "long": {"curriculum": {"kind": "fixed", "horizon": 4}}}
+ARMS = {
+    "short": {"curriculum": {"kind": "fixed", "horizon": 2}},
+    "long": {"curriculum": {"kind": "fixed", "horizon": 4}},
+}
 SCRIPTED = "Scripted policies on the same tasks"
 FURTHER = {"Further evaluations", "Comparisons on the further evaluations", SCRIPTED}
 
@@ -28,13 +31,26 @@ FURTHER = {"Further evaluations", "Comparisons on the further evaluations", SCRI
 @pytest.fixture(scope="module")
 def study(policy: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Two arms of two steps under one seed, and a further evaluation of their policies."""
-    return write_study(tmp_path_factory.mktemp("study") / "tiny.yaml", policy, beyond={"horizons": [2, 3]})
+    return write_study(
+        tmp_path_factory.mktemp("study") / "tiny.yaml", policy, beyond={"horizons": [2, 3]}
+    )
 
 
 def write_study(path: Path, policy: str, **further: object) -> Path:
-    overrides = {name: value for name, value in SMALL.items() if name not in ("name", "curriculum.horizons", "curriculum.every")}
+    overrides = {
+        name: value
+        for name, value in SMALL.items()
+        if name not in ("name", "curriculum.horizons", "curriculum.every")
+    }
     overrides |= {"policy.model": policy, "algorithm.steps": 2, "checkpoint_every": 1}
-    tree = {"name": "tiny", "question": "Does it end?", "recipe": "textcraft", "overrides": overrides, "arms": ARMS, "seeds": 1}
+    tree = {
+        "name": "tiny",
+        "question": "Does it end?",
+        "recipe": "textcraft",
+        "overrides": overrides,
+        "arms": ARMS,
+        "seeds": 1,
+    }
     tree |= {"comparisons": [["long", "short"], ["long", "start"]], **further}
     path.write_text(yaml.safe_dump(tree))
     return path
@@ -43,13 +59,18 @@ def write_study(path: Path, policy: str, **further: object) -> Path:
 def begin(study: Path, runs: Path, at_once: int = 2) -> subprocess.Popen[bytes]:
     runs.mkdir(parents=True, exist_ok=True)
     give_empty_databases(runs)
-    settings = {"AGENTGYM_STUDY_RUNS_AT_ONCE": str(at_once), "AGENTGYM_TRAINER_PROCESSES": "1"}  # a second one takes as long to start
+    settings = {
+        "AGENTGYM_STUDY_RUNS_AT_ONCE": str(at_once),
+        "AGENTGYM_TRAINER_PROCESSES": "1",
+    }  # a second one takes as long to start
     environment = {**os.environ, "AGENTGYM_RUNS": str(runs), **settings}
     for name in ("PREFECT_HOME", "MLFLOW_TRACKING_URI", "PREFECT_API_URL"):
         environment.pop(name, None)
     with (runs / "terminal.log").open("ab") as log:
         command = [sys.executable, "-m", "flows.study", str(study)]
-        return subprocess.Popen(command, cwd=ROOT, env=environment, stdout=log, stderr=log, start_new_session=True)
+        return subprocess.Popen(
+            command, cwd=ROOT, env=environment, stdout=log, stderr=log, start_new_session=True
+        )
 
 
 def finish(study: Path, runs: Path) -> dict[str, Any]:
@@ -82,33 +103,51 @@ def test_a_study_writes_its_page_and_one_parent_run_in_mlflow(undisturbed: Path)
     (experiment,) = (each for each in client.search_experiments() if each.name == "tiny")
     runs = client.search_runs([experiment.experiment_id])
     (parent,) = (run for run in runs if run.data.tags.get("kind") == "study")
-    children = [run for run in runs if run.data.tags.get("mlflow.parentRunId") == parent.info.run_id]
+    children = [
+        run for run in runs if run.data.tags.get("mlflow.parentRunId") == parent.info.run_id
+    ]
     assert len(children) == 2
     assert {run.info.status for run in runs} == {"FINISHED"}
     assert "report.md" in {file.path for file in client.list_artifacts(parent.info.run_id)}
 
 
-def test_report_writes_the_page_without_training(study: Path, undisturbed: Path, tmp_path: Path) -> None:
+def test_report_writes_the_page_without_training(
+    study: Path, undisturbed: Path, tmp_path: Path
+) -> None:
     environment = {**os.environ, "AGENTGYM_RUNS": str(undisturbed), "PYTHONPATH": str(ROOT)}
     command = [sys.executable, "-m", "flows.study", str(study), "--report"]
     subprocess.run(command, cwd=tmp_path, env=environment, check=True, timeout=300)
     (page,) = undisturbed.glob("studies/tiny-*/report.md")
     written = tmp_path / "docs" / "evidence" / "tiny"
     assert (written / "report.md").read_text() == page.read_text()
-    assert {path.name for path in written.iterdir()} == {"report.md", "report.json", "success.png", "training.png", "runs.jsonl.gz"}
+    assert {path.name for path in written.iterdir()} == {
+        "report.md",
+        "report.json",
+        "success.png",
+        "training.png",
+        "runs.jsonl.gz",
+    }
     figures = (written / "report.json").read_text()
-    elsewhere = environment | {"AGENTGYM_RUNS": str(tmp_path / "nothing")}  # where the runs are gone their page is made of what it kept
+    elsewhere = environment | {
+        "AGENTGYM_RUNS": str(tmp_path / "nothing")
+    }  # where the runs are gone their page is made of what it kept
     subprocess.run(command, cwd=tmp_path, env=elsewhere, check=True, timeout=300)
     assert (written / "report.md").read_text() == page.read_text()
     assert (written / "report.json").read_text() == figures
 
 
-def test_a_killed_study_continues_to_the_same_results(policy: str, undisturbed: Path, tmp_path: Path) -> None:
+def test_a_killed_study_continues_to_the_same_results(
+    policy: str, undisturbed: Path, tmp_path: Path
+) -> None:
     """Without the further evaluations, which come after a run's training."""
     study = write_study(tmp_path / "tiny.yaml", policy)
     run = begin(study, tmp_path, at_once=1)
     try:
-        wait_for(lambda: any(path.stat().st_size for path in tmp_path.glob("tiny-*/metrics.jsonl")), run, 400)
+        wait_for(
+            lambda: any(path.stat().st_size for path in tmp_path.glob("tiny-*/metrics.jsonl")),
+            run,
+            400,
+        )
         children = family(run.pid)[1:]
         run.send_signal(signal.SIGKILL)
         run.wait()
@@ -121,7 +160,9 @@ def test_a_killed_study_continues_to_the_same_results(policy: str, undisturbed: 
     before = json.loads(report.read_text())["findings"]
     assert set(before) >= FURTHER
     scripted = found["findings"].pop(SCRIPTED)  # on the tasks of the recipe alone
-    assert found["findings"] == {title: data for title, data in before.items() if title not in FURTHER}
+    assert found["findings"] == {
+        title: data for title, data in before.items() if title not in FURTHER
+    }
     assert len(scripted) == 1
     assert scripted.items() <= before[SCRIPTED].items()
     assert len(list(tmp_path.glob("tiny-*/done/run"))) == 2

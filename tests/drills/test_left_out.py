@@ -24,7 +24,9 @@ def steps(events: Iterator[Event]) -> Iterator[StepDone]:
 
 
 @pytest.mark.slow
-def test_step_and_evaluation_with_missing_episodes_stop_and_can_be_completed(policy: str, tmp_path: Path, state_dir: Path) -> None:
+def test_step_and_evaluation_with_missing_episodes_stop_and_can_be_completed(
+    policy: str, tmp_path: Path, state_dir: Path
+) -> None:
     fields = {"rollout.tasks_per_step": 3, "rollout.turn_seconds": 2, "rollout.retries": 0}
     with starting("textcraft", state_dir) as start:
         url = start().url
@@ -34,21 +36,33 @@ def test_step_and_evaluation_with_missing_episodes_stop_and_can_be_completed(pol
             with TrainerProcess(job, InfraSettings(trainer_processes=1), lambda: None) as trainer:
                 trainer.ready()
                 done = list(steps(trainer.train(2)))
-                assert [(event.step, event.metrics["rollout/left_out_share"]) for event in done] == [(1, 0.0), (2, 0.0)]
+                assert [
+                    (event.step, event.metrics["rollout/left_out_share"]) for event in done
+                ] == [(1, 0.0), (2, 0.0)]
                 proxy._share = 1.0
                 with pytest.raises(EpisodesLeftOutError):
                     list(trainer.train(4))
-        with TrainerProcess(small_job(policy, tmp_path / "run", url, fields), InfraSettings(trainer_processes=1), lambda: None) as trainer:
+        with TrainerProcess(
+            small_job(policy, tmp_path / "run", url, fields),
+            InfraSettings(trainer_processes=1),
+            lambda: None,
+        ) as trainer:
             assert trainer.ready().step == 2
             assert [event.step for event in steps(trainer.train(4))] == [3, 4]
             measured = Evaluate((0, 1, 2), 2, 4, 1.0, 0, str(tmp_path / "start.parquet"))
             whole = evaluated(trainer, measured)
-            broken = [replace(each, outcome=Outcome.FAILED) if each.group == 1 else each for each in whole]
+            broken = [
+                replace(each, outcome=Outcome.FAILED) if each.group == 1 else each for each in whole
+            ]
             write_trajectories(Path(measured.path), broken)
             again = evaluated(trainer, measured)
             trainer.close()
-    assert [(each.group, each.member) for each in again] == [(each.group, each.member) for each in whole]
-    assert {each.group for each, before in zip(again, whole, strict=True) if each.began != before.began} == {1}
+    assert [(each.group, each.member) for each in again] == [
+        (each.group, each.member) for each in whole
+    ]
+    assert {
+        each.group for each, before in zip(again, whole, strict=True) if each.began != before.began
+    } == {1}
     assert [each.completion for each in again] == [each.completion for each in whole]
 
 

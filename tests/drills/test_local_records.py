@@ -138,10 +138,21 @@ def test_flow_whose_own_server_is_killed_is_recorded(tmp_path: Path) -> None:
 def test_a_signal_ends_a_flow_without_its_server(number: int, tmp_path: Path) -> None:
     give_empty_databases(tmp_path / "runs")
     login = "agentgym:secret"
-    home = {"PREFECT_HOME": str(tmp_path / "runs" / "prefect"), "PREFECT_SERVER_API_AUTH_STRING": login}
+    home = {
+        "PREFECT_HOME": str(tmp_path / "runs" / "prefect"),
+        "PREFECT_SERVER_API_AUTH_STRING": login,
+    }
     server = LocalServer(
         "prefect",
-        [sys.executable, "-m", "uvicorn", "--factory", "tasks.provision.prefect_app:one_run", "--port", "{port}"],
+        [
+            sys.executable,
+            "-m",
+            "uvicorn",
+            "--factory",
+            "tasks.provision.prefect_app:one_run",
+            "--port",
+            "{port}",
+        ],
         health_path="/api/health",
         environment=home,
         cwd=ROOT,
@@ -156,7 +167,13 @@ def test_a_signal_ends_a_flow_without_its_server(number: int, tmp_path: Path) ->
             "SERVER": str(server.pid),
             "SIGNAL": str(int(number)),
         }
-        ended = subprocess.run([sys.executable, "-c", SERVER_LOST], env=environment, cwd=tmp_path, timeout=LONGEST_S, check=False)
+        ended = subprocess.run(
+            [sys.executable, "-c", SERVER_LOST],
+            env=environment,
+            cwd=tmp_path,
+            timeout=LONGEST_S,
+            check=False,
+        )
         assert ended.returncode == 128 + number
     finally:
         server.end()
@@ -184,7 +201,11 @@ def run_apart(program: str, folder: Path) -> Any:
 
 
 def environment_apart(folder: Path) -> dict[str, str]:
-    environment = {name: value for name, value in os.environ.items() if not name.startswith(("PREFECT_", "AGENTGYM_"))}
+    environment = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith(("PREFECT_", "AGENTGYM_"))
+    }
     return environment | {"AGENTGYM_RUNS": str(folder / "runs"), "PYTHONPATH": str(ROOT)}
 
 
@@ -193,7 +214,12 @@ def environment_apart(folder: Path) -> dict[str, str]:
 def test_the_server_of_a_run_requires_its_login(tmp_path: Path) -> None:
     give_empty_databases(tmp_path / "runs")
     first, second = run_apart(RUN, tmp_path), run_apart(RUN, tmp_path)
-    assert first["statuses"] == {"/health": 200, "/flow_runs/": 401, "/csrf-token?client=a": 401, "/admin/settings": 401}
+    assert first["statuses"] == {
+        "/health": 200,
+        "/flow_runs/": 401,
+        "/csrf-token?client=a": 401,
+        "/admin/settings": 401,
+    }
     assert first["recorded"] == ["Completed"]
     assert second["recorded"] == ["Completed", "Completed"]
     assert first["login"] != second["login"]

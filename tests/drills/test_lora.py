@@ -15,7 +15,13 @@ from tasks.inference.engine import Sampling
 from tasks.inference.engine_factory import local_engine
 from tasks.inference.weight_sync_check import Gap, check_weight_sync
 from tasks.training.lora import ADAPTER, adapters, computed_weights, is_adapter
-from tests.support.recorded import RecordedBatches, recorded_trajectories, small_experiment, train, trainer_of
+from tests.support.recorded import (
+    RecordedBatches,
+    recorded_trajectories,
+    small_experiment,
+    train,
+    trainer_of,
+)
 
 pytestmark = pytest.mark.slow
 
@@ -24,7 +30,16 @@ TOKENS = torch.tensor([[1, 2, 3, 4, 5, 6, 7]])
 
 
 def experiment(**fields: Any) -> Any:
-    return small_experiment(**{"name": "grpo", "lora": LORA, "learning_rate": 1e-3, "kl_coefficient": 0.1, "micro_batches": 2, **fields})
+    return small_experiment(
+        **{
+            "name": "grpo",
+            "lora": LORA,
+            "learning_rate": 1e-3,
+            "kl_coefficient": 0.1,
+            "micro_batches": 2,
+            **fields,
+        }
+    )
 
 
 def logits(model: Any) -> torch.Tensor:
@@ -56,16 +71,19 @@ def test_only_lora_weights_are_trained(policy: str, trained: Any) -> None:
     moved = [p for name, p in trainer.model.named_parameters() if ".lora_B." in name]
     assert len(moved) == 7 * trainer.model.config.num_hidden_layers
     assert all(p.abs().sum() > 0 for p in moved)
-    assert sum(p.numel() for group in trainer.optimizer.param_groups for p in group["params"]) == sum(
-        p.numel() for name, p in trainer.model.named_parameters() if is_adapter(name)
-    )
+    assert sum(
+        p.numel() for group in trainer.optimizer.param_groups for p in group["params"]
+    ) == sum(p.numel() for name, p in trainer.model.named_parameters() if is_adapter(name))
 
 
 def test_checkpoint_holds_merged_weights_and_the_adapter(policy: str, trained: Any) -> None:
     trainer, checkpoint = trained
     right = logits(trainer.model)
     assert not torch.allclose(right, logits(loaded(policy)), atol=1e-3)
-    for model in (loaded(checkpoint), PeftModel.from_pretrained(loaded(policy), str(checkpoint / ADAPTER))):
+    for model in (
+        loaded(checkpoint),
+        PeftModel.from_pretrained(loaded(policy), str(checkpoint / ADAPTER)),
+    ):
         assert torch.allclose(logits(model), right, atol=1e-5)
 
 
@@ -79,19 +97,33 @@ def test_reference_is_the_policy_without_lora(policy: str, trained: Any) -> None
 
 
 @pytest.mark.parametrize("method", ["grpo", "ppo", "dpo", "sft"])
-def test_resumed_lora_run_equals_the_undisturbed_run(method: str, policy: str, tmp_path: Path) -> None:
+def test_resumed_lora_run_equals_the_undisturbed_run(
+    method: str, policy: str, tmp_path: Path
+) -> None:
     penalty = {"kl_coefficient": 0.1} if method in ("grpo", "ppo") else {}
-    recipe = small_experiment(name=method, lora=LORA, learning_rate=1e-3, micro_batches=2, steps=3, warmup_steps=2, **penalty)
+    recipe = small_experiment(
+        name=method,
+        lora=LORA,
+        learning_rate=1e-3,
+        micro_batches=2,
+        steps=3,
+        warmup_steps=2,
+        **penalty,
+    )
 
     def run(folder: Path, until: int, step: int = 0) -> Any:
-        trainer = trainer_of(recipe, policy, folder, folder / "checkpoints" / f"step-{step:06d}" if step else None)
+        trainer = trainer_of(
+            recipe, policy, folder, folder / "checkpoints" / f"step-{step:06d}" if step else None
+        )
         train(trainer, RecordedBatches(policy), until, step)
         return trainer
 
     undisturbed = run(tmp_path / "undisturbed", 3)
     run(tmp_path / "resumed", 2)
     resumed = run(tmp_path / "resumed", 3, 2)
-    for (name, ours), (_, right) in zip(resumed.model.named_parameters(), undisturbed.model.named_parameters(), strict=True):
+    for (name, ours), (_, right) in zip(
+        resumed.model.named_parameters(), undisturbed.model.named_parameters(), strict=True
+    ):
         assert torch.equal(ours, right), name
 
 
@@ -101,7 +133,9 @@ def test_another_lora_rank_is_refused_by_name(policy: str, trained: Any, tmp_pat
 
 
 def test_agentevol_restarts_from_the_initial_lora_weights(policy: str, tmp_path: Path) -> None:
-    trainer = trainer_of(small_experiment(name="agentevol", lora=LORA, learning_rate=1e-3), policy, tmp_path)
+    trainer = trainer_of(
+        small_experiment(name="agentevol", lora=LORA, learning_rate=1e-3), policy, tmp_path
+    )
     start = logits(trainer.model)
     train(trainer, RecordedBatches(policy), 1)
     assert not torch.allclose(logits(trainer.model), start, atol=1e-3)
@@ -116,12 +150,15 @@ PROMPTS = [[5 + (7 * i + 3 * k) % 90 for k in range(10 + 4 * i)] for i in range(
 def ten_updates(policy: str, tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Any]:
     """A policy whose weights are bfloat16 numbers, and a trainer after ten updates of its adapter at the rate 1e-5.
 
-    All computes in float32: the only differences between trainer and engine are then those of the weights.
+    All computes in float32: the only differences between trainer and engine are then those of the
+    weights.
     """
     folder = tmp_path_factory.mktemp("rounded")
     loaded(policy).bfloat16().float().save_pretrained(folder)
     AutoTokenizer.from_pretrained(policy).save_pretrained(folder)
-    recipe = experiment(lora={"rank": 32, "alpha": 64}, learning_rate=1e-6, kl_coefficient=0.0, steps=10)
+    recipe = experiment(
+        lora={"rank": 32, "alpha": 64}, learning_rate=1e-6, kl_coefficient=0.0, steps=10
+    )
     trainer = trainer_of(recipe, str(folder), tmp_path_factory.mktemp("ten"))
     train(trainer, RecordedBatches(policy), 10)
     assert trainer.optimizer.param_groups[0]["lr"] == pytest.approx(1e-5)
@@ -129,37 +166,52 @@ def ten_updates(policy: str, tmp_path_factory: pytest.TempPathFactory) -> tuple[
 
 
 def gap(engine: Any, trainer: Any) -> Gap:
-    return check_weight_sync(engine, PROMPTS, trainer.score_continuations, Sampling(1.0, 32, (0,), 3), "bfloat16")
+    return check_weight_sync(
+        engine, PROMPTS, trainer.score_continuations, Sampling(1.0, 32, (0,), 3), "bfloat16"
+    )
 
 
 @pytest.mark.parametrize("name", ["vllm", "transformers"])
-def test_engine_gets_the_adapter_that_merging_in_bfloat16_loses(name: str, ten_updates: tuple[str, Any]) -> None:
+def test_engine_gets_the_adapter_that_merging_in_bfloat16_loses(
+    name: str, ten_updates: tuple[str, Any]
+) -> None:
     policy, trainer = ten_updates
     recipe = trainer.experiment
     engine: Any = local_engine(recipe.rollout, "float32", policy, lora=recipe.policy.lora)
     try:
         correction = gap(engine, trainer).mean
-        engine.load_adapter(Adapter({name: value.bfloat16() for name, value in adapters(trainer.model).items()}, recipe.policy.lora))
+        engine.load_adapter(
+            Adapter(
+                {name: value.bfloat16() for name, value in adapters(trainer.model).items()},
+                recipe.policy.lora,
+            )
+        )
         assert gap(engine, trainer).mean < 0.01 * correction
         assert gap(engine, trainer).largest < 1e-4
     finally:
         engine.close()
     merged: Any = local_engine(recipe.rollout, "float32", policy)
     try:
-        merged.load((name, value.float()) for name, value in computed_weights(trainer.model, torch.bfloat16))
+        merged.load(
+            (name, value.float()) for name, value in computed_weights(trainer.model, torch.bfloat16)
+        )
         assert gap(merged, trainer).mean > 0.5 * correction
     finally:
         merged.close()
 
 
-def test_engine_replaces_the_adapter_at_each_load(policy: str, ten_updates: tuple[str, Any]) -> None:
+def test_engine_replaces_the_adapter_at_each_load(
+    policy: str, ten_updates: tuple[str, Any]
+) -> None:
     folder, trainer = ten_updates
     lora = trainer.experiment.policy.lora
     engine: Any = local_engine(trainer.experiment.rollout, "float32", folder, lora=lora)
     try:
         first = adapters(trainer.model)
         for scale in (3.0, 1.0):
-            engine.load_adapter(Adapter({name: scale * value for name, value in first.items()}, lora))
+            engine.load_adapter(
+                Adapter({name: scale * value for name, value in first.items()}, lora)
+            )
             assert (gap(engine, trainer).mean < 1e-5) == (scale == 1.0)
     finally:
         engine.close()

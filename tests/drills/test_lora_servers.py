@@ -44,7 +44,13 @@ def server(policy: str, state_dir: Path) -> Iterator[LocalServer]:
         max_lora_rank=max_adapter_rank(LORA),
     )
     share_token()
-    started = LocalServer("vllm-lora", words, state_dir=state_dir, environment={"PYTHONPATH": str(ROOT)}, start_deadline_s=280)
+    started = LocalServer(
+        "vllm-lora",
+        words,
+        state_dir=state_dir,
+        environment={"PYTHONPATH": str(ROOT)},
+        start_deadline_s=280,
+    )
     started.start()
     yield started
     started.end()
@@ -64,26 +70,42 @@ def check(engine: VllmPoolEngine, model: Any) -> None:
     """The engine computes with the adapter of the model."""
 
     async def all_at_once() -> list[Generation]:
-        return list(await asyncio.gather(*(engine.generate(prompt, Sampling(1.0, 12, (0,), 1)) for prompt in PROMPTS)))
+        return list(
+            await asyncio.gather(
+                *(engine.generate(prompt, Sampling(1.0, 12, (0,), 1)) for prompt in PROMPTS)
+            )
+        )
 
     for prompt, answer in zip(PROMPTS, in_event_loop(all_at_once()), strict=True):
         with torch.no_grad():
-            logits = model(torch.tensor([[*prompt, *answer.tokens]])).logits[0, len(prompt) - 1 : -1]
-        right = torch.log_softmax(logits, dim=-1).gather(1, torch.tensor(answer.tokens).unsqueeze(1)).squeeze(1)
+            logits = model(torch.tensor([[*prompt, *answer.tokens]])).logits[
+                0, len(prompt) - 1 : -1
+            ]
+        right = (
+            torch.log_softmax(logits, dim=-1)
+            .gather(1, torch.tensor(answer.tokens).unsqueeze(1))
+            .squeeze(1)
+        )
         assert answer.log_probabilities == pytest.approx(right.tolist(), abs=1e-4)
 
 
 def post(server: LocalServer, path: str, content: dict[str, str]) -> None:
-    requests.post(f"{server.url}{path}", json=content, headers=authorization(), timeout=60).raise_for_status()
+    requests.post(
+        f"{server.url}{path}", json=content, headers=authorization(), timeout=60
+    ).raise_for_status()
 
 
-def test_adapters_replace_each_other_and_reach_a_restarted_server(server: LocalServer, policy: str) -> None:
+def test_adapters_replace_each_other_and_reach_a_restarted_server(
+    server: LocalServer, policy: str
+) -> None:
     with closing(VllmPoolEngine([server.url])) as engine:
         for seed in (1, 2):
             model = model_with_adapter(policy, seed)
             engine.load_adapter(Adapter(adapters(model), LORA))
             check(engine, model)
-        models = requests.get(f"{server.url}/v1/models", headers=authorization(), timeout=60).json()["data"]
+        models = requests.get(
+            f"{server.url}/v1/models", headers=authorization(), timeout=60
+        ).json()["data"]
         assert engine.pool.loaded is not None
         assert [each["id"] for each in models] == ["policy", engine.pool.loaded.version]
         # as after a restart
@@ -93,9 +115,13 @@ def test_adapters_replace_each_other_and_reach_a_restarted_server(server: LocalS
         assert engine.moved > 0
 
 
-def test_two_ranks_train_an_adapter_with_servers(server: LocalServer, policy: str, tmp_path: Path, state_dir: Path) -> None:
+def test_two_ranks_train_an_adapter_with_servers(
+    server: LocalServer, policy: str, tmp_path: Path, state_dir: Path
+) -> None:
     fields = {"rollout.tasks_per_step": 4, "policy.lora": LORA.model_dump()}
-    done = train(policy, tmp_path, state_dir, InfraSettings(trainer_processes=2), fields, [server.url])
+    done = train(
+        policy, tmp_path, state_dir, InfraSettings(trainer_processes=2), fields, [server.url]
+    )
     assert [event.step for event in done] == list(range(1, STEPS + 1))
     for event in done:
         assert event.metrics["rollout/failed"] == 0

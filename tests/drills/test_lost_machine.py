@@ -12,14 +12,26 @@ import pytest
 from tasks.tracking.shared_storage import SharedStorage
 from tasks.tracking.step_metrics_file import read_steps
 from tests.support.s3_server import BUCKET, credentials, s3_server
-from tests.support.small_runs import assert_one_value_a_step, end, final_weights, find, finish, folder, mlflow_runs, start, wait_for
+from tests.support.small_runs import (
+    assert_one_value_a_step,
+    end,
+    final_weights,
+    find,
+    finish,
+    folder,
+    mlflow_runs,
+    start,
+    wait_for,
+)
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(3600)]
 
 SMALL = {"algorithm__steps": 4, "curriculum__horizons": [2, 3]}
 
 
-def test_new_machine_resumes_from_shared_storage_to_the_same_result(policy: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_new_machine_resumes_from_shared_storage_to_the_same_result(
+    policy: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("AGENTGYM_TRAINER_PROCESSES", "1")
     undisturbed, lost, new = tmp_path / "undisturbed", tmp_path / "lost", tmp_path / "new"
     finish(start(undisturbed, policy, **SMALL), undisturbed, 1200)
@@ -31,7 +43,14 @@ def test_new_machine_resumes_from_shared_storage_to_the_same_result(policy: str,
         storage = SharedStorage(f"s3://{BUCKET}/runs")
         run = start(lost, policy, **SMALL)
         try:
-            wait_for(lambda: folder_of(lost) and "checkpoints/step-000002/manifest.json" in storage.files(folder(lost).name), run, 1200)
+            wait_for(
+                lambda: (
+                    folder_of(lost)
+                    and "checkpoints/step-000002/manifest.json" in storage.files(folder(lost).name)
+                ),
+                run,
+                1200,
+            )
             find(run, "trainer_main").send_signal(signal.SIGSTOP)  # so that it gets no further
         finally:
             end(run)
@@ -40,17 +59,27 @@ def test_new_machine_resumes_from_shared_storage_to_the_same_result(policy: str,
         lost.rename(new)  # what is left there is the MLflow that both machines write to
 
         shown = finish(start(new, policy, **SMALL), new, 1200)
-        assert re.search(rf"s3://{BUCKET}/runs\D+2\b", shown)  # restored from the checkpoint of step 2
+        assert re.search(
+            rf"s3://{BUCKET}/runs\D+2\b", shown
+        )  # restored from the checkpoint of step 2
         assert "after step 2 " in shown
         assert final_weights(new) == final_weights(undisturbed)
         assert_same_results(new, undisturbed)
         assert_one_value_a_step(new)
-        assert len(mlflow_runs(new)) == 3  # one run and its two phases: what the lost machine had told MLflow was replaced
+        assert (
+            len(mlflow_runs(new)) == 3
+        )  # one run and its two phases: what the lost machine had told MLflow was replaced
 
         stored = storage.files(name)
-        here = {path.relative_to(folder(new)).as_posix(): path.stat().st_size for path in folder(new).rglob("*") if path.is_file()}
+        here = {
+            path.relative_to(folder(new)).as_posix(): path.stat().st_size
+            for path in folder(new).rglob("*")
+            if path.is_file()
+        }
         assert {f"rollouts/step-{step:06d}.parquet" for step in range(1, 5)} <= stored.keys()
-        assert all(here[path] == size for path, size in stored.items()), "the storage has other files than the folder"
+        assert all(here[path] == size for path, size in stored.items()), (
+            "the storage has other files than the folder"
+        )
         assert "done/run" in stored
         assert "owner.json" not in stored
 
@@ -67,7 +96,9 @@ def folder_of(runs: Path) -> bool:
 
 def assert_same_results(runs: Path, undisturbed: Path) -> None:
     for name in ("start", "phase-1", "phase-2"):
-        here, there = (folder(each) / "evaluations" / f"{name}.json" for each in (runs, undisturbed))
+        here, there = (
+            folder(each) / "evaluations" / f"{name}.json" for each in (runs, undisturbed)
+        )
         assert here.read_text() == there.read_text(), name
     here, there = (read_steps(folder(each) / "metrics.jsonl") for each in (runs, undisturbed))
     for step, values in there.items():
@@ -76,4 +107,7 @@ def assert_same_results(runs: Path, undisturbed: Path) -> None:
 
 
 def is_timed(name: str) -> bool:
-    return any(word in name for word in ("seconds", "per_second", "memory", "wait", "concurrency", "cache_share"))
+    return any(
+        word in name
+        for word in ("seconds", "per_second", "memory", "wait", "concurrency", "cache_share")
+    )

@@ -1,4 +1,7 @@
-"""vLLM with a batch smaller than the episodes in flight. Apart from the other tests of engines: a process holds one vLLM at a time."""
+"""vLLM with a batch smaller than the episodes in flight.
+
+Apart from the other tests of engines: a process holds one vLLM at a time.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +23,11 @@ PROMPTS = [[5 + (7 * i + 3 * k) % 90 for k in range(10 + 9 * i)] for i in range(
 
 def sampled(policy: str, max_num_seqs: int | None) -> tuple[list[Generation], int]:
     """What is sampled, and the most requests that were computed at once."""
-    engine: Any = local_engine(Rollout(max_concurrent_episodes=12, max_num_seqs=max_num_seqs, trajectory_tokens=512), "float32", policy)
+    engine: Any = local_engine(
+        Rollout(max_concurrent_episodes=12, max_num_seqs=max_num_seqs, trajectory_tokens=512),
+        "float32",
+        policy,
+    )
     running: list[int] = []
     with closing(engine):
         scheduler, step = engine._engine.engine_core.engine_core.scheduler, engine._engine.step
@@ -31,7 +38,12 @@ def sampled(policy: str, max_num_seqs: int | None) -> tuple[list[Generation], in
             return outputs
 
         async def all_at_once() -> list[Generation]:
-            return await asyncio.gather(*(engine.generate(prompt, Sampling(1.0, 12, (0,), seed)) for seed, prompt in enumerate(PROMPTS)))
+            return await asyncio.gather(
+                *(
+                    engine.generate(prompt, Sampling(1.0, 12, (0,), seed))
+                    for seed, prompt in enumerate(PROMPTS)
+                )
+            )
 
         engine._engine.step = watched
         return in_event_loop(all_at_once()), max(running)

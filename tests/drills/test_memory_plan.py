@@ -26,7 +26,10 @@ pytestmark = pytest.mark.slow
 @pytest.fixture(scope="module")
 def larger(tmp_path_factory: pytest.TempPathFactory) -> str:
     """A policy whose weights are as much as its activations."""
-    return build_tiny_policy(tmp_path_factory.mktemp("larger") / "policy", size=StarterPolicy(hidden_size=256, layers=4, heads=4))
+    return build_tiny_policy(
+        tmp_path_factory.mktemp("larger") / "policy",
+        size=StarterPolicy(hidden_size=256, layers=4, heads=4),
+    )
 
 
 @pytest.fixture(scope="module")
@@ -43,13 +46,17 @@ def traced(larger: str) -> dict[str, int]:
         "config = AutoConfig.from_pretrained(model)\n"
         "one = dict(processes=1, sharded=False)\n"
         "found = lambda **of: trace(config, TracedUpdate(**common, **of))\n"
-        "two, many = (found(processes=number, sharded=True, reference=model) for number in (2, 16))\n"
-        "held = {'whole': found(**one, reference=model).peak, 'sharded': two.peak, 'gradients, of 2': two.gradients}\n"
+        "two, many = (found(processes=number, sharded=True, reference=model) for number in (2, "
+        "16))\n"
+        "held = {'whole': found(**one, reference=model).peak, 'sharded': two.peak, 'gradients, of "
+        "2': two.gradients}\n"
         "held |= {'lora': found(**one, reference=None, lora=Lora(rank=8, alpha=8)).peak}\n"
         "held |= {'beside, of 2': two.activations, 'beside, of 16': many.activations}\n"
         "print(json.dumps(held))"
     )
-    answer = subprocess.run([sys.executable, "-c", trace], capture_output=True, text=True, cwd=ROOT, timeout=500)
+    answer = subprocess.run(
+        [sys.executable, "-c", trace], capture_output=True, text=True, cwd=ROOT, timeout=500
+    )
     assert answer.returncode == 0, answer.stderr[-3000:]
     found: dict[str, int] = json.loads(answer.stdout.splitlines()[-1])
     return found
@@ -62,12 +69,29 @@ def test_memory_trace_is_within_10_percent_of_a_real_update(
     assert traced[trained] == pytest.approx(measured_peak(larger, tmp_path / "run", lora), rel=0.1)
 
 
-def test_memory_trace_of_two_sharded_ranks_is_within_10_percent(larger: str, traced: dict[str, int], tmp_path: Path) -> None:
-    environment = {**os.environ, **ON_LOOPBACK, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT), "CUDA_VISIBLE_DEVICES": ""}
+def test_memory_trace_of_two_sharded_ranks_is_within_10_percent(
+    larger: str, traced: dict[str, int], tmp_path: Path
+) -> None:
+    environment = {
+        **os.environ,
+        **ON_LOOPBACK,
+        "OMP_NUM_THREADS": "1",
+        "PYTHONPATH": str(ROOT),
+        "CUDA_VISIBLE_DEVICES": "",
+    }
     place = ["--nproc_per_node", "2", "--rdzv_backend", "memory", "--rdzv_endpoint", "127.0.0.1"]
     module = ["-m", "tests.support.measured_update", larger, str(tmp_path)]
-    command = [sys.executable, "-m", "tasks.training.launch", str(tmp_path / "verdict"), *place, *module]
-    done = subprocess.run(command, env=environment, cwd=ROOT, capture_output=True, text=True, timeout=500)
+    command = [
+        sys.executable,
+        "-m",
+        "tasks.training.launch",
+        str(tmp_path / "verdict"),
+        *place,
+        *module,
+    ]
+    done = subprocess.run(
+        command, env=environment, cwd=ROOT, capture_output=True, text=True, timeout=500
+    )
     assert done.returncode == 0, done.stderr[-3000:]
     assert traced["sharded"] == pytest.approx(int((tmp_path / "peak").read_text()), rel=0.1)
 
@@ -80,7 +104,10 @@ def test_other_memory_hardly_depends_on_the_number_of_ranks(traced: dict[str, in
 def test_a_7b_model_fits_only_with_sharding(tmp_path: Path) -> None:
     recipe, folder = load_recipe("textcraft-qwen2.5-7b"), qwen_folder("Qwen2.5-7B", tmp_path)
     machine = Machine(gpus=8, gpu_memory=80, sharding="none", engine_fraction=0.45)
-    answer = plan_of(recipe.model_copy(update={"policy": recipe.policy.model_copy(update={"model": folder})}), machine)
+    answer = plan_of(
+        recipe.model_copy(update={"policy": recipe.policy.model_copy(update={"model": folder})}),
+        machine,
+    )
     assert answer is not None
     assert not answer.fits
     assert "weights" in answer.text

@@ -16,7 +16,9 @@ WORLDS = "textcraft+searchqa"
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-def test_one_policy_is_trained_in_two_worlds_and_measured_in_each(policy: str, tmp_path: Path) -> None:
+def test_one_policy_is_trained_in_two_worlds_and_measured_in_each(
+    policy: str, tmp_path: Path
+) -> None:
     run = start(
         tmp_path,
         policy,
@@ -28,16 +30,29 @@ def test_one_policy_is_trained_in_two_worlds_and_measured_in_each(policy: str, t
         curriculum__horizons=[2],
     )
     finish(run, tmp_path)
-    steps = read_steps(folder(tmp_path) / "metrics.jsonl").values()  # all six tasks, each once, by four episodes
+    steps = read_steps(
+        folder(tmp_path) / "metrics.jsonl"
+    ).values()  # all six tasks, each once, by four episodes
     assert sum(step["rollout/episodes_textcraft"] for step in steps) == 16
     assert sum(step["rollout/episodes_searchqa"] for step in steps) == 8
     assert any("rollout/success_searchqa" in step for step in steps)
     measured = read_trajectories(folder(tmp_path) / "evaluations" / "start.parquet")
-    played = {(trajectory.task, member_of(WORLDS, trajectory.task)[0], trajectory.first_observation.split()[0]) for trajectory in measured}
+    played = {
+        (
+            trajectory.task,
+            member_of(WORLDS, trajectory.task)[0],
+            trajectory.first_observation.split()[0],
+        )
+        for trajectory in measured
+    }
     assert sorted((world, begin) for _, world, begin in played) == [
         ("searchqa", "Question:"),
         ("searchqa", "Question:"),
         ("textcraft", "Crafting"),
     ]
     parent = mlflow_runs(tmp_path)[0]
-    assert {"evaluation/success_textcraft", "evaluation/success_searchqa", "rollout/reward_textcraft"} <= set(parent.data.metrics)
+    assert {
+        "evaluation/success_textcraft",
+        "evaluation/success_searchqa",
+        "rollout/reward_textcraft",
+    } <= set(parent.data.metrics)

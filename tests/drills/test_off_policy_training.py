@@ -15,7 +15,11 @@ from tests.support.tiny_policy import build_tiny_policy
 @pytest.mark.slow
 def test_staleness_is_bounded_by_max_off_policy_steps(tmp_path: Path, state_dir: Path) -> None:
     policy = build_tiny_policy(tmp_path / "policy")
-    fields = {"algorithm.importance_correction": "truncated", "rollout.tasks_per_step": 3, "rollout.max_off_policy_steps": 1}
+    fields = {
+        "algorithm.importance_correction": "truncated",
+        "rollout.tasks_per_step": 3,
+        "rollout.max_off_policy_steps": 1,
+    }
     done = train(policy, tmp_path, state_dir, InfraSettings(), fields)
     assert [event.step for event in done] == [1, 2, 3, 4]
     ages: set[int] = set()

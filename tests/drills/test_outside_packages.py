@@ -50,8 +50,20 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
         for language, file in (("python", f"{module}.py"), ("toml", "pyproject.toml")):
             [block] = re.findall(rf"^```{language}\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
             (folder / file).write_text(block, encoding="utf-8")
-    pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-build-isolation", "--no-index"]
-    subprocess.run([*pip, "--target", str(root / "site"), *(str(root / module) for module in GUIDES.values())], check=True)
+    pip = [
+        sys.executable,
+        "-m",
+        "pip",
+        "install",
+        "--quiet",
+        "--no-deps",
+        "--no-build-isolation",
+        "--no-index",
+    ]
+    subprocess.run(
+        [*pip, "--target", str(root / "site"), *(str(root / module) for module in GUIDES.values())],
+        check=True,
+    )
     return root / "site"
 
 
@@ -99,17 +111,29 @@ def test_one_training_uses_all_four(policy: str, tmp_path: Path, state_dir: Path
     done = [event for events in phases for event in events if isinstance(event, StepDone)]
     assert [event.metrics["rollout/horizon"] for event in done] == [2.0, 3.0]
     for event in done:
-        assert event.metrics["update/surprisal"] == pytest.approx(event.metrics["rollout/entropy"], rel=1e-4)
+        assert event.metrics["update/surprisal"] == pytest.approx(
+            event.metrics["rollout/entropy"], rel=1e-4
+        )
         assert event.metrics["update/gradient_norm"] > 0
 
 
 @pytest.mark.parametrize(
     ("field", "value"),
-    [("rollout.engine", "plane"), ("algorithm.update_metrics", ["surprise"]), ("algorithm.name", "best-of-groups")],
+    [
+        ("rollout.engine", "plane"),
+        ("algorithm.update_metrics", ["surprise"]),
+        ("algorithm.name", "best-of-groups"),
+    ],
 )
-def test_an_unknown_name_is_refused_with_the_closest_installed_one(field: str, value: object) -> None:
+def test_an_unknown_name_is_refused_with_the_closest_installed_one(
+    field: str, value: object
+) -> None:
     with pytest.raises(RecipeError) as refused:
         load_recipe("textcraft", {field: value})
     assert list(refused.value.codes) == [field]
-    closest = {"rollout.engine": "plain", "algorithm.update_metrics": "surprisal", "algorithm.name": "best-of-group"}[field]
+    closest = {
+        "rollout.engine": "plain",
+        "algorithm.update_metrics": "surprisal",
+        "algorithm.name": "best-of-group",
+    }[field]
     assert repr(closest) in str(refused.value)

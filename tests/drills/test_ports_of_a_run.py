@@ -16,9 +16,20 @@ from environments.token import VARIABLE as ENVIRONMENT_TOKEN
 from tasks.inference.token_guard import VARIABLE as ENGINE_TOKEN
 from tasks.tracking.step_metrics_file import read_steps
 from tests.support import small_runs
-from tests.support.strangers import AttackSurface, answers, as_nobody, bytes_answered, opened, surface_of
+from tests.support.strangers import (
+    AttackSurface,
+    answers,
+    as_nobody,
+    bytes_answered,
+    opened,
+    surface_of,
+)
 
-pytestmark = [pytest.mark.slow, pytest.mark.root, pytest.mark.skipif(os.geteuid() != 0, reason="needs root to become another user")]
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.root,
+    pytest.mark.skipif(os.geteuid() != 0, reason="needs root to become another user"),
+]
 
 STEPS = 3000
 """More than a run does while it is tried."""
@@ -49,8 +60,16 @@ def attacks(folder: Path) -> list[tuple[str, str, Any]]:
         ("GET", "/v1/models", None),
         ("GET", "/weight_info", None),
         ("POST", "/v1/completions", {"model": "policy", "prompt": [1], "max_tokens": 1}),
-        ("POST", "/collective_rpc", {"method": "reload_weights", "kwargs": {"weights_path": str(folder)}}),
-        ("POST", "/collective_rpc", {"method": "save_sharded_state", "kwargs": {"path": str(folder / "written")}}),
+        (
+            "POST",
+            "/collective_rpc",
+            {"method": "reload_weights", "kwargs": {"weights_path": str(folder)}},
+        ),
+        (
+            "POST",
+            "/collective_rpc",
+            {"method": "save_sharded_state", "kwargs": {"path": str(folder / "written")}},
+        ),
         ("POST", "/update_weight_version", {"new_version": "planted"}),
         ("POST", "/init_weight_transfer_engine", {"init_info": {}}),
         ("POST", "/pause?mode=abort", {}),
@@ -70,13 +89,21 @@ def attacks(folder: Path) -> list[tuple[str, str, Any]]:
 
 
 @pytest.fixture(scope="module")
-def runs(policy: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[subprocess.Popen[bytes], Path]]:
+def runs(
+    policy: str, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[tuple[subprocess.Popen[bytes], Path]]:
     """A run with a vLLM server and two trainer processes, after its second step, and the folder of its runs."""
     folder = tmp_path_factory.mktemp("ports") / "runs"
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("AGENTGYM_ENGINE_SERVERS", "1")
         patch.setenv("AGENTGYM_TRAINER_PROCESSES", "2")
-        run = small_runs.start(folder, policy, algorithm__steps=STEPS, checkpoint_every=STEPS, curriculum__every=STEPS // 2)
+        run = small_runs.start(
+            folder,
+            policy,
+            algorithm__steps=STEPS,
+            checkpoint_every=STEPS,
+            curriculum__every=STEPS // 2,
+        )
     try:
         small_runs.wait_for(lambda: len(small_runs.metrics(folder)) >= 2, run, 500)
         yield run, folder
@@ -92,10 +119,18 @@ def surface(runs: tuple[subprocess.Popen[bytes], Path]) -> AttackSurface:
 @pytest.mark.timeout(900)
 def test_ports_are_on_loopback_and_of_known_servers(surface: AttackSurface) -> None:
     assert {address for address, _, _ in surface.ports} == {"127.0.0.1"}
-    known = ("environments serve", "vllm.entrypoints", "VLLM::EngineCore", "prefect_app:one_run", "trainer_main")
+    known = (
+        "environments serve",
+        "vllm.entrypoints",
+        "VLLM::EngineCore",
+        "prefect_app:one_run",
+        "trainer_main",
+    )
     for kind in known:
         assert any(kind in command for _, _, command in surface.ports), kind
-    assert all(any(kind in command for kind in known) for _, _, command in surface.ports), surface.ports
+    assert all(any(kind in command for kind in known) for _, _, command in surface.ports), (
+        surface.ports
+    )
 
 
 def test_no_port_serves_another_user_or_a_web_page(surface: AttackSurface, tmp_path: Path) -> None:
@@ -114,8 +149,15 @@ def test_garbage_bytes_are_not_answered_or_executed(surface: AttackSurface, tmp_
     tmp_path.chmod(0o777)
     payload = pickle.dumps(Touch(tmp_path / "ran"))
     for _, port, command in surface.ports:
-        if "trainer_main" in command or "EngineCore" in command:  # gloo, which first reads a number of eight bytes
-            for sent in (payload, b"\0" * 8 + payload, (1).to_bytes(8, "little") + payload, b"\xff" * 4096):
+        if (
+            "trainer_main" in command or "EngineCore" in command
+        ):  # gloo, which first reads a number of eight bytes
+            for sent in (
+                payload,
+                b"\0" * 8 + payload,
+                (1).to_bytes(8, "little") + payload,
+                b"\xff" * 4096,
+            ):
                 assert as_nobody(bytes_answered, port, sent) == b"", command
     assert not list(tmp_path.iterdir())
 
@@ -125,10 +167,22 @@ def test_unix_sockets_refuse_other_users(surface: AttackSurface) -> None:
     assert as_nobody(opened, surface.sockets) == []
 
 
-def test_tokens_are_hidden_from_command_lines_and_other_users(runs: tuple[subprocess.Popen[bytes], Path]) -> None:
+def test_tokens_are_hidden_from_command_lines_and_other_users(
+    runs: tuple[subprocess.Popen[bytes], Path],
+) -> None:
     family = small_runs.family(runs[0].pid)
-    (server,) = [p for p in family if "environments serve" in " ".join(p.cmdline()) and "subreaper" not in " ".join(p.cmdline())]
-    (engine,) = [p for p in family if "-m vllm.entrypoints" in " ".join(p.cmdline()) and "subreaper" not in " ".join(p.cmdline())]
+    (server,) = [
+        p
+        for p in family
+        if "environments serve" in " ".join(p.cmdline())
+        and "subreaper" not in " ".join(p.cmdline())
+    ]
+    (engine,) = [
+        p
+        for p in family
+        if "-m vllm.entrypoints" in " ".join(p.cmdline())
+        and "subreaper" not in " ".join(p.cmdline())
+    ]
     tokens = [server.environ()[ENVIRONMENT_TOKEN], engine.environ()[ENGINE_TOKEN]]
     assert all(len(token) >= 32 for token in tokens)
     for process in family:

@@ -57,5 +57,13 @@ def test_a_changed_automation_does_not_stop_the_server(tmp_path: Path) -> None:
         "PYTHONPATH": str(ROOT),
     }
     command = [sys.executable, "-c", CHANGE]
-    done = subprocess.run(command, cwd=ROOT, env=os.environ | environment, capture_output=True, text=True, timeout=240, check=False)
+    done = subprocess.run(
+        command,
+        cwd=ROOT,
+        env=os.environ | environment,
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+    )
     assert "CHANGED" in done.stdout, done.stderr[-2000:]

@@ -46,10 +46,22 @@ def member(rank: int, memory: str, go: str, results: SimpleQueue[str]) -> None:
     from tasks.training import process_group
 
     process_group.PROOF_TIMEOUT = timedelta(seconds=5)
-    here = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": 2, "LOCAL_WORLD_SIZE": 2, "OMP_NUM_THREADS": 1}
-    os.environ.update({name: str(value) for name, value in here.items()}, GLOO_SOCKET_IFNAME="lo", CUDA_VISIBLE_DEVICES="")
+    here = {
+        "RANK": rank,
+        "LOCAL_RANK": rank,
+        "WORLD_SIZE": 2,
+        "LOCAL_WORLD_SIZE": 2,
+        "OMP_NUM_THREADS": 1,
+    }
+    os.environ.update(
+        {name: str(value) for name, value in here.items()},
+        GLOO_SOCKET_IFNAME="lo",
+        CUDA_VISIBLE_DEVICES="",
+    )
     os.environ[process_group.STORE] = memory
-    resource.setrlimit(resource.RLIMIT_NOFILE, (FILES, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
+    resource.setrlimit(
+        resource.RLIMIT_NOFILE, (FILES, resource.getrlimit(resource.RLIMIT_NOFILE)[1])
+    )
     while rank == 1 and not Path(go).exists():
         time.sleep(0.01)
     try:
@@ -69,7 +81,9 @@ def start(folder: Path) -> tuple[list[SpawnProcess], SimpleQueue[str], Path]:
     # Not forked: the test's process may hold accelerate's state of other tests.
     context, memory, go = get_context("spawn"), rendezvous_memory(), folder / "go"
     results: SimpleQueue[str] = context.SimpleQueue()
-    processes = [context.Process(target=member, args=(rank, memory, str(go), results)) for rank in range(2)]
+    processes = [
+        context.Process(target=member, args=(rank, memory, str(go), results)) for rank in range(2)
+    ]
     for process in processes:
         process.start()
     return processes, results, go
@@ -94,7 +108,9 @@ def port_of(process: SpawnProcess) -> int:
 def test_two_ranks_rendezvous_in_memory_and_open_only_gloo_ports(tmp_path: Path) -> None:
     processes, results, go = start(tmp_path)
     port_of(processes[0])
-    assert [c.status for c in psutil.Process(processes[0].pid).net_connections("inet")] == [psutil.CONN_LISTEN]
+    assert [c.status for c in psutil.Process(processes[0].pid).net_connections("inet")] == [
+        psutil.CONN_LISTEN
+    ]
     go.touch()
     assert finish(processes, results) == ["joined 0", "joined 0"]
 

@@ -21,7 +21,14 @@ from tasks.evaluation.benchmark import read_evaluation
 from tasks.provision.errors import ProvisionError
 from tasks.rollout.trajectory_parquet import read_trajectories
 from tests.support.processes import ended
-from tests.support.ray_nodes import LOOPBACK, held_still, kill_and_replace, nodes_with, ray_cluster, servers_answer
+from tests.support.ray_nodes import (
+    LOOPBACK,
+    held_still,
+    kill_and_replace,
+    nodes_with,
+    ray_cluster,
+    servers_answer,
+)
 from tests.support.small_runs import ROOT, end, finish, folder, metrics, start, wait_for
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(3600)]
@@ -52,7 +59,9 @@ def eventually(condition: Callable[[], object]) -> None:
         time.sleep(0.1)
 
 
-def test_episode_on_a_lost_node_fails_and_its_server_restarts_elsewhere(cluster: Any, settings: InfraSettings) -> None:
+def test_episode_on_a_lost_node_fails_and_its_server_restarts_elsewhere(
+    cluster: Any, settings: InfraSettings
+) -> None:
     from tasks.provision.environment_servers import environment_replicas
 
     async def play(urls: tuple[str, ...]) -> None:
@@ -106,16 +115,24 @@ def test_node_without_the_shared_storage_is_named(
     made = module.RayCluster(cluster.address, tmp_path, url)  # every node reads and writes there
     assert not list((tmp_path / "stored").iterdir())
     made.close()
-    with pytest.raises(SharedStorageError, match=r"AGENTGYM_SHARED_STORAGE.*file:///no/such/folder"):
+    with pytest.raises(
+        SharedStorageError, match=r"AGENTGYM_SHARED_STORAGE.*file:///no/such/folder"
+    ):
         module.RayCluster(cluster.address, tmp_path, "file:///no/such/folder")
     victim = next(iter(cluster.worker_nodes))
-    monkeypatch.setattr(module, "check_node", elsewhere_on(victim.node_id, f"file://{tmp_path}/elsewhere"))
-    with pytest.raises(ProvisionError, match=rf"{victim.node_id[:8]}.*/elsewhere.*AGENTGYM_SHARED_STORAGE.*{url}"):
+    monkeypatch.setattr(
+        module, "check_node", elsewhere_on(victim.node_id, f"file://{tmp_path}/elsewhere")
+    )
+    with pytest.raises(
+        ProvisionError, match=rf"{victim.node_id[:8]}.*/elsewhere.*AGENTGYM_SHARED_STORAGE.*{url}"
+    ):
         module._check_nodes(tmp_path, SharedStorage(url))
     monkeypatch.undo()
 
 
-def test_request_above_the_nodes_resources_is_refused_with_both(cluster: Any, settings: InfraSettings) -> None:
+def test_request_above_the_nodes_resources_is_refused_with_both(
+    cluster: Any, settings: InfraSettings
+) -> None:
     from tasks.provision.ray_cluster import Placement, connected
 
     connected(settings)
@@ -125,14 +142,23 @@ def test_request_above_the_nodes_resources_is_refused_with_both(cluster: Any, se
 
 def test_ray_address_without_a_cluster_is_refused(tmp_path: Path) -> None:
     done = run_here(
-        "from configs.infrastructure import *; from tasks.provision.ray_cluster import *; connected(infra_settings())", "host:9"
+        "from configs.infrastructure import *; from tasks.provision.ray_cluster import *; "
+        "connected(infra_settings())",
+        "host:9",
     )
     assert re.search("AGENTGYM_RAY_ADDRESS.*host:9", done.stderr)
 
 
 def run_here(code: str, address: str) -> subprocess.CompletedProcess[str]:
     environment = {**os.environ, "AGENTGYM_RAY_ADDRESS": address}
-    return subprocess.run([sys.executable, "-c", code], cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+    return subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=ROOT,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
 
 
 OWNER = """
@@ -150,14 +176,22 @@ def test_processes_on_the_nodes_end_with_a_killed_flow(cluster: Any) -> None:
 
 
 SMALL = {"algorithm__steps": 4, "curriculum__horizons": [2, 3], "checkpoint_every": 1}
-KINDS = {"environment": ("environments serve",), "engine": ("api_server",), "trainer": ("trainer_main",)}
+KINDS = {
+    "environment": ("environments serve",),
+    "engine": ("api_server",),
+    "trainer": ("trainer_main",),
+}
 
 
 def test_run_survives_lost_nodes_with_the_same_evaluation(
     cluster: Any, policy: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     here, there = tmp_path / "here", tmp_path / "there"
-    for name, value in {"ENGINE_SERVERS": 2, "ENVIRONMENT_SERVERS": 2, "TRAINER_START_SECONDS": 1500}.items():
+    for name, value in {
+        "ENGINE_SERVERS": 2,
+        "ENVIRONMENT_SERVERS": 2,
+        "TRAINER_START_SECONDS": 1500,
+    }.items():
         monkeypatch.setenv(f"AGENTGYM_{name}", str(value))
     launch = tmp_path / "launch.yaml"
     launch.write_text("nodes: 2\nprocesses: 1\nfirst_node: ray\n")
@@ -168,9 +202,18 @@ def test_run_survives_lost_nodes_with_the_same_evaluation(
         run = start(there, policy, **SMALL)
         try:
             for reached, words in enumerate(KINDS.values(), start=1):
-                wait_for(lambda reached=reached: max(metrics(there), default=0) >= reached, run, PATIENCE_S)
+                wait_for(
+                    lambda reached=reached: max(metrics(there), default=0) >= reached,
+                    run,
+                    PATIENCE_S,
+                )
                 with held_still(cluster):
-                    eventually(lambda: servers_answer(there) and all(len(nodes_with(cluster, *each)) == 2 for each in KINDS.values()))
+                    eventually(
+                        lambda: (
+                            servers_answer(there)
+                            and all(len(nodes_with(cluster, *each)) == 2 for each in KINDS.values())
+                        )
+                    )
                     killed = kill_and_replace(cluster, nodes_with(cluster, *words)[0], CPUS)
                 eventually(lambda killed=killed: all(ended(process) for process in killed))
             shown = finish(run, there, PATIENCE_S)
@@ -180,14 +223,21 @@ def test_run_survives_lost_nodes_with_the_same_evaluation(
     eventually(lambda: not any(nodes_with(cluster, *words) for words in KINDS.values()))
     assert not list(there.glob(".ray-*"))
 
-    for name, value in {"TRAINER_PROCESSES": 2, "ENGINE_SERVERS": 1, "ENVIRONMENT_SERVERS": 1}.items():
+    for name, value in {
+        "TRAINER_PROCESSES": 2,
+        "ENGINE_SERVERS": 1,
+        "ENVIRONMENT_SERVERS": 1,
+    }.items():
         monkeypatch.setenv(f"AGENTGYM_{name}", str(value))
     finish(start(here, policy, **SMALL), here, PATIENCE_S)
     assert sorted(set(metrics(there))) == [1, 2, 3, 4]
     for name in ("start", "phase-1", "phase-2"):
         ours, theirs = (folder(runs) / "evaluations" / f"{name}.json" for runs in (there, here))
         assert read_evaluation(ours).success == read_evaluation(theirs).success
-        played, expected = (read_trajectories(path.with_suffix(".parquet")) for path in (ours, theirs))
+        played, expected = (
+            read_trajectories(path.with_suffix(".parquet")) for path in (ours, theirs)
+        )
         same = [a.completion == b.completion for a, b in zip(played, expected, strict=True)]
-        # The engines compute in float32, but not the same batches: a token whose draw lies on the edge may be another.
+        # The engines compute in float32, but not the same batches: a token whose draw lies on the
+        # edge may be another.
         assert sum(same) >= len(same) - 1, name

@@ -27,7 +27,15 @@ ROOT = Path(__file__).parents[2]
 PATIENCE_S = 300.0
 pytestmark = pytest.mark.slow
 # Questions in each published set (docs/searchqa-wikipedia.md), nq's first two written out.
-TEST_SIZES = {"nq": 3610, "triviaqa": 11313, "popqa": 14267, "hotpotqa": 7405, "2wikimultihopqa": 12576, "musique": 2417, "bamboogle": 125}
+TEST_SIZES = {
+    "nq": 3610,
+    "triviaqa": 11313,
+    "popqa": 14267,
+    "hotpotqa": 7405,
+    "2wikimultihopqa": 12576,
+    "musique": 2417,
+    "bamboogle": 125,
+}
 TRAIN_SIZES = {"nq": 79168, "hotpotqa": 90447}
 # What makes the page's training command small enough for two cores. Its task lists stay whole.
 SMALL = {
@@ -51,17 +59,38 @@ class Reader:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         (folder / ".venv").symlink_to(ROOT / ".venv")
-        self.environment = {name: value for name, value in os.environ.items() if not name.startswith(("SEARCHQA_", "WEBARENA_"))}
+        self.environment = {
+            name: value
+            for name, value in os.environ.items()
+            if not name.startswith(("SEARCHQA_", "WEBARENA_"))
+        }
         self.environment |= {"PYTHONPATH": str(ROOT), "AGENTGYM_RUNS": str(folder / "runs")}
         self._serving: list[subprocess.Popen[bytes]] = []
 
     def follow(self, block: str) -> str:
-        """Runs a block; one that serves goes on running, and is waited for until it answers. Returns what was printed."""
+        """Runs a block; one that serves goes on running, and is waited for until it answers.
+
+        Returns what was printed.
+        """
         if port := re.search(r" serve \w+ --port (\d+)", block):
-            self._serving.append(subprocess.Popen(["bash", "-euc", block], cwd=self.folder, env=self.environment, start_new_session=True))
+            self._serving.append(
+                subprocess.Popen(
+                    ["bash", "-euc", block],
+                    cwd=self.folder,
+                    env=self.environment,
+                    start_new_session=True,
+                )
+            )
             _wait_for(f"http://127.0.0.1:{port[1]}/health", self._serving[-1])
             return ""
-        done = subprocess.run(["bash", "-euc", block], cwd=self.folder, env=self.environment, capture_output=True, text=True, check=False)
+        done = subprocess.run(
+            ["bash", "-euc", block],
+            cwd=self.folder,
+            env=self.environment,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
         assert done.returncode == 0, f"{block}\n{done.stdout}\n{done.stderr}"
         return done.stdout + done.stderr
 
@@ -79,7 +108,9 @@ def reader(tmp_path: Path) -> Iterator[Reader]:
 
 
 def blocks(page: str, language: str) -> list[str]:
-    return re.findall(rf"^```{language}\n(.*?)^```$", (ROOT / "docs" / page).read_text(), re.MULTILINE | re.DOTALL)
+    return re.findall(
+        rf"^```{language}\n(.*?)^```$", (ROOT / "docs" / page).read_text(), re.MULTILINE | re.DOTALL
+    )
 
 
 def _wait_for(url: str, server: subprocess.Popen[bytes]) -> None:
@@ -107,12 +138,19 @@ def test_searchqa_over_wikipedia(reader: Reader, policy: str) -> None:
     said = [reader.follow(block) for block in blocks("searchqa-wikipedia.md", "bash")]
     assert len(said) == 6
     for name, retriever in {"bm25": "bm25", "e5": "dense", "faiss": "dense"}.items():
-        assert json.loads((data / f"wikipedia-{name}" / "library.json").read_text())["retriever"] == retriever
+        assert (
+            json.loads((data / f"wikipedia-{name}" / "library.json").read_text())["retriever"]
+            == retriever
+        )
     assert "nq-test" in said[4]
     assert "stand-ins" not in said[4]
     assert "2 successes" in said[5], said[5]
-    (training,) = (block for block in blocks("searchqa-wikipedia.md", "sh") if "agentgym train" in block)
-    small = " ".join(f"--{field} '{value}'" for field, value in {"policy.model": policy, **SMALL}.items())
+    (training,) = (
+        block for block in blocks("searchqa-wikipedia.md", "sh") if "agentgym train" in block
+    )
+    small = " ".join(
+        f"--{field} '{value}'" for field, value in {"policy.model": policy, **SMALL}.items()
+    )
     reader.follow(f"{training.strip()} {small}")
     assert len(list((reader.folder / "runs").glob("*/done/*phase*"))) == 2
     for name in ("e5", "faiss"):
@@ -124,9 +162,16 @@ def test_searchqa_over_wikipedia(reader: Reader, policy: str) -> None:
 
 def _write_questions(path: Path, sizes: dict[str, int]) -> None:
     """Writes made-up questions in the merged published format, as many as the published sets have."""
-    answered = [("what is the capital of peru", ["Lima"]), ("what animal lives in the andes", ["llama"])]
+    answered = [
+        ("what is the capital of peru", ["Lima"]),
+        ("what animal lives in the andes", ["llama"]),
+    ]
     rows = [("nq", *each) for each in answered]
-    rows += [(name, f"question {n} of {name}", ["a"]) for name, size in sizes.items() for n in range(size)][len(rows) :]
+    rows += [
+        (name, f"question {n} of {name}", ["a"])
+        for name, size in sizes.items()
+        for n in range(size)
+    ][len(rows) :]
     pd.DataFrame(rows, columns=("data_source", "question", "golden_answers")).to_parquet(path)
 
 
@@ -146,11 +191,15 @@ class Site(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         who = re.search(r"who=(\w+)", self.headers.get("Cookie", ""))
-        self._answer(f"<title>Store</title><h1>Hello {who[1] if who else 'stranger'}</h1>", "text/html")
+        self._answer(
+            f"<title>Store</title><h1>Hello {who[1] if who else 'stranger'}</h1>", "text/html"
+        )
 
     def do_POST(self) -> None:
         self.rfile.read(int(self.headers["Content-Length"]))
-        self._answer(json.dumps({"choices": [{"message": {"content": "CORRECT"}}]}), "application/json")
+        self._answer(
+            json.dumps({"choices": [{"message": {"content": "CORRECT"}}]}), "application/json"
+        )
 
     def _answer(self, text: str, kind: str) -> None:
         self.send_response(200)
@@ -183,12 +232,32 @@ def test_webarena_on_its_own_sites(reader: Reader, site: str) -> None:
     (folder / ".auth").mkdir()
     fuzzy = {"eval_types": ["string_match"], "reference_answers": {"fuzzy_match": ["nothing"]}}
     there = {"eval_types": ["url_match"], "reference_url": "__SHOPPING__"}
-    cookie = {"name": "who", "value": "Emma", "domain": "127.0.0.1", "path": "/", "expires": -1, "httpOnly": False, "secure": False}
-    for index, (name, evaluation) in enumerate((("shopping", fuzzy), ("reddit", there), ("map", there))):
+    cookie = {
+        "name": "who",
+        "value": "Emma",
+        "domain": "127.0.0.1",
+        "path": "/",
+        "expires": -1,
+        "httpOnly": False,
+        "secure": False,
+    }
+    for index, (name, evaluation) in enumerate(
+        (("shopping", fuzzy), ("reddit", there), ("map", there))
+    ):
         login = f"./.auth/{name}_state.json"
-        (folder / login).write_text(json.dumps({"cookies": [cookie | {"sameSite": "Lax"}], "origins": []}))
-        task = {"sites": [name], "task_id": index, "intent": "Do it", "start_url": f"__{name.upper()}__", "storage_state": login}
-        (folder / "config_files" / f"{index}.json").write_text(json.dumps(task | {"eval": evaluation}))
+        (folder / login).write_text(
+            json.dumps({"cookies": [cookie | {"sameSite": "Lax"}], "origins": []})
+        )
+        task = {
+            "sites": [name],
+            "task_id": index,
+            "intent": "Do it",
+            "start_url": f"__{name.upper()}__",
+            "storage_state": login,
+        }
+        (folder / "config_files" / f"{index}.json").write_text(
+            json.dumps(task | {"eval": evaluation})
+        )
     lists, played, _ = (reader.follow(block) for block in blocks("webarena-sites.md", "bash"))
     assert re.search(r"information +1\b", lists)
     assert "stand-ins" not in lists
@@ -201,7 +270,10 @@ def test_webarena_on_its_own_sites(reader: Reader, site: str) -> None:
 
 def test_the_pages_warn_and_the_readme_leads_to_them() -> None:
     readme = (ROOT / "README.md").read_text()
-    for page, name in (("searchqa-wikipedia.md", "SEARCHQA_DATA"), ("webarena-sites.md", "WEBARENA_TASKS")):
+    for page, name in (
+        ("searchqa-wikipedia.md", "SEARCHQA_DATA"),
+        ("webarena-sites.md", "WEBARENA_TASKS"),
+    ):
         text = (ROOT / "docs" / page).read_text()
         assert f"docs/{page}" in readme
         assert "**stand-in**" in text

@@ -18,7 +18,9 @@ from tests.support.chromium import needs_chromium
 from tests.support.playing import starting
 from tests.support.tiny_searchqa import tiny_corpus
 
-needs_java = pytest.mark.skipif(shutil.which("java") is None, reason=f"there is no Java; run: {INSTALL}")
+needs_java = pytest.mark.skipif(
+    shutil.which("java") is None, reason=f"there is no Java; run: {INSTALL}"
+)
 ORACLE = "the expert's action"
 
 PLAYED: dict[str, Sequence[tuple[str, bool]]] = {
@@ -81,7 +83,9 @@ PLAYED: dict[str, Sequence[tuple[str, bool]]] = {
         pytest.param("webarena", marks=[needs_chromium, pytest.mark.slow]),
     ],
 )
-def test_a_step_says_whether_the_world_refused_the_action(world: str, state_dir: Path, tmp_path: Path) -> None:
+def test_a_step_says_whether_the_world_refused_the_action(
+    world: str, state_dir: Path, tmp_path: Path
+) -> None:
     data = {"SEARCHQA_DATA": str(tiny_corpus(tmp_path))} if world == "searchqa" else {}
 
     async def play(url: str) -> list[tuple[str, bool | None]]:
@@ -126,7 +130,9 @@ def test_a_blocked_move_is_refused_by_babyai_and_changes_nothing(state_dir: Path
 
 
 @pytest.mark.parametrize(("rules", "ends"), [("ours", True), ("agentgym", False)])
-def test_an_answer_in_a_wrong_form_gets_no_second_free_try_in_searchqa(rules: str, ends: bool, state_dir: Path, tmp_path: Path) -> None:
+def test_an_answer_in_a_wrong_form_gets_no_second_free_try_in_searchqa(
+    rules: str, ends: bool, state_dir: Path, tmp_path: Path
+) -> None:
     async def play(url: str) -> list[tuple[bool, bool | None]]:
         async with EnvironmentClient([url]) as client:
             session, _ = await client.start(0)

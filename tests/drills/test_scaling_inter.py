@@ -42,7 +42,9 @@ pytestmark = pytest.mark.slow
 def undisturbed(policy: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
     runs = tmp_path_factory.mktemp("undisturbed")
     (runs / "prefect").mkdir()
-    (runs / "prefect" / "prefect.db").touch()  # empty, as a first run's is: Prefect makes its tables itself
+    (
+        runs / "prefect" / "prefect.db"
+    ).touch()  # empty, as a first run's is: Prefect makes its tables itself
     shown = finish(start(runs, policy), runs)
     assert "Orchestration" in shown
     return runs
@@ -66,11 +68,31 @@ def test_phases_are_nested_mlflow_runs_with_global_steps(undisturbed: Path) -> N
     assert {run.info.status for run in runs} == {"FINISHED"}
     assert parent.data.params["rollout.group_size"] == "4"
     history = client.get_metric_history(parent.info.run_id, "rollout/horizon")
-    assert [(point.step, point.value) for point in history] == [(1, 2), (2, 2), (3, 3), (4, 3), (5, 4), (6, 4)]
-    for name in ("rollout/success", "rollout/entropy", "rollout/tokens_per_second", "update/seconds", "sync/seconds", "evaluation/success"):
+    assert [(point.step, point.value) for point in history] == [
+        (1, 2),
+        (2, 2),
+        (3, 3),
+        (4, 3),
+        (5, 4),
+        (6, 4),
+    ]
+    for name in (
+        "rollout/success",
+        "rollout/entropy",
+        "rollout/tokens_per_second",
+        "update/seconds",
+        "sync/seconds",
+        "evaluation/success",
+    ):
         assert name in parent.data.metrics, name
-    assert [point.step for point in client.get_metric_history(phases[1].info.run_id, "rollout/reward")] == [3, 4]
-    assert {version.tags["step"] for version in client.search_model_versions("name='small'")} == {"2", "4", "6"}
+    assert [
+        point.step for point in client.get_metric_history(phases[1].info.run_id, "rollout/reward")
+    ] == [3, 4]
+    assert {version.tags["step"] for version in client.search_model_versions("name='small'")} == {
+        "2",
+        "4",
+        "6",
+    }
     assert "learning_curve.png" in {file.path for file in client.list_artifacts(parent.info.run_id)}
     traces = client.search_traces(locations=[experiment.experiment_id], max_results=50)
     assert {trace.info.tags["phase"] for trace in traces} == {"1", "2", "3"}
@@ -79,9 +101,15 @@ def test_phases_are_nested_mlflow_runs_with_global_steps(undisturbed: Path) -> N
 def test_a_finished_run_is_shown_and_stays_unchanged(undisturbed: Path, policy: str) -> None:
     def everything() -> dict[object, object]:
         client = mlflow_client(undisturbed)
-        files: dict[object, object] = {path: path.stat().st_mtime_ns for path in folder(undisturbed).rglob("*")}
+        files: dict[object, object] = {
+            path: path.stat().st_mtime_ns for path in folder(undisturbed).rglob("*")
+        }
         runs = {run.info.run_id: run.to_dictionary() for run in mlflow_runs(undisturbed)}
-        return files | runs | {each: [file.path for file in client.list_artifacts(str(each))] for each in runs}
+        return (
+            files
+            | runs
+            | {each: [file.path for file in client.list_artifacts(str(each))] for each in runs}
+        )
 
     assert_one_value_a_step(undisturbed)
     before = everything()
@@ -93,12 +121,19 @@ def test_a_finished_run_is_shown_and_stays_unchanged(undisturbed: Path, policy: 
 def test_a_lost_evaluation_is_repeated_with_its_weights_in_a_moved_runs_folder(
     undisturbed: Path, policy: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("AGENTGYM_TRAINER_PROCESSES", "1")  # the run had two: what is played does not depend on it
+    monkeypatch.setenv(
+        "AGENTGYM_TRAINER_PROCESSES", "1"
+    )  # the run had two: what is played does not depend on it
     runs = tmp_path / "moved"
     shutil.copytree(undisturbed, runs)
     evaluations = folder(runs) / "evaluations"
-    results = {name: (evaluations / f"{name}.json").read_text() for name in ("start", "phase-1", "phase-2", "phase-3")}
-    episodes = {name: read_trajectories(evaluations / f"{name}.parquet") for name in ("start", "phase-1")}
+    results = {
+        name: (evaluations / f"{name}.json").read_text()
+        for name in ("start", "phase-1", "phase-2", "phase-3")
+    }
+    episodes = {
+        name: read_trajectories(evaluations / f"{name}.parquet") for name in ("start", "phase-1")
+    }
     for name in ("start", "phase-1"):
         (evaluations / f"{name}.parquet").unlink()
     (evaluations / "start.json").unlink()
@@ -109,7 +144,9 @@ def test_a_lost_evaluation_is_repeated_with_its_weights_in_a_moved_runs_folder(
     assert {name: (evaluations / f"{name}.json").read_text() for name in results} == results
     for name, before in episodes.items():
         after = read_trajectories(evaluations / f"{name}.parquet")
-        assert [(t.policy_version, t.completion) for t in after] == [(t.policy_version, t.completion) for t in before]
+        assert [(t.policy_version, t.completion) for t in after] == [
+            (t.policy_version, t.completion) for t in before
+        ]
     assert_one_value_a_step(runs)
     assert {run.info.artifact_uri.startswith(runs.as_uri()) for run in mlflow_runs(runs)} == {True}
     assert undisturbed.stat().st_mtime_ns == place
@@ -131,18 +168,39 @@ def test_a_lost_evaluation_is_repeated_with_its_weights_in_a_moved_runs_folder(
 def test_collect_repeats_the_evaluation_of_a_checkpoint(undisturbed: Path) -> None:
     """Same tasks, same seed: the tokens are the same only if form, instruction, number type, budgets, horizon and temperature are."""
     checkpoint, out = folder(undisturbed) / "checkpoints" / "step-000006", undisturbed / "collected"
-    words = ["textcraft", "--model", str(checkpoint), "--tasks", "one-command-validation", "--n-tasks", "3", "--samples", "2"]
+    words = [
+        "textcraft",
+        "--model",
+        str(checkpoint),
+        "--tasks",
+        "one-command-validation",
+        "--n-tasks",
+        "3",
+        "--samples",
+        "2",
+    ]
     environment = {**os.environ, "AGENTGYM_RUNS": str(undisturbed), "OMP_NUM_THREADS": "1"}
-    subprocess.run([sys.executable, "-m", "flows.collect", *words, "--out", str(out)], cwd=ROOT, env=environment, check=True)
+    subprocess.run(
+        [sys.executable, "-m", "flows.collect", *words, "--out", str(out)],
+        cwd=ROOT,
+        env=environment,
+        check=True,
+    )
     measured = read_trajectories(folder(undisturbed) / "evaluations" / "phase-3.parquet")
     (part,) = out.glob("part-*.parquet")
     played = sorted(read_trajectories(part), key=lambda t: (t.group, t.member))
-    assert [(t.task, t.prompt, t.completion, t.outcome) for t in played] == [(t.task, t.prompt, t.completion, t.outcome) for t in measured]
+    assert [(t.task, t.prompt, t.completion, t.outcome) for t in played] == [
+        (t.task, t.prompt, t.completion, t.outcome) for t in measured
+    ]
     assert sum(len(t.turns) for t in played) > 6
 
 
-# The random policy never succeeds and never comes to an end: each horizon is found too short after two steps under it.
-GATED = {"curriculum": "{kind: success-gated, horizons: [2, 3, 4], window: 1}", "checkpoint_every": 3}
+# The random policy never succeeds and never comes to an end: each horizon is found too short after
+# two steps under it.
+GATED = {
+    "curriculum": "{kind: success-gated, horizons: [2, 3, 4], window: 1}",
+    "checkpoint_every": 3,
+}
 STEPWISE = ("curriculum.horizons", "curriculum.every")
 
 
@@ -152,7 +210,8 @@ def test_a_run_killed_at_random_moments_ends_with_the_weights_of_an_undisturbed_
 ) -> None:
     """Its phases are not known beforehand: it decides on those of the undisturbed run by its own steps, whatever is killed.
 
-    The flow and the trainer are killed in turn; the environment server is killed before that and must not even end the run.
+    The flow and the trainer are killed in turn; the environment server is killed before that and
+    must not even end the run.
     """
     chance = random.Random(seed)
     for victim, reached in (("flow", chance.randint(1, 2)), ("trainer", 3)):
@@ -172,16 +231,29 @@ def test_a_run_killed_at_random_moments_ends_with_the_weights_of_an_undisturbed_
                 assert run.wait(60) != 0
                 shown = (tmp_path / "terminal.log").read_text()
                 assert "TrainerFailedError" in shown
-                assert len(re.findall(r"rank \d+ \(process \d+\) was killed by SIGKILL", shown)) == 1
+                assert (
+                    len(re.findall(r"rank \d+ \(process \d+\) was killed by SIGKILL", shown)) == 1
+                )
                 assert "Traceback" not in shown
         finally:
             end(run)
     assert "phase 3, horizon 4" in finish(start(tmp_path, policy, STEPWISE, **GATED), tmp_path)
     steps = read_steps(folder(tmp_path) / "metrics.jsonl")
     assert [steps[step]["rollout/horizon"] for step in sorted(steps)] == [2, 2, 3, 3, 4, 4]
-    assert [run.info.run_name for run in mlflow_runs(tmp_path)][1:] == ["phase 1: horizon 2", "phase 2: horizon 3", "phase 3: horizon 4"]
-    assert final_weights(tmp_path) == final_weights(undisturbed) != (Path(policy) / "model.safetensors").read_bytes()
-    evaluations = [json.loads((folder(r) / "evaluations" / "phase-3.json").read_text())["tallies"] for r in (tmp_path, undisturbed)]
+    assert [run.info.run_name for run in mlflow_runs(tmp_path)][1:] == [
+        "phase 1: horizon 2",
+        "phase 2: horizon 3",
+        "phase 3: horizon 4",
+    ]
+    assert (
+        final_weights(tmp_path)
+        == final_weights(undisturbed)
+        != (Path(policy) / "model.safetensors").read_bytes()
+    )
+    evaluations = [
+        json.loads((folder(r) / "evaluations" / "phase-3.json").read_text())["tallies"]
+        for r in (tmp_path, undisturbed)
+    ]
     assert evaluations[0] == evaluations[1]
     assert_one_value_a_step(tmp_path)
     assert {run.info.status for run in mlflow_runs(tmp_path)} == {"FINISHED"}

@@ -23,7 +23,9 @@ from tests.soaks.memory import memory_over_episodes
 from tests.support.playing import Start, anonymous_mb, starting
 from tests.support.their_client import RefusedError, TheirClient
 
-pytestmark = pytest.mark.skipif(shutil.which("java") is None, reason=f"there is no Java; run: {INSTALL}")
+pytestmark = pytest.mark.skipif(
+    shutil.which("java") is None, reason=f"there is no Java; run: {INSTALL}"
+)
 
 Trace = list[tuple[str, float, bool]]
 Episode = tuple[str, Trace]
@@ -87,7 +89,9 @@ def solved(world: SciWorld, index: int) -> tuple[list[str], Episode]:
     return actions, (first, trace)
 
 
-async def play(client: EnvironmentClient | AgentGymClient, index: int, actions: Sequence[str]) -> Episode:
+async def play(
+    client: EnvironmentClient | AgentGymClient, index: int, actions: Sequence[str]
+) -> Episode:
     session, first = await client.start(index)
     steps = [await client.step(session, action) for action in actions]  # type: ignore[arg-type]
     await client.close(session)  # type: ignore[arg-type]
@@ -102,12 +106,18 @@ def test_64_concurrent_sessions_play_as_if_alone(server: LocalServer, alone: lis
     assert asyncio.run(run()) == alone
 
 
-def test_sessions_continue_after_all_simulators_are_killed(server: LocalServer, alone: list[Episode]) -> None:
+def test_sessions_continue_after_all_simulators_are_killed(
+    server: LocalServer, alone: list[Episode]
+) -> None:
     """Once between two turns, and once with all sessions' steps under way."""
     count = 8
 
     def kill() -> None:
-        killed = [process for process in psutil.Process(server.pid).children(recursive=True) if process.name() == "java"]
+        killed = [
+            process
+            for process in psutil.Process(server.pid).children(recursive=True)
+            if process.name() == "java"
+        ]
         assert killed
         for process in killed:
             process.kill()
@@ -133,7 +143,9 @@ def test_sessions_continue_after_all_simulators_are_killed(server: LocalServer, 
     assert asyncio.run(run()) == alone[:count]
 
 
-def test_a_server_with_another_hash_seed_plays_identically(start: Start, alone: list[Episode]) -> None:
+def test_a_server_with_another_hash_seed_plays_identically(
+    start: Start, alone: list[Episode]
+) -> None:
     other = start(PYTHONHASHSEED="1")
 
     async def run() -> list[Episode]:
@@ -145,9 +157,13 @@ def test_a_server_with_another_hash_seed_plays_identically(start: Start, alone: 
 
 
 def test_agentgym_clients_play_unchanged(server: LocalServer, world: SciWorld) -> None:
-    assert requests.get(server.url, timeout=PATIENCE_S).json() == "This is environment ScienceWorld."
+    assert (
+        requests.get(server.url, timeout=PATIENCE_S).json() == "This is environment ScienceWorld."
+    )
     for name in ("find-living-thing", "power-component"):
-        index = next(index for index in world.tasks("agentgym-kinds-test") if task(index).name == name)
+        index = next(
+            index for index in world.tasks("agentgym-kinds-test") if task(index).name == name
+        )
         actions, (first, trace) = solved(world, index)
         description, _, view = first.partition("\n")
         client = TheirClient(server.url)
@@ -170,7 +186,12 @@ def test_agentgym_clients_play_unchanged(server: LocalServer, world: SciWorld) -
             assert client.view("goals")["goals"]
             points += 100 * reward
             answered = client.step(action)
-            assert answered == {"observation": observation, "reward": round(100 * reward), "score": round(points), "done": done}
+            assert answered == {
+                "observation": observation,
+                "reward": round(100 * reward),
+                "score": round(points),
+                "done": done,
+            }
             assert client.view("observation") == observation
         assert (answered["score"], answered["done"]) == (100, True)
         assert client.close() is True
@@ -193,8 +214,19 @@ def test_any_bytes_get_an_observation(server: LocalServer) -> None:
     client.reset(30)
     texts = ["\x00", "a" * 100_000, "connect air to air " * 26, *WANDERING]
     for _ in range(150):
-        words = " ".join(rng.choice(["open", "focus on", "mix", "move", "door", "air", "agent", "to", "in", "0"]) for _ in range(4))
-        texts.append(rng.choice([rng.randbytes(rng.randrange(60)).decode("latin1"), chr(rng.randrange(0xD800)) * 9, words]))
+        words = " ".join(
+            rng.choice(["open", "focus on", "mix", "move", "door", "air", "agent", "to", "in", "0"])
+            for _ in range(4)
+        )
+        texts.append(
+            rng.choice(
+                [
+                    rng.randbytes(rng.randrange(60)).decode("latin1"),
+                    chr(rng.randrange(0xD800)) * 9,
+                    words,
+                ]
+            )
+        )
     for text in texts:
         answered = client.step(text)
         assert isinstance(answered["observation"], str)
@@ -204,7 +236,9 @@ def test_any_bytes_get_an_observation(server: LocalServer) -> None:
     client.close()
 
 
-def test_the_expert_reaches_the_full_reward_in_a_task_of_every_kind_of_the_evaluation_list(server: LocalServer, world: SciWorld) -> None:
+def test_the_expert_reaches_the_full_reward_in_a_task_of_every_kind_of_the_evaluation_list(
+    server: LocalServer, world: SciWorld
+) -> None:
     """The whole list, without a comparison: python -m flows.evaluate sciworld --oracle --tasks sciworld-ours-200"""
     kinds = {task(index).name: index for index in world.tasks("sciworld-ours-200")}
     assert len(kinds) > 20
@@ -217,7 +251,9 @@ def solve_all(server: LocalServer, world: SciWorld, tasks: Sequence[int]) -> Non
     async def run() -> list[tuple[Episode, Episode]]:
         async with EnvironmentClient([server.url], deadline_s=PATIENCE_S) as client:
 
-            async def over_http(actions: list[str], expected: Episode, index: int) -> tuple[Episode, Episode]:
+            async def over_http(
+                actions: list[str], expected: Episode, index: int
+            ) -> tuple[Episode, Episode]:
                 return await play(client, index, actions), expected
 
             playing = []

@@ -15,15 +15,32 @@ from pathlib import Path
 import psutil
 import pytest
 
-from environments.sciworld.frames import JavaMissingError, RefusedRequestError, SimulatorError, SimulatorGoneError
+from environments.sciworld.frames import (
+    JavaMissingError,
+    RefusedRequestError,
+    SimulatorError,
+    SimulatorGoneError,
+)
 from environments.sciworld.java import INSTALL
 from environments.sciworld.simulator import Simulator
 from environments.sciworld.world import BROKEN, SciWorld, SciWorldEnvironment
 
-needs_java = pytest.mark.skipif(shutil.which("java") is None, reason=f"there is no Java; run: {INSTALL}")
+needs_java = pytest.mark.skipif(
+    shutil.which("java") is None, reason=f"there is no Java; run: {INSTALL}"
+)
 PATIENCE_S = 120.0
 FIND_PLANT = 3000
-WAY = ("look around", "open door to hallway", "go to hallway", "inventory", "wait1", "look at agent", "close door", "0", "look around")
+WAY = (
+    "look around",
+    "open door to hallway",
+    "go to hallway",
+    "inventory",
+    "wait1",
+    "look at agent",
+    "close door",
+    "0",
+    "look around",
+)
 
 
 def eventually(condition: Callable[[], bool]) -> None:
@@ -54,7 +71,9 @@ def alone(world: SciWorld) -> list[tuple[str, float, bool]]:
 
 
 @needs_java
-def test_sessions_survive_a_killed_simulator(world: SciWorld, alone: list[tuple[str, float, bool]]) -> None:
+def test_sessions_survive_a_killed_simulator(
+    world: SciWorld, alone: list[tuple[str, float, bool]]
+) -> None:
     one, other = world.create(), world.create()
     seen = [(one.reset(FIND_PLANT), 0.0, False)]
     other.reset(7)
@@ -94,10 +113,14 @@ def test_a_simulator_is_replaced_after_its_episodes_and_ends_with_its_last_sessi
 
 
 @needs_java
-def test_an_action_that_crashes_the_simulator_is_undone_and_refused(world: SciWorld, alone: list[tuple[str, float, bool]]) -> None:
+def test_an_action_that_crashes_the_simulator_is_undone_and_refused(
+    world: SciWorld, alone: list[tuple[str, float, bool]]
+) -> None:
     session = world.create()
     seen = [(session.reset(FIND_PLANT), 0.0, False), *play(session, *WAY[:4])]
-    session._number = -1  # the simulator refuses what it does not know, as it refuses what breaks it
+    session._number = (
+        -1
+    )  # the simulator refuses what it does not know, as it refuses what breaks it
     assert play(session, "wait1") == [(BROKEN, 0.0, False)]
     assert seen + play(session, *WAY[4:]) == alone
     session.close()
@@ -110,7 +133,9 @@ def test_a_simulator_that_misses_its_deadline_is_killed(world: SciWorld) -> None
     hung = session._simulator
     assert hung is not None
     with pytest.raises(SimulatorGoneError):
-        hung.ask("g", "mendelian-genetics-known-plant", 0, deadline_s=0.1)  # the expert needs seconds for it
+        hung.ask(
+            "g", "mendelian-genetics-known-plant", 0, deadline_s=0.1
+        )  # the expert needs seconds for it
     assert not psutil.pid_exists(hung.pid)
     assert play(session, "look around")
     session.close()
@@ -121,7 +146,9 @@ def test_a_hanging_simulator_does_not_block_the_event_loop_and_fails_its_request
     simulator = Simulator()
 
     async def hang() -> tuple[list[object], int]:
-        begun = await asyncio.gather(*(simulator.ask_awaited("b", number, "boil", number) for number in range(10)))
+        begun = await asyncio.gather(
+            *(simulator.ask_awaited("b", number, "boil", number) for number in range(10))
+        )
         assert len({answer.text() for answer in begun}) > 1
         in_thread = await asyncio.to_thread(simulator.ask, "s", 3, "look around")
         assert in_thread.text() == (await simulator.ask_awaited("s", 3, "look around")).text()
@@ -129,7 +156,11 @@ def test_a_hanging_simulator_does_not_block_the_event_loop_and_fails_its_request
         while psutil.Process(simulator.pid).status() != psutil.STATUS_STOPPED:  # noqa: ASYNC110 - its threads stop one by one
             await asyncio.sleep(0.001)
         waiting = asyncio.gather(
-            *(simulator.ask_awaited("s", number, "look around", deadline_s=0.5) for number in range(10)), return_exceptions=True
+            *(
+                simulator.ask_awaited("s", number, "look around", deadline_s=0.5)
+                for number in range(10)
+            ),
+            return_exceptions=True,
         )
         turns = 0
         while not waiting.done():
@@ -158,10 +189,13 @@ def test_after_a_failed_request_the_process_continues(world: SciWorld) -> None:
 @needs_java
 def test_no_simulator_outlives_a_process_that_is_killed() -> None:
     script = (
-        "from environments.sciworld.world import SciWorld\nworld = SciWorld(processes=1)\nsession = world.create()\n"
+        "from environments.sciworld.world import SciWorld\nworld = SciWorld(processes=1)\nsession "
+        "= world.create()\n"
         "session.reset(0)\nprint(session._simulator.pid, flush=True)\ninput()"
     )
-    with subprocess.Popen([sys.executable, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as owner:
+    with subprocess.Popen(
+        [sys.executable, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as owner:
         assert owner.stdout is not None
         java = psutil.Process(int(owner.stdout.readline()))
         owner.kill()

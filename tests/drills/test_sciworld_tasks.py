@@ -14,11 +14,23 @@ import pytest
 from environments.environment import TaskIndexError
 from environments.registry import load_world
 from environments.sciworld.java import INSTALL
-from environments.sciworld.tasks import FIND, KINDS, N_AGENTGYM, NOT_IN_AGENTGYM, STILL, VERSION, Task, all_tasks, task, task_list
+from environments.sciworld.tasks import (
+    FIND,
+    KINDS,
+    N_AGENTGYM,
+    NOT_IN_AGENTGYM,
+    STILL,
+    VERSION,
+    Task,
+    all_tasks,
+    task,
+    task_list,
+)
 from environments.sciworld.world import SciWorld
 from environments.task_lists import UnknownTaskListError
 
-# What every index means, and the indices of each list, by version. If this fails for what was there before, what an index means has
+# What every index means, and the indices of each list, by version. If this fails for what was there
+# before, what an index means has
 # changed: undo that, or change VERSION and add its digests.
 MEANING = {
     "scienceworld-1.2.3-1": {
@@ -56,20 +68,32 @@ def test_the_registry_builds_the_world_without_a_simulator() -> None:
 @pytest.mark.parametrize("seed", ["0", "4242"])
 def test_tasks_change_only_with_the_version(seed: str) -> None:
     environment = {**os.environ, "PYTHONHASHSEED": seed}
-    found = subprocess.run([sys.executable, "-c", DIGEST_SCRIPT], env=environment, capture_output=True, text=True, check=True)
+    found = subprocess.run(
+        [sys.executable, "-c", DIGEST_SCRIPT],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
     assert json.loads(found.stdout) == MEANING[VERSION]
 
 
 def test_agentgym_indices_come_first_in_agentgym_order() -> None:
     assert (N_AGENTGYM, len(all_tasks())) == (4639, 7207)
-    assert (task(0), task(30), task(4638)) == (Task("1-1", "boil", 0), Task("1-2", "melt", 0), Task("8-2", "identify-life-stages-2", 9))
+    assert (task(0), task(30), task(4638)) == (
+        Task("1-1", "boil", 0),
+        Task("1-2", "melt", 0),
+        Task("8-2", "identify-life-stages-2", 9),
+    )
     assert not NOT_IN_AGENTGYM.intersection(each.number for each in all_tasks()[:N_AGENTGYM])
     assert {each.number for each in all_tasks()[N_AGENTGYM:]} == NOT_IN_AGENTGYM
     assert task(4639) == Task("5-1", "grow-plant", 0)
 
 
 def test_every_variation_of_every_kind_has_one_index() -> None:
-    assert Counter((each.number, each.name) for each in all_tasks()) == {(number, name): count for number, name, count in KINDS}
+    assert Counter((each.number, each.name) for each in all_tasks()) == {
+        (number, name): count for number, name, count in KINDS
+    }
     assert len(set(all_tasks())) == len(all_tasks())
 
 
@@ -88,7 +112,9 @@ def test_the_splits_hold_every_task_once_and_every_kind() -> None:
 
 def test_agentgym_lists_contain_only_agentgym_indices() -> None:
     for split in ("train", "validation", "test"):
-        assert task_list(f"agentgym-kinds-{split}") == tuple(index for index in task_list(split) if index < N_AGENTGYM)
+        assert task_list(f"agentgym-kinds-{split}") == tuple(
+            index for index in task_list(split) if index < N_AGENTGYM
+        )
 
 
 def test_the_evaluation_list_is_200_test_tasks_of_every_kind_of_agentgyms() -> None:
@@ -103,12 +129,19 @@ def test_the_evaluation_list_is_200_test_tasks_of_every_kind_of_agentgyms() -> N
 
 
 @pytest.mark.parametrize(("prefix", "kinds"), [("find", FIND), ("still", STILL)])
-def test_the_lists_of_things_to_find_hold_their_kinds_evenly_and_share_no_variation(prefix: str, kinds: tuple[str, ...]) -> None:
+def test_the_lists_of_things_to_find_hold_their_kinds_evenly_and_share_no_variation(
+    prefix: str, kinds: tuple[str, ...]
+) -> None:
     for split, n_tasks in {"train": 150 * len(kinds), "validation": 96, "test": 120}.items():
         some = task_list(f"{prefix}-{split}")
-        assert Counter(task(index).number for index in some) == dict.fromkeys(kinds, n_tasks // len(kinds))
+        assert Counter(task(index).number for index in some) == dict.fromkeys(
+            kinds, n_tasks // len(kinds)
+        )
         assert set(some) <= set(task_list(split))
-    of_split = [{task(index).variation for index in task_list(f"{prefix}-{split}")} for split in ("train", "validation", "test")]
+    of_split = [
+        {task(index).variation for index in task_list(f"{prefix}-{split}")}
+        for split in ("train", "validation", "test")
+    ]
     assert sum(map(len, of_split)) == len(set().union(*of_split))
 
 
@@ -117,7 +150,10 @@ def test_the_lists_of_things_to_find_hold_their_kinds_evenly_and_share_no_variat
 def test_held_out_find_tasks_have_unique_first_messages(prefix: str) -> None:
     world = SciWorld(processes=1)
     session = world.create()
-    first = {split: [session.reset(index) for index in task_list(f"{prefix}-{split}")] for split in ("train", "validation", "test")}
+    first = {
+        split: [session.reset(index) for index in task_list(f"{prefix}-{split}")]
+        for split in ("train", "validation", "test")
+    }
     world.close()
     held_out = [*first["validation"], *first["test"]]
     assert len({*held_out, *first["train"]}) == len(held_out) + len(set(first["train"]))
@@ -126,4 +162,8 @@ def test_held_out_find_tasks_have_unique_first_messages(prefix: str) -> None:
 def test_an_unknown_list_is_refused_with_the_existing_lists() -> None:
     with pytest.raises(UnknownTaskListError) as unknown:
         task_list("dev")
-    assert (unknown.value.world, unknown.value.name, unknown.value.nearest) == ("sciworld", "dev", None)
+    assert (unknown.value.world, unknown.value.name, unknown.value.nearest) == (
+        "sciworld",
+        "dev",
+        None,
+    )

@@ -16,7 +16,13 @@ from numpy.typing import NDArray
 from environments.searchqa.corpus import SearchDataError
 from environments.searchqa.published import VectorSource
 from environments.searchqa.retrieval import dense
-from environments.searchqa.retrieval.dense import FAISS, VECTORS, Dense, MappedVectors, build_vectors
+from environments.searchqa.retrieval.dense import (
+    FAISS,
+    VECTORS,
+    Dense,
+    MappedVectors,
+    build_vectors,
+)
 from environments.searchqa.settings import Settings
 from environments.searchqa.world import SearchQA
 from tests.support.tiny_searchqa import CORPUS, WORDS, tiny_corpus, tiny_e5, word_vectors
@@ -31,7 +37,9 @@ def by_hand(vectors: NDArray[np.float16], query: str, count: int) -> list[int]:
     return sorted(range(len(vectors)), key=lambda row: (-scores[row], row))[:count]
 
 
-def test_a_library_of_vectors_is_built_and_played(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_library_of_vectors_is_built_and_played(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     no_faiss(monkeypatch)
     folder = tiny_corpus(tmp_path, VectorSource("hashed words", batch=2, encoder=word_vectors))
     world = SearchQA(Settings(data=folder), encoder=word_vectors)
@@ -50,14 +58,22 @@ def test_a_library_of_vectors_is_built_and_played(tmp_path: Path, monkeypatch: p
     st.lists(st.sampled_from(WORDS), min_size=1),
     st.data(),
 )
-def test_search_finds_the_best_of_all_passages(texts: list[list[str]], query: list[str], data: st.DataObject) -> None:
+def test_search_finds_the_best_of_all_passages(
+    texts: list[list[str]], query: list[str], data: st.DataObject
+) -> None:
     import tempfile
 
     with tempfile.TemporaryDirectory() as name, pytest.MonkeyPatch.context() as patch:
         no_faiss(patch)
         patch.setattr(dense, "ROWS_AT_ONCE", data.draw(st.integers(1, 70)))
         folder = Path(name)
-        build_vectors(folder, (" ".join(words) for words in texts), len(texts), word_vectors, data.draw(st.integers(1, 9)))
+        build_vectors(
+            folder,
+            (" ".join(words) for words in texts),
+            len(texts),
+            word_vectors,
+            data.draw(st.integers(1, 9)),
+        )
         found = Dense(folder, word_vectors).search(" ".join(query), 3)
         vectors = np.load(folder / VECTORS)
         scores = vectors.astype(np.float64) @ word_vectors([dense.QUERY + " ".join(query)])[0]
@@ -65,13 +81,17 @@ def test_search_finds_the_best_of_all_passages(texts: list[list[str]], query: li
         assert np.allclose(scores[found], np.sort(scores)[::-1][: len(found)])
 
 
-def test_equal_scores_are_ordered_by_number(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_equal_scores_are_ordered_by_number(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     no_faiss(monkeypatch)
     build_vectors(tmp_path, ["same words"] * 9, 9, word_vectors, 4)
     assert Dense(tmp_path, word_vectors).search("same words", 3) == [0, 1, 2]
 
 
-def test_concurrent_queries_are_batched_and_find_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_concurrent_queries_are_batched_and_find_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     no_faiss(monkeypatch)
     texts = [f"{one} {other} {n}" for n, one in enumerate(WORDS * 40) for other in WORDS]
     build_vectors(tmp_path, texts, len(texts), word_vectors, 256)
@@ -98,7 +118,9 @@ def test_concurrent_queries_are_batched_and_find_the_same(tmp_path: Path, monkey
     assert sum(scans) == len(queries)
 
 
-def test_a_failed_scan_fails_only_the_searches_that_wait_for_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_scan_fails_only_the_searches_that_wait_for_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     no_faiss(monkeypatch)
     build_vectors(tmp_path, ["one", "two"], 2, word_vectors, 1)
     index = Dense(tmp_path, word_vectors)
@@ -117,7 +139,9 @@ def test_a_faiss_index_is_built_and_searched_where_faiss_is_installed(tmp_path: 
     assert not (tmp_path / VECTORS).exists()
     vectors = word_vectors([dense.PASSAGE + text for text in texts]).astype(np.float16)
     index = Dense(tmp_path, word_vectors)
-    assert [index.search(query, 3) for query in WORDS] == [by_hand(vectors, query, 3) for query in WORDS]
+    assert [index.search(query, 3) for query in WORDS] == [
+        by_hand(vectors, query, 3) for query in WORDS
+    ]
 
 
 def test_an_existing_faiss_index_of_the_corpus_is_used(tmp_path: Path) -> None:
@@ -126,18 +150,26 @@ def test_an_existing_faiss_index_of_the_corpus_is_used(tmp_path: Path) -> None:
     flat.add(word_vectors([f'{dense.PASSAGE}"{title}"\n{text}' for title, text in CORPUS]))
     faiss.write_index(flat, str(tmp_path / "e5_Flat.index"))
     (tmp_path / "fits").mkdir()
-    folder = tiny_corpus(tmp_path / "fits", VectorSource("hashed words", index=tmp_path / "e5_Flat.index"))
+    folder = tiny_corpus(
+        tmp_path / "fits", VectorSource("hashed words", index=tmp_path / "e5_Flat.index")
+    )
     session = SearchQA(Settings(data=folder), encoder=word_vectors).create()
     session.reset(0)
-    assert session.step("<search>the capital of Peru</search>").observation.startswith('<information>Doc 1(Title: "Lima")')
+    assert session.step("<search>the capital of Peru</search>").observation.startswith(
+        '<information>Doc 1(Title: "Lima")'
+    )
     flat.add(word_vectors(["one more"]))
     faiss.write_index(flat, str(tmp_path / "longer.index"))
     (tmp_path / "other").mkdir()
     with pytest.raises(SearchDataError, match=rf"longer\.index.* 6 .* {len(CORPUS)} "):
-        tiny_corpus(tmp_path / "other", VectorSource("hashed words", index=tmp_path / "longer.index"))
+        tiny_corpus(
+            tmp_path / "other", VectorSource("hashed words", index=tmp_path / "longer.index")
+        )
 
 
-def test_a_faiss_index_without_faiss_is_refused_with_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_faiss_index_without_faiss_is_refused_with_what_to_install(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setitem(sys.modules, "faiss", None)
     (tmp_path / FAISS).write_bytes(b"")
     with pytest.raises(SearchDataError, match="pip install faiss-cpu"):

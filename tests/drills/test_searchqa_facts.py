@@ -20,7 +20,8 @@ from environments.searchqa.world import SearchQA
 
 ROOT = Path(__file__).parents[2]
 
-# What the packages of the lock file give. If this fails, the same index means another question, or a search finds something else.
+# What the packages of the lock file give. If this fails, the same index means another question, or
+# a search finds something else.
 CONTENT = "facts-d7af529cb4ea"
 
 
@@ -50,12 +51,27 @@ def test_the_lists_are_those_that_the_package_names(world: SearchQA) -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_the_content_does_not_depend_on_the_hash_seed(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "environments.searchqa.build", "facts", "--output", str(tmp_path / "facts")]
-    subprocess.run(command, env={**os.environ, "PYTHONHASHSEED": "7"}, cwd=ROOT, check=True, capture_output=True)
+    command = [
+        sys.executable,
+        "-m",
+        "environments.searchqa.build",
+        "facts",
+        "--output",
+        str(tmp_path / "facts"),
+    ]
+    subprocess.run(
+        command,
+        env={**os.environ, "PYTHONHASHSEED": "7"},
+        cwd=ROOT,
+        check=True,
+        capture_output=True,
+    )
     assert json.loads((tmp_path / "facts" / "library.json").read_bytes())["version"] == CONTENT
 
 
-def test_there_are_thousands_of_questions_over_150000_passages(corpus: Corpus, questions: list[Question]) -> None:
+def test_there_are_thousands_of_questions_over_150000_passages(
+    corpus: Corpus, questions: list[Question]
+) -> None:
     assert corpus.about.passages == 150_000 + 18_942
     assert Counter(len(question.hops) for question in questions) == {1: 3000, 2: 5000, 3: 4000}
     templates = Counter(question.group for question in questions)
@@ -64,7 +80,9 @@ def test_there_are_thousands_of_questions_over_150000_passages(corpus: Corpus, q
     assert len({normalise(question.question) for question in questions}) == 12_000
 
 
-def test_the_last_passage_of_a_question_states_its_answer(corpus: Corpus, questions: list[Question]) -> None:
+def test_the_last_passage_of_a_question_states_its_answer(
+    corpus: Corpus, questions: list[Question]
+) -> None:
     for question in questions:
         stated = f" {normalise(corpus.passage(question.hops[-1].passage))} "
         assert f" {normalise(question.answers[0])} " in stated, question
@@ -76,30 +94,44 @@ def test_no_question_gives_its_answer_away(questions: list[Question]) -> None:
         assert not any(f" {normalise(answer)} " in said for answer in question.answers), question
 
 
-def test_every_hop_is_a_new_passage_found_by_known_names(corpus: Corpus, questions: list[Question]) -> None:
-    spoken = {word for relation in RELATIONS.values() for word in normalise(f"{relation.search} {relation.described}").split()}
+def test_every_hop_is_a_new_passage_found_by_known_names(
+    corpus: Corpus, questions: list[Question]
+) -> None:
+    spoken = {
+        word
+        for relation in RELATIONS.values()
+        for word in normalise(f"{relation.search} {relation.described}").split()
+    }
     spoken |= {"borders", "by", "land"}
     for question in questions:
         assert len({hop.passage for hop in question.hops}) == len(question.hops)
         known = normalise(question.question)
         for hop in question.hops:
-            assert all(name in known for name in normalise(hop.query).split() if name not in spoken), question
+            assert all(
+                name in known for name in normalise(hop.query).split() if name not in spoken
+            ), question
             known += " " + normalise(corpus.passage(hop.passage))
 
 
-def test_splits_cover_all_questions_and_share_no_start_entity(world: SearchQA, corpus: Corpus, questions: list[Question]) -> None:
+def test_splits_cover_all_questions_and_share_no_start_entity(
+    world: SearchQA, corpus: Corpus, questions: list[Question]
+) -> None:
     splits = {name: world.tasks(name) for name in ("train", "validation", "test")}
     assert sorted(index for some in splits.values() for index in some) == list(range(12_000))
     assert [len(some) for some in splits.values()] == [9145, 618, 2237]
     starts: dict[int, set[str]] = defaultdict(set)
     for name, some in splits.items():
         for index in some:
-            if not questions[index].group.startswith("by neighbours"):  # start from two countries, each of which others may share
+            if not questions[index].group.startswith(
+                "by neighbours"
+            ):  # start from two countries, each of which others may share
                 starts[questions[index].hops[0].passage].add(name)
     assert all(len(names) == 1 for names in starts.values())
 
 
-def test_no_pair_of_neighbours_is_asked_about_in_two_splits(world: SearchQA, questions: list[Question]) -> None:
+def test_no_pair_of_neighbours_is_asked_about_in_two_splits(
+    world: SearchQA, questions: list[Question]
+) -> None:
     pairs: dict[tuple[int, ...], set[str]] = defaultdict(set)
     for name in ("train", "validation", "test"):
         for index in world.tasks(name):
@@ -109,16 +141,24 @@ def test_no_pair_of_neighbours_is_asked_about_in_two_splits(world: SearchQA, que
     assert all(len(names) == 1 for names in pairs.values())
 
 
-def test_some_templates_occur_only_in_the_test_split(world: SearchQA, questions: list[Question]) -> None:
-    learned = {questions[index].group for split in ("train", "validation") for index in world.tasks(split)}
+def test_some_templates_occur_only_in_the_test_split(
+    world: SearchQA, questions: list[Question]
+) -> None:
+    learned = {
+        questions[index].group for split in ("train", "validation") for index in world.tasks(split)
+    }
     new = world.tasks("new-templates")
-    assert set(new) == {index for index in world.tasks("test") if questions[index].group not in learned}
+    assert set(new) == {
+        index for index in world.tasks("test") if questions[index].group not in learned
+    }
     assert len({questions[index].group for index in new}) > 10
     relations = {step for group in learned for step in group.split(" > ")}
     assert all(step in relations for index in new for step in questions[index].group.split(" > "))
 
 
-def test_the_evaluation_list_has_400_test_questions_of_every_length(world: SearchQA, questions: list[Question]) -> None:
+def test_the_evaluation_list_has_400_test_questions_of_every_length(
+    world: SearchQA, questions: list[Question]
+) -> None:
     some = world.tasks("searchqa-ours-400")
     assert len(set(some)) == 400
     assert set(some) <= set(world.tasks("test"))
@@ -126,13 +166,19 @@ def test_the_evaluation_list_has_400_test_questions_of_every_length(world: Searc
     assert min(Counter(len(questions[index].hops) for index in some).values()) > 100
 
 
-def test_lists_by_hops_hold_the_questions_of_that_length(world: SearchQA, questions: list[Question]) -> None:
+def test_lists_by_hops_hold_the_questions_of_that_length(
+    world: SearchQA, questions: list[Question]
+) -> None:
     for hops in (1, 2, 3):
-        assert world.tasks(f"hops-{hops}") == tuple(index for index in range(12_000) if len(questions[index].hops) == hops)
+        assert world.tasks(f"hops-{hops}") == tuple(
+            index for index in range(12_000) if len(questions[index].hops) == hops
+        )
 
 
 @pytest.mark.parametrize("split", ["train", "validation", "test"])
-def test_the_oracle_answers_after_one_search_a_hop(world: SearchQA, questions: list[Question], split: str) -> None:
+def test_the_oracle_answers_after_one_search_a_hop(
+    world: SearchQA, questions: list[Question], split: str
+) -> None:
     session = world.create()
     for index in world.tasks(split)[:100]:
         session.reset(index)

@@ -23,7 +23,8 @@ Trace = list[tuple[str, float, bool]]
 
 @pytest.fixture(scope="module")
 def world() -> SearchQA:
-    return SearchQA()  # builds the embedded questions where that has not been done, so that the servers start at once
+    # builds the embedded questions where that has not been done, so that the servers start at once
+    return SearchQA()
 
 
 @pytest.fixture(scope="module")
@@ -48,14 +49,18 @@ def play(world: SearchQA, index: int) -> tuple[str, list[str], Trace]:
     return first, actions, trace
 
 
-async def play_over_http(client: EnvironmentClient, index: int, actions: Sequence[str]) -> tuple[str, Trace]:
+async def play_over_http(
+    client: EnvironmentClient, index: int, actions: Sequence[str]
+) -> tuple[str, Trace]:
     session, first = await client.start(index)
     steps = [await client.step(session, action) for action in actions]
     await client.close(session)
     return first, [(step.observation, step.reward, step.done) for step in steps]
 
 
-def test_the_expert_solves_the_whole_evaluation_list_64_sessions_at_a_time(world: SearchQA, url: str) -> None:
+def test_the_expert_solves_the_whole_evaluation_list_64_sessions_at_a_time(
+    world: SearchQA, url: str
+) -> None:
     tasks = world.tasks("searchqa-ours-400")
     expected = [play(world, index) for index in tasks]
     assert all(trace[-1][1:] == (1.0, True) for _, _, trace in expected)
@@ -68,7 +73,12 @@ def test_the_expert_solves_the_whole_evaluation_list_64_sessions_at_a_time(world
                 async with turns:
                     return await play_over_http(client, index, actions)
 
-            return await asyncio.gather(*(one(index, actions) for index, (_, actions, _) in zip(tasks, expected, strict=True)))
+            return await asyncio.gather(
+                *(
+                    one(index, actions)
+                    for index, (_, actions, _) in zip(tasks, expected, strict=True)
+                )
+            )
 
     assert asyncio.run(run()) == [(first, trace) for first, _, trace in expected]
 
@@ -82,7 +92,10 @@ def test_answers_do_not_depend_on_the_hash_seed(world: SearchQA, start: Start) -
         async with EnvironmentClient([server.url]) as client:
             assert (await client.world()).version == world.version
             return await asyncio.gather(
-                *(play_over_http(client, index, actions) for index, (_, actions, _) in zip(tasks, expected, strict=True))
+                *(
+                    play_over_http(client, index, actions)
+                    for index, (_, actions, _) in zip(tasks, expected, strict=True)
+                )
             )
 
     assert asyncio.run(run()) == [(first, trace) for first, _, trace in expected]
@@ -97,7 +110,12 @@ def test_agentgym_clients_play_unchanged(world: SearchQA, url: str) -> None:
         assert client.reset(index) == client.view("observation") == first
         for action, (observation, reward, done) in zip(actions, trace, strict=True):
             answered = client.step(f"<think>Let me see.</think>\n{action}")
-            assert answered == {"observation": observation, "reward": reward, "done": done, "info": None}
+            assert answered == {
+                "observation": observation,
+                "reward": reward,
+                "done": done,
+                "info": None,
+            }
             assert client.view("observation") == observation
         assert client.close()
         with pytest.raises(RefusedError) as refused:
@@ -117,7 +135,10 @@ def test_the_agentgym_dialect_refuses_unknown_tasks(world: SearchQA, url: str) -
 def test_agentgym_clients_may_guess_if_the_setting_allows_it(world: SearchQA, start: Start) -> None:
     client = TheirSearchClient(start(SEARCHQA_WRONG_ANSWER="continue").url)
     client.reset(world.tasks("test")[0])
-    assert [(reply["reward"], reply["done"]) for reply in (client.step("<answer>no idea</answer>") for _ in range(3))] == [(0.0, False)] * 3
+    assert [
+        (reply["reward"], reply["done"])
+        for reply in (client.step("<answer>no idea</answer>") for _ in range(3))
+    ] == [(0.0, False)] * 3
     *_, right = play(world, world.tasks("test")[0])[1]
     assert client.step(right)["reward"] == 1.0
 
@@ -139,24 +160,38 @@ def test_a_published_library_is_served_with_agentgyms_indices(start: Start, tmp_
 
 
 @pytest.mark.slow
-def test_dense_search_answers_many_sessions_at_once_as_each_alone(start: Start, tmp_path: Path) -> None:
+def test_dense_search_answers_many_sessions_at_once_as_each_alone(
+    start: Start, tmp_path: Path
+) -> None:
     from environments.searchqa.published import VectorSource, build_published
     from tests.support.tiny_searchqa import tiny_e5
 
     model = tiny_e5(tmp_path / "model")
     texts = [
         *CORPUS,
-        *((f"{one} {other}", f"{one} and {other} {n}") for n, (one, other) in enumerate(itertools.permutations("abcdefghij", 2))),
+        *(
+            (f"{one} {other}", f"{one} and {other} {n}")
+            for n, (one, other) in enumerate(itertools.permutations("abcdefghij", 2))
+        ),
     ]
     files = {"nq-test": write_lines(tmp_path / "test.jsonl", QUESTIONS)}
-    build_published(tmp_path / "library", write_corpus(tmp_path / "corpus.jsonl", texts), files, VectorSource(str(model), 16))
+    build_published(
+        tmp_path / "library",
+        write_corpus(tmp_path / "corpus.jsonl", texts),
+        files,
+        VectorSource(str(model), 16),
+    )
     url = start(SEARCHQA_DATA=str(tmp_path / "library")).url
-    actions = [f"<search>{one} or {other}</search>" for one, other in itertools.permutations("abcdef", 2)]
+    actions = [
+        f"<search>{one} or {other}</search>" for one, other in itertools.permutations("abcdef", 2)
+    ]
 
     async def run() -> None:
         async with EnvironmentClient([url]) as client:
             alone = [await play_over_http(client, 0, [action]) for action in actions]
-            together = await asyncio.gather(*(play_over_http(client, 0, [action]) for action in actions))
+            together = await asyncio.gather(
+                *(play_over_http(client, 0, [action]) for action in actions)
+            )
         assert together == alone
         assert len({trace[0][0] for _, trace in alone}) > 5
 

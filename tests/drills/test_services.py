@@ -33,17 +33,34 @@ from tasks.provision.services import addresses, login, read
 from tests.support.chromium import needs_chromium
 from tests.support.foreign_pages import attempts
 from tests.support.processes import command_line
-from tests.support.running_services import addresses_of, ask, command, deployment_id, ended_run, processes, running, services_up, wait_until
+from tests.support.running_services import (
+    addresses_of,
+    ask,
+    command,
+    deployment_id,
+    ended_run,
+    processes,
+    running,
+    services_up,
+    wait_until,
+)
 from tests.support.viewer_login import asked, basic
 
-pytestmark = pytest.mark.timeout(1800)  # a start takes 15 s, and many times that on a machine under load
+pytestmark = pytest.mark.timeout(
+    1800
+)  # a start takes 15 s, and many times that on a machine under load
 
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     folder = tmp_path_factory.mktemp("services") / "runs"
-    often = {"PREFECT_SERVER_SERVICES_SCHEDULER_LOOP_SECONDS": "2", "PREFECT_SERVER_SERVICES_DB_VACUUM_LOOP_SECONDS": "15"}
-    with services_up(folder, **often) as printed:  # else a schedule waits for a minute, and what is old goes once an hour
+    often = {
+        "PREFECT_SERVER_SERVICES_SCHEDULER_LOOP_SECONDS": "2",
+        "PREFECT_SERVER_SERVICES_DB_VACUUM_LOOP_SECONDS": "15",
+    }
+    with services_up(
+        folder, **often
+    ) as printed:  # else a schedule waits for a minute, and what is old goes once an hour
         found = addresses_of(folder)
         for value in (found.prefect_ui_url, found.mlflow_tracking_uri, login(folder)):
             assert value in printed
@@ -67,21 +84,37 @@ def test_both_servers_answer_on_loopback_only(runs: Path) -> None:
 
 @pytest.mark.slow
 def test_deployments_are_registered_with_schedule_and_limit(runs: Path) -> None:
-    deployments = {deployment["name"]: deployment for deployment in ask(runs, "deployments/filter", {})}
+    deployments = {
+        deployment["name"]: deployment for deployment in ask(runs, "deployments/filter", {})
+    }
     assert set(deployments) == {"train", "evaluate", "study", "nightly", "collect"}
-    assert {deployment["work_pool_name"] for deployment in deployments.values()} == {supervisor.POOL}
+    assert {deployment["work_pool_name"] for deployment in deployments.values()} == {
+        supervisor.POOL
+    }
     assert deployments["train"]["schedules"] == []
     (schedule,) = deployments["nightly"]["schedules"]
-    assert (schedule["schedule"]["cron"], schedule["schedule"]["timezone"], schedule["active"]) == ("0 2 * * *", "UTC", True)
+    assert (schedule["schedule"]["cron"], schedule["schedule"]["timezone"], schedule["active"]) == (
+        "0 2 * * *",
+        "UTC",
+        True,
+    )
     assert deployments["nightly"]["global_concurrency_limit"]["limit"] == 1
     assert deployments["nightly"]["concurrency_options"]["collision_strategy"] == "CANCEL_NEW"
-    assert {"recipe", "changes", "overrides"} == set(deployments["train"]["parameter_openapi_schema"]["properties"])
+    assert {"recipe", "changes", "overrides"} == set(
+        deployments["train"]["parameter_openapi_schema"]["properties"]
+    )
 
 
 @pytest.mark.slow
-def test_deployments_use_the_named_pool_and_docker_runs_cannot_change_their_container(runs: Path) -> None:
+def test_deployments_use_the_named_pool_and_docker_runs_cannot_change_their_container(
+    runs: Path,
+) -> None:
     template = json.loads((ROOT / "tasks" / "provision" / "docker_pool.json").read_text())
-    ask(runs, "work_pools/", {"name": "agentgym-docker", "type": "docker", "base_job_template": template})
+    ask(
+        runs,
+        "work_pools/",
+        {"name": "agentgym-docker", "type": "docker", "base_job_template": template},
+    )
     for pool in ("agentgym-docker", supervisor.POOL):
         settings = {
             "PREFECT_API_URL": addresses_of(runs).prefect_api_url,
@@ -90,18 +123,39 @@ def test_deployments_use_the_named_pool_and_docker_runs_cannot_change_their_cont
             "PREFECT_DEFAULT_WORK_POOL_NAME": pool,
         }
         deploy = [sys.executable, "-m", "prefect", "--no-prompt", "deploy", "--all"]
-        subprocess.run(deploy, cwd=ROOT, env=os.environ | settings, check=True, capture_output=True, timeout=600)
-        assert {deployment["work_pool_name"] for deployment in ask(runs, "deployments/filter", {})} == {pool}
-        for variables in ({"volumes": ["/:/host"]}, {"privileged": True}, {"image": "other"}, {"env": {"PYTHONPATH": "/x"}}):
+        subprocess.run(
+            deploy,
+            cwd=ROOT,
+            env=os.environ | settings,
+            check=True,
+            capture_output=True,
+            timeout=600,
+        )
+        assert {
+            deployment["work_pool_name"] for deployment in ask(runs, "deployments/filter", {})
+        } == {pool}
+        for variables in (
+            {"volumes": ["/:/host"]},
+            {"privileged": True},
+            {"image": "other"},
+            {"env": {"PYTHONPATH": "/x"}},
+        ):
             with pytest.raises(urllib.error.HTTPError) as refused:
-                ask(runs, f"deployments/{deployment_id(runs, 'train')}/create_flow_run", {"job_variables": variables})
+                ask(
+                    runs,
+                    f"deployments/{deployment_id(runs, 'train')}/create_flow_run",
+                    {"job_variables": variables},
+                )
             assert refused.value.code == 422
 
 
 @pytest.mark.slow
 def test_flow_runs_older_than_90_days_are_deleted_with_their_logs(runs: Path) -> None:
     train = deployment_id(runs, "train")
-    wanted = {"parameters": {"overrides": {"no.such": 1}}, "state": {"type": "SCHEDULED"}}  # it fails at once, in the log and the state
+    wanted = {
+        "parameters": {"overrides": {"no.such": 1}},
+        "state": {"type": "SCHEDULED"},
+    }  # it fails at once, in the log and the state
     old, new = (ask(runs, f"deployments/{train}/create_flow_run", wanted)["id"] for _ in range(2))
     for run in (old, new):
         ended_run(runs, run)
@@ -110,8 +164,13 @@ def test_flow_runs_older_than_90_days_are_deleted_with_their_logs(runs: Path) ->
         return ask(runs, "logs/filter", {"logs": {"flow_run_id": {"any_": [run]}}})
 
     wait_until(lambda: bool(logs(old) and logs(new)))
-    with closing(sqlite3.connect(runs / "prefect" / "prefect.db", timeout=60)) as database, database:
-        database.execute("UPDATE flow_run SET end_time = datetime(end_time, '-91 days') WHERE id = ?", [old])
+    with (
+        closing(sqlite3.connect(runs / "prefect" / "prefect.db", timeout=60)) as database,
+        database,
+    ):
+        database.execute(
+            "UPDATE flow_run SET end_time = datetime(end_time, '-91 days') WHERE id = ?", [old]
+        )
     wait_until(lambda: not logs(old))
     found = ask(runs, "flow_runs/filter", {"flow_runs": {"id": {"any_": [old, new]}}})
     assert [run["id"] for run in found] == [new]
@@ -121,17 +180,36 @@ def test_flow_runs_older_than_90_days_are_deleted_with_their_logs(runs: Path) ->
 @pytest.mark.slow
 def test_automations_are_registered_once(runs: Path) -> None:
     before = ask(runs, "automations/filter", {})
-    set_up(PrefectApi(addresses_of(runs).prefect_api_url, login(runs)), supervisor.POOL)  # as the next `make up` does
+    set_up(
+        PrefectApi(addresses_of(runs).prefect_api_url, login(runs)), supervisor.POOL
+    )  # as the next `make up` does
     automations = ask(runs, "automations/filter", {})
     assert automations == before  # a changed one has forgotten which runs it waits for
-    assert sorted(each["name"] for each in automations) == ["resume a crashed run once", "zombie runs"]
+    assert sorted(each["name"] for each in automations) == [
+        "resume a crashed run once",
+        "zombie runs",
+    ]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("variables", [{"command": "id"}, {"env": {"PYTHONPATH": "/x"}}, {"env.LD_PRELOAD": "/x"}, {"working_dir": "/x"}])
-def test_run_that_changes_the_workers_command_is_refused(runs: Path, variables: dict[str, Any]) -> None:
+@pytest.mark.parametrize(
+    "variables",
+    [
+        {"command": "id"},
+        {"env": {"PYTHONPATH": "/x"}},
+        {"env.LD_PRELOAD": "/x"},
+        {"working_dir": "/x"},
+    ],
+)
+def test_run_that_changes_the_workers_command_is_refused(
+    runs: Path, variables: dict[str, Any]
+) -> None:
     with pytest.raises(urllib.error.HTTPError) as refused:
-        ask(runs, f"deployments/{deployment_id(runs, 'train')}/create_flow_run", {"job_variables": variables})
+        ask(
+            runs,
+            f"deployments/{deployment_id(runs, 'train')}/create_flow_run",
+            {"job_variables": variables},
+        )
     assert refused.value.code == 422
     assert b"Additional properties are not allowed" in refused.value.read()
 
@@ -139,11 +217,24 @@ def test_run_that_changes_the_workers_command_is_refused(runs: Path, variables: 
 @pytest.mark.slow
 def test_other_job_variables_have_no_effect(runs: Path, tmp_path: Path) -> None:
     train = deployment_id(runs, "train")
-    variables = {"command": f"touch {tmp_path}/executed", "env": {"AGENTGYM_NONSENSE": "1"}, "working_dir": str(tmp_path)}
+    variables = {
+        "command": f"touch {tmp_path}/executed",
+        "env": {"AGENTGYM_NONSENSE": "1"},
+        "working_dir": str(tmp_path),
+    }
     ask(runs, f"deployments/{train}", {"job_variables": variables}, "PATCH")
     deployment = ask(runs, "deployments/filter", {"deployments": {"id": {"any_": [train]}}})[0]
-    by_hand = {"flow_id": deployment["flow_id"], "deployment_id": train, "work_pool_name": supervisor.POOL, "job_variables": variables}
-    run = ask(runs, "flow_runs/", {**by_hand, "parameters": {"recipe": "no-such-recipe"}, "state": {"type": "SCHEDULED"}})
+    by_hand = {
+        "flow_id": deployment["flow_id"],
+        "deployment_id": train,
+        "work_pool_name": supervisor.POOL,
+        "job_variables": variables,
+    }
+    run = ask(
+        runs,
+        "flow_runs/",
+        {**by_hand, "parameters": {"recipe": "no-such-recipe"}, "state": {"type": "SCHEDULED"}},
+    )
     ended = ended_run(runs, run["id"])
     ask(runs, f"deployments/{train}", {"job_variables": {}}, "PATCH")
     assert "no-such-recipe" in ended["state"]["message"]
@@ -152,7 +243,13 @@ def test_other_job_variables_have_no_effect(runs: Path, tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "parameters", [{"recipe": "no-such-recipe"}, {"changes": {"steps": 0}}, {"changes": {"world": "no-world"}}, {"changes": {"step": 3}}]
+    "parameters",
+    [
+        {"recipe": "no-such-recipe"},
+        {"changes": {"steps": 0}},
+        {"changes": {"world": "no-world"}},
+        {"changes": {"step": 3}},
+    ],
 )
 def test_invalid_form_input_creates_no_run(runs: Path, parameters: dict[str, Any]) -> None:
     train = deployment_id(runs, "train")
@@ -169,10 +266,19 @@ def test_worker_runs_a_scheduled_flow_with_its_parameters(runs: Path) -> None:
     """What the form cannot know to be wrong is the state's message of a run that has started nothing. Whole runs and nights, begun by
     schedules: `tests/soaks/runs_from_prefect.py`."""
     train = deployment_id(runs, "train")
-    begun = {"flow_runs": {"deployment_id": {"any_": [train]}, "state": {"type": {"not_any_": ["SCHEDULED"]}}}}
+    begun = {
+        "flow_runs": {
+            "deployment_id": {"any_": [train]},
+            "state": {"type": {"not_any_": ["SCHEDULED"]}},
+        }
+    }
     before = {run["id"] for run in ask(runs, "flow_runs/filter", begun)}
     wrong = {"changes": {"evaluation_tasks": "islands-tset"}}
-    often = {"schedule": {"interval": 30, "anchor_date": "2026-01-01T00:00:00Z"}, "active": True, "parameters": wrong}
+    often = {
+        "schedule": {"interval": 30, "anchor_date": "2026-01-01T00:00:00Z"},
+        "active": True,
+        "parameters": wrong,
+    }
     (made,) = ask(runs, f"deployments/{train}/schedules", [often])  # type: ignore[arg-type]
     wait_until(lambda: {run["id"] for run in ask(runs, "flow_runs/filter", begun)} > before)
     ask(runs, f"deployments/{train}/schedules/{made['id']}", {}, "DELETE")
@@ -191,7 +297,9 @@ def test_worker_runs_a_scheduled_flow_with_its_parameters(runs: Path) -> None:
 def test_link_into_prefect_asks_for_the_login_once(runs: Path, browser: Browser) -> None:
     page = browser.new_page()
     page.set_default_timeout(120_000)
-    page.goto(f"{addresses_of(runs).prefect_ui_url}/deployments/deployment/{deployment_id(runs, 'nightly')}")
+    page.goto(
+        f"{addresses_of(runs).prefect_ui_url}/deployments/deployment/{deployment_id(runs, 'nightly')}"
+    )
     page.get_by_placeholder("admin:pass").fill(login(runs))
     page.keyboard.press("Enter")
     page.get_by_text("nightly").first.wait_for()
@@ -206,11 +314,17 @@ def test_link_into_prefect_asks_for_the_login_once(runs: Path, browser: Browser)
 def test_pages_of_other_origins_are_refused(runs: Path, tmp_path: Path, browser: Browser) -> None:
     found = addresses(runs)
     assert found is not None
-    run_it = {"parameters": {"recipe": "quickstart"}, "job_variables": {"command": f"touch {tmp_path}/executed"}}
+    run_it = {
+        "parameters": {"recipe": "quickstart"},
+        "job_variables": {"command": f"touch {tmp_path}/executed"},
+    }
     url = f"{found.prefect_api_url}/deployments/{deployment_id(runs, 'train')}/create_flow_run"
     experiment = f"{found.mlflow_tracking_uri}/api/2.0/mlflow/experiments/create"
     before = ask(runs, "flow_runs/count", {})
-    for seen in [*attempts(browser, url, json.dumps(run_it)), *attempts(browser, experiment, json.dumps({"name": "planted"}))]:
+    for seen in [
+        *attempts(browser, url, json.dumps(run_it)),
+        *attempts(browser, experiment, json.dumps({"name": "planted"})),
+    ]:
         assert len(seen.statuses) >= 3, seen
         assert set(seen.statuses) <= {400, 401, 403}, seen
         assert seen.read == [], seen
@@ -223,32 +337,54 @@ def test_pages_of_other_origins_are_refused(runs: Path, tmp_path: Path, browser:
 def test_requests_without_login_are_refused(runs: Path) -> None:
     found = addresses(runs)
     assert found is not None
-    for url in (f"{found.prefect_api_url}/flows/", f"{found.prefect_api_url}/csrf-token?client=a", f"{found.mlflow_tracking_uri}/"):
+    for url in (
+        f"{found.prefect_api_url}/flows/",
+        f"{found.prefect_api_url}/csrf-token?client=a",
+        f"{found.mlflow_tracking_uri}/",
+    ):
         with pytest.raises(urllib.error.HTTPError) as refused:
             urllib.request.urlopen(url, timeout=60)
         assert refused.value.code == 401
     assert oct(runs.stat().st_mode & 0o777) == "0o700"
     assert oct((runs / "services" / "login").stat().st_mode & 0o777) == "0o600"
-    assert not [process for process in processes(runs) if login(runs).partition(":")[2] in " ".join(command_line(process))]
+    assert not [
+        process
+        for process in processes(runs)
+        if login(runs).partition(":")[2] in " ".join(command_line(process))
+    ]
 
 
 @pytest.mark.slow
 def test_pages_forbid_frames(runs: Path) -> None:
     found = addresses_of(runs)
-    for url in (found.prefect_ui_url, f"{found.prefect_ui_url}/dashboard", f"{found.mlflow_tracking_uri}/", f"{found.viewer_url}/"):
+    for url in (
+        found.prefect_ui_url,
+        f"{found.prefect_ui_url}/dashboard",
+        f"{found.mlflow_tracking_uri}/",
+        f"{found.viewer_url}/",
+    ):
         with asked(url, runs) as answer:
-            frames = answer.headers.get("X-Frame-Options", ""), answer.headers.get("Content-Security-Policy", "")
+            frames = (
+                answer.headers.get("X-Frame-Options", ""),
+                answer.headers.get("Content-Security-Policy", ""),
+            )
         assert frames[0] in ("DENY", "SAMEORIGIN") or "frame-ancestors 'none'" in frames[1], url
 
 
 @pytest.mark.slow
 def test_wrong_logins_are_delayed_and_the_correct_one_passes(runs: Path) -> None:
     found = addresses_of(runs)
-    for url in (f"{found.prefect_api_url}/admin/version", f"{found.mlflow_tracking_uri}/version", f"{found.viewer_url}/"):
+    for url in (
+        f"{found.prefect_api_url}/admin/version",
+        f"{found.mlflow_tracking_uri}/version",
+        f"{found.viewer_url}/",
+    ):
         statuses = []
         for guess in range(FREE_GUESSES + 2):
             with pytest.raises(urllib.error.HTTPError) as refused:
-                urllib.request.urlopen(urllib.request.Request(url, headers=basic(f"agentgym:{guess}")), timeout=60)
+                urllib.request.urlopen(
+                    urllib.request.Request(url, headers=basic(f"agentgym:{guess}")), timeout=60
+                )
             statuses.append(refused.value.code)
         assert statuses == [401] * (FREE_GUESSES + 1) + [429], url
         with asked(url, runs) as answer:
@@ -261,12 +397,17 @@ def test_working_services_log_no_error(runs: Path) -> None:
     polls = set()
 
     def polled_often() -> bool:
-        polls.update(queue["last_polled"] for queue in ask(runs, f"work_pools/{supervisor.POOL}/queues/filter", {}))
+        polls.update(
+            queue["last_polled"]
+            for queue in ask(runs, f"work_pools/{supervisor.POOL}/queues/filter", {})
+        )
         return len(polls) > 3
 
     wait_until(polled_often)
     (log,) = (runs / "services").glob("prefect-server-*.log")
-    assert not [line for line in log.read_text().splitlines() if re.search("locked|ERROR|Traceback", line)]
+    assert not [
+        line for line in log.read_text().splitlines() if re.search("locked|ERROR|Traceback", line)
+    ]
 
 
 @pytest.mark.slow
@@ -318,11 +459,15 @@ def test_services_end_with_a_killed_supervisor(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("is_still_taken", [True, False])
-def test_port_taken_during_the_start_raises_port_taken_error(is_still_taken: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_port_taken_during_the_start_raises_port_taken_error(
+    is_still_taken: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     services = supervisor._Services(tmp_path)
     port = int(services.addresses.prefect_ui_url.rpartition(":")[2])
     if not is_still_taken:
-        monkeypatch.setattr(supervisor, "is_free", lambda port: True)  # the other process ends after ours has failed
+        monkeypatch.setattr(
+            supervisor, "is_free", lambda port: True
+        )  # the other process ends after ours has failed
     with socket.create_server(("127.0.0.1", port)), pytest.raises(PortTakenError):
         services.start()
     assert processes(tmp_path) == []

@@ -22,21 +22,54 @@ ROOT = Path(__file__).parents[2]
 
 @pytest.mark.slow
 @pytest.mark.parametrize("algorithm", ["rloo", "sft"])
-def test_served_episodes_train(algorithm: str, policy: str, tmp_path: Path, state_dir: Path) -> None:
+def test_served_episodes_train(
+    algorithm: str, policy: str, tmp_path: Path, state_dir: Path
+) -> None:
     folder = tmp_path / "recorded"
-    options = ["--record", str(folder), "--port", "0", "--dtype", "float32", "--world", "textcraft", "--rollout.trajectory_tokens", "768"]
-    command = [sys.executable, "-c", "import sys; from flows.cli import main; sys.exit(main())", "serve", policy, *options]
+    options = [
+        "--record",
+        str(folder),
+        "--port",
+        "0",
+        "--dtype",
+        "float32",
+        "--world",
+        "textcraft",
+        "--rollout.trajectory_tokens",
+        "768",
+    ]
+    command = [
+        sys.executable,
+        "-c",
+        "import sys; from flows.cli import main; sys.exit(main())",
+        "serve",
+        policy,
+        *options,
+    ]
     environment = {**os.environ, "AGENTGYM_ENGINE_TOKEN": "of-the-drill"}
-    with subprocess.Popen(command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, text=True) as serving:
+    with subprocess.Popen(
+        command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, text=True
+    ) as serving:
         assert serving.stdout is not None
-        base = next(found[1] for line in serving.stdout if (found := re.search(r"OPENAI_BASE_URL=(\S+)", line)))
-        with httpx.Client(base_url=base, headers={"authorization": "Bearer of-the-drill"}, timeout=120) as client:
+        base = next(
+            found[1]
+            for line in serving.stdout
+            if (found := re.search(r"OPENAI_BASE_URL=(\S+)", line))
+        )
+        with httpx.Client(
+            base_url=base, headers={"authorization": "Bearer of-the-drill"}, timeout=120
+        ) as client:
             for member in range(8):
                 messages = [{"role": "user", "content": "Goal: craft acacia planks."}]
                 for _ in range(2):
-                    answer = client.post("/chat/completions", json={"messages": messages, "max_tokens": 8}).json()
+                    answer = client.post(
+                        "/chat/completions", json={"messages": messages, "max_tokens": 8}
+                    ).json()
                     text = answer["choices"][0]["message"]["content"]
-                    messages += [{"role": "assistant", "content": text}, {"role": "user", "content": "Nothing happens."}]
+                    messages += [
+                        {"role": "assistant", "content": text},
+                        {"role": "user", "content": "Nothing happens."},
+                    ]
                 client.post(f"/episodes/{answer['episode']}/reward", json={"reward": member % 2})
             client.post("/chat/completions", json={"messages": messages[:1], "max_tokens": 8})
         serving.send_signal(signal.SIGTERM)
@@ -44,7 +77,12 @@ def test_served_episodes_train(algorithm: str, policy: str, tmp_path: Path, stat
     assert serving.returncode == 0
     recorded = read_recorded(folder)
     assert [t.outcome for t in recorded] == [Outcome.FINISHED, Outcome.SUCCESS] * 4
-    fields = {"policy.dtype": "float32", "rollout.tasks_per_step": 2, "algorithm.name": algorithm, "algorithm.trajectories": str(folder)}
+    fields = {
+        "policy.dtype": "float32",
+        "rollout.tasks_per_step": 2,
+        "algorithm.name": algorithm,
+        "algorithm.trajectories": str(folder),
+    }
     done = train(policy, tmp_path, state_dir, InfraSettings(), fields)
     assert [event.step for event in done] == [1, 2, 3, 4]
     assert all(event.metrics["update/gradient_norm"] > 0 for event in done)

@@ -26,35 +26,84 @@ pytestmark = pytest.mark.slow
 Launch = Callable[[int, str], Path]
 WAYS = {1: ["whole"], 2: ["whole", "sharded"], 4: ["sharded"]}
 GONE_ON_WITH = (1, 4)
-HOW = {"two": (2, "whole"), "two sharded": (2, "sharded"), "four sharded on two nodes": (4, "sharded")}
+HOW = {
+    "two": (2, "whole"),
+    "two sharded": (2, "sharded"),
+    "four sharded on two nodes": (4, "sharded"),
+}
 
 
 @pytest.fixture(scope="module")
 def launched(policy: str, tmp_path_factory: pytest.TempPathFactory) -> Launch:
     """Runs tests.support.update_process in so many processes; returns the folder of what they made of the same batches.
 
-    Four are on two nodes. Two make all updates whole and then all sharded, and go on with what one and four have left: most of the time
+    Four are on two nodes. Two make all updates whole and then all sharded, and go on with what one
+    and four have left: most of the time
     is their start.
     """
 
     @cache
     def launch(processes: int) -> Path:
-        others = [str(launch(number) / WAYS[number][-1]) for number in GONE_ON_WITH] if processes == 2 else []
+        others = (
+            [str(launch(number) / WAYS[number][-1]) for number in GONE_ON_WITH]
+            if processes == 2
+            else []
+        )
         folder = tmp_path_factory.mktemp("processes") / f"{processes}"
         folder.mkdir()
-        module = ["-m", "tests.support.update_process", policy, str(folder), *WAYS[processes], *others]
-        environment = {**os.environ, **ON_LOOPBACK, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT), "CUDA_VISIBLE_DEVICES": ""}
+        module = [
+            "-m",
+            "tests.support.update_process",
+            policy,
+            str(folder),
+            *WAYS[processes],
+            *others,
+        ]
+        environment = {
+            **os.environ,
+            **ON_LOOPBACK,
+            "OMP_NUM_THREADS": "1",
+            "PYTHONPATH": str(ROOT),
+            "CUDA_VISIBLE_DEVICES": "",
+        }
         if processes == 4:
             node = ["--nnodes", "2", "--nproc_per_node", str(processes // 2)]
             node += ["--master_addr", "127.0.0.1", "--master_port", str(free_port())]
             places = [[*node, "--node_rank", "0"], [*node, "--node_rank", "1"]]
         else:
-            places = [["--nproc_per_node", str(processes), "--rdzv_backend", "memory", "--rdzv_endpoint", "127.0.0.1"]]
+            places = [
+                [
+                    "--nproc_per_node",
+                    str(processes),
+                    "--rdzv_backend",
+                    "memory",
+                    "--rdzv_endpoint",
+                    "127.0.0.1",
+                ]
+            ]
         started = []
         for number, place in enumerate(places):
-            command = [sys.executable, "-m", "tasks.training.launch", str(folder / f"verdict-{number}"), *place, *module]
+            command = [
+                sys.executable,
+                "-m",
+                "tasks.training.launch",
+                str(folder / f"verdict-{number}"),
+                *place,
+                *module,
+            ]
             log = folder / f"log-{number}"
-            started.append((subprocess.Popen(command, env=environment, cwd=ROOT, stdout=log.open("wb"), stderr=subprocess.STDOUT), log))
+            started.append(
+                (
+                    subprocess.Popen(
+                        command,
+                        env=environment,
+                        cwd=ROOT,
+                        stdout=log.open("wb"),
+                        stderr=subprocess.STDOUT,
+                    ),
+                    log,
+                )
+            )
         try:
             for process, log in started:
                 assert process.wait(500) == 0, log.read_text(errors="replace")[-4000:]
@@ -68,8 +117,13 @@ def launched(policy: str, tmp_path_factory: pytest.TempPathFactory) -> Launch:
 
 @pytest.mark.parametrize("algorithm", SETTINGS)
 @pytest.mark.parametrize("how", HOW)
-def test_several_ranks_make_the_same_updates_as_one(how: str, algorithm: str, policy: str, launched: Launch) -> None:
-    one, several = (torch.load(folder / f"{algorithm}.pt", weights_only=True) for folder in (launched(1, "whole"), launched(*HOW[how])))
+def test_several_ranks_make_the_same_updates_as_one(
+    how: str, algorithm: str, policy: str, launched: Launch
+) -> None:
+    one, several = (
+        torch.load(folder / f"{algorithm}.pt", weights_only=True)
+        for folder in (launched(1, "whole"), launched(*HOW[how]))
+    )
     for ours, right in zip(several["metrics"], one["metrics"], strict=True):
         assert ours == pytest.approx(right, rel=2e-3, abs=1e-6)
     start = {f"policy.{name}": p for name, p in _model(policy).named_parameters()}
@@ -77,39 +131,71 @@ def test_several_ranks_make_the_same_updates_as_one(how: str, algorithm: str, po
     for model in {name.split(".")[0] for name in one["weights"]}:
         names = [name for name in one["weights"] if name.startswith(model)]
         moved = torch.cat([(one["weights"][name] - start.get(name, 0)).flatten() for name in names])
-        apart = torch.cat([(several["weights"][name] - one["weights"][name]).flatten() for name in names])
-        # Adam makes full steps even of gradients that are nothing but rounding (the keys' biases), so not each weight alone is compared.
+        apart = torch.cat(
+            [(several["weights"][name] - one["weights"][name]).flatten() for name in names]
+        )
+        # Adam makes full steps even of gradients that are nothing but rounding (the keys' biases),
+        # so not each weight alone is compared.
         assert apart.norm().item() <= 0.01 * moved.norm().item(), model
 
 
 def test_ranks_of_one_machine_use_loopback_and_the_batch_timeout(launched: Launch) -> None:
     found = json.loads((launched(2, "sharded") / "found.json").read_text())
     assert found["outside"] == []
-    assert found["patience"] == 4 * 3600 + 3600  # rollout.batch_seconds and what lies between two batches
+    assert (
+        found["patience"] == 4 * 3600 + 3600
+    )  # rollout.batch_seconds and what lies between two batches
 
 
 def test_sharded_gradients_accumulate_in_float32(launched: Launch) -> None:
-    assert json.loads((launched(2, "sharded") / "found.json").read_text())["gradient_error"] < 1e-5  # in bfloat16: 4e-3
+    assert (
+        json.loads((launched(2, "sharded") / "found.json").read_text())["gradient_error"] < 1e-5
+    )  # in bfloat16: 4e-3
 
 
 @pytest.mark.parametrize("algorithm", SETTINGS)
-def test_sharded_checkpoint_has_full_weights_in_hugging_face_format(algorithm: str, launched: Launch) -> None:
+def test_sharded_checkpoint_has_full_weights_in_hugging_face_format(
+    algorithm: str, launched: Launch
+) -> None:
     folder = launched(2, "sharded")
     weights = torch.load(folder / f"{algorithm}.pt", weights_only=True)["weights"]
-    stored = dict(_model(folder / algorithm / "checkpoints" / f"step-{STEPS:06d}").named_parameters())
+    stored = dict(
+        _model(folder / algorithm / "checkpoints" / f"step-{STEPS:06d}").named_parameters()
+    )
     for name, parameter in stored.items():
         assert torch.equal(parameter, weights[f"policy.{name}"]), name
 
 
-@pytest.mark.parametrize(("algorithm", "how"), [("ppo", "two sharded"), ("ppo", "four sharded on two nodes"), ("grpo", "two sharded")])
-def test_one_rank_resumes_a_sharded_checkpoint(algorithm: str, how: str, policy: str, launched: Launch, tmp_path: Path) -> None:
-    undisturbed, resumed = (_gone_on(folder, algorithm, policy, tmp_path) for folder in (launched(1, "whole"), launched(*HOW[how])))
-    before = dict(_model(launched(1, "whole") / algorithm / "checkpoints" / f"step-{STEPS:06d}").named_parameters())
-    moved = torch.cat([(p - before[name]).flatten() for name, p in undisturbed.model.named_parameters()])
-    apart = torch.cat([(p - q).flatten() for p, q in zip(undisturbed.model.parameters(), resumed.model.parameters(), strict=True)])
+@pytest.mark.parametrize(
+    ("algorithm", "how"),
+    [("ppo", "two sharded"), ("ppo", "four sharded on two nodes"), ("grpo", "two sharded")],
+)
+def test_one_rank_resumes_a_sharded_checkpoint(
+    algorithm: str, how: str, policy: str, launched: Launch, tmp_path: Path
+) -> None:
+    undisturbed, resumed = (
+        _gone_on(folder, algorithm, policy, tmp_path)
+        for folder in (launched(1, "whole"), launched(*HOW[how]))
+    )
+    before = dict(
+        _model(
+            launched(1, "whole") / algorithm / "checkpoints" / f"step-{STEPS:06d}"
+        ).named_parameters()
+    )
+    moved = torch.cat(
+        [(p - before[name]).flatten() for name, p in undisturbed.model.named_parameters()]
+    )
+    apart = torch.cat(
+        [
+            (p - q).flatten()
+            for p, q in zip(undisturbed.model.parameters(), resumed.model.parameters(), strict=True)
+        ]
+    )
     assert apart.norm().item() <= 0.03 * moved.norm().item()
     if algorithm == "ppo":
-        states = [trainer.critic.optimiser.state_dict()["state"] for trainer in (undisturbed, resumed)]
+        states = [
+            trainer.critic.optimiser.state_dict()["state"] for trainer in (undisturbed, resumed)
+        ]
         assert {float(state["step"]) for state in states[1].values()} == {8.0}
         for ours, right in zip(states[1].values(), states[0].values(), strict=True):
             assert torch.allclose(ours["exp_avg_sq"], right["exp_avg_sq"], rtol=1e-2, atol=1e-9)
@@ -120,9 +206,17 @@ def test_one_rank_resumes_a_sharded_checkpoint(algorithm: str, how: str, policy:
 def test_two_sharded_ranks_resume_checkpoints_of_one_and_four(
     processes: int, algorithm: str, policy: str, launched: Launch, tmp_path: Path
 ) -> None:
-    resumed = torch.load(launched(2, f"gone on with {processes}") / f"{algorithm}.pt", weights_only=True)
-    undisturbed = dict(computed_weights(_gone_on(launched(1, "whole"), algorithm, policy, tmp_path).model))
-    before = dict(_model(launched(1, "whole") / algorithm / "checkpoints" / f"step-{STEPS:06d}").named_parameters())
+    resumed = torch.load(
+        launched(2, f"gone on with {processes}") / f"{algorithm}.pt", weights_only=True
+    )
+    undisturbed = dict(
+        computed_weights(_gone_on(launched(1, "whole"), algorithm, policy, tmp_path).model)
+    )
+    before = dict(
+        _model(
+            launched(1, "whole") / algorithm / "checkpoints" / f"step-{STEPS:06d}"
+        ).named_parameters()
+    )
     moved = torch.cat([(undisturbed[name] - p).flatten() for name, p in before.items()])
     apart = torch.cat([(undisturbed[name] - resumed[name]).flatten() for name in before])
     assert apart.norm().item() <= 0.03 * moved.norm().item()
@@ -130,7 +224,12 @@ def test_two_sharded_ranks_resume_checkpoints_of_one_and_four(
 
 def _gone_on(made: Path, algorithm: str, policy: str, folder: Path) -> Any:
     """The trainer of one process that takes a step more from what others have left."""
-    trainer = trainer_of(experiment_of(algorithm), policy, folder, made / algorithm / "checkpoints" / f"step-{STEPS:06d}")
+    trainer = trainer_of(
+        experiment_of(algorithm),
+        policy,
+        folder,
+        made / algorithm / "checkpoints" / f"step-{STEPS:06d}",
+    )
     train(trainer, RecordedBatches(policy), STEPS + 1, STEPS)
     return trainer
 

@@ -27,7 +27,14 @@ TOKENS, BLOCKS = 512, 48
 
 @pytest.fixture(scope="module")
 def servers(policy: str, state_dir: Path) -> Iterator[list[LocalServer]]:
-    words = command(policy, context_length=TOKENS, max_num_seqs=64, dtype="float32", gpu_memory_fraction=0.3, cpu_cache_gb=1)
+    words = command(
+        policy,
+        context_length=TOKENS,
+        max_num_seqs=64,
+        dtype="float32",
+        gpu_memory_fraction=0.3,
+        cpu_cache_gb=1,
+    )
     share_token()
     with ExitStack() as stack:
         started = []
@@ -47,7 +54,11 @@ def servers(policy: str, state_dir: Path) -> Iterator[list[LocalServer]]:
 
 def counters(server: LocalServer) -> dict[str, float]:
     page = requests.get(f"{server.url}/metrics", headers=authorization(), timeout=60).text
-    return {sample.name: sample.value for family in text_string_to_metric_families(page) for sample in family.samples}
+    return {
+        sample.name: sample.value
+        for family in text_string_to_metric_families(page)
+        for sample in family.samples
+    }
 
 
 def evictable(folder: Path) -> int:
@@ -68,8 +79,19 @@ def evictable(folder: Path) -> int:
 def test_four_ranks_do_not_overfill_the_caches_of_two_servers(
     servers: list[LocalServer], policy: str, tmp_path: Path, state_dir: Path
 ) -> None:
-    fields = {"rollout.tasks_per_step": 8, "rollout.trajectory_tokens": TOKENS, "rollout.max_concurrent_episodes": 32}
-    done = train(policy, tmp_path, state_dir, InfraSettings(trainer_processes=4), fields, [server.url for server in servers])
+    fields = {
+        "rollout.tasks_per_step": 8,
+        "rollout.trajectory_tokens": TOKENS,
+        "rollout.max_concurrent_episodes": 32,
+    }
+    done = train(
+        policy,
+        tmp_path,
+        state_dir,
+        InfraSettings(trainer_processes=4),
+        fields,
+        [server.url for server in servers],
+    )
     assert len(done) == STEPS
     assert {event.metrics["rollout/failed"] for event in done} == {0}
     counted = [counters(server) for server in servers]

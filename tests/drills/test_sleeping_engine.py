@@ -1,6 +1,7 @@
 """Training with an engine that sleeps during the update. Apart from the other tests of engines: a process holds one vLLM at a time.
 
-A CPU has no sleep mode. So vLLM is told that it has one, and where its worker would hand memory back, what would be lost is overwritten:
+A CPU has no sleep mode. So vLLM is told that it has one, and where its worker would hand memory
+back, what would be lost is overwritten:
 weights and KV cache. All before that is real: engine, scheduler, trainer, episodes.
 """
 
@@ -37,7 +38,9 @@ def slept(monkeypatch: pytest.MonkeyPatch) -> list[str]:
             for weight in worker.model_runner.model.parameters():
                 weight.fill_(torch.nan)
             for cache in worker.model_runner.kv_caches:
-                cache.fill_(7)  # attention multiplies what is beyond a sequence's end by 0, which no NaN may be
+                cache.fill_(
+                    7
+                )  # attention multiplies what is beyond a sequence's end by 0, which no NaN may be
 
     def wake_up(worker: Any, tags: list[str]) -> None:
         calls.append(f"wake {' '.join(tags)}")
@@ -53,26 +56,47 @@ def slept(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return calls
 
 
-def trained(policy: str, folder: Path, state_dir: Path, engine_sleep: bool) -> dict[str, torch.Tensor]:
+def trained(
+    policy: str, folder: Path, state_dir: Path, engine_sleep: bool
+) -> dict[str, torch.Tensor]:
     """The weights of the checkpoint after `STEPS` steps."""
     folder.mkdir()
     with starting("textcraft", state_dir) as start:
-        trainer = TrainerMain(small_job(policy, folder, start().url, {"rollout.tasks_per_step": 2}, engine_sleep=engine_sleep), None)
+        trainer = TrainerMain(
+            small_job(
+                policy,
+                folder,
+                start().url,
+                {"rollout.tasks_per_step": 2},
+                engine_sleep=engine_sleep,
+            ),
+            None,
+        )
         try:
             with trainer.worker:
                 trainer.train(STEPS)
         finally:
             trainer.worker.engine.close()
-    return dict(AutoModelForCausalLM.from_pretrained(folder / "checkpoints" / f"step-{STEPS:06d}").named_parameters())
+    return dict(
+        AutoModelForCausalLM.from_pretrained(
+            folder / "checkpoints" / f"step-{STEPS:06d}"
+        ).named_parameters()
+    )
 
 
 @pytest.mark.slow
-def test_training_with_a_sleeping_engine_equals_training_without(tmp_path: Path, state_dir: Path, slept: list[str]) -> None:
+def test_training_with_a_sleeping_engine_equals_training_without(
+    tmp_path: Path, state_dir: Path, slept: list[str]
+) -> None:
     policy = build_tiny_policy(tmp_path / "policy")
     awake = trained(policy, tmp_path / "awake", state_dir, engine_sleep=False)
     assert set(slept) == {"update"}
     slept.clear()
     asleep = trained(policy, tmp_path / "asleep", state_dir, engine_sleep=True)
     woken = ["wake weights", "wake kv_cache"]
-    assert slept == ["sleep 2", *woken, *STEPS * ["sleep 2", "update", "update", *woken]]  # of two mini-batches
+    assert slept == [
+        "sleep 2",
+        *woken,
+        *STEPS * ["sleep 2", "update", "update", *woken],
+    ]  # of two mini-batches
     assert all(torch.equal(asleep[name], awake[name]) for name in awake)

@@ -11,7 +11,9 @@ from tests.soaks.storm import collect
 
 
 @pytest.mark.slow
-def test_while_servers_are_killed_every_group_is_whole_or_reported_and_no_reward_is_made_up(state_dir: Path) -> None:
+def test_while_servers_are_killed_every_group_is_whole_or_reported_and_no_reward_is_made_up(
+    state_dir: Path,
+) -> None:
     report = collect(960, 0.2, state_dir)
     assert report.kills >= 2
     assert len(report.trajectories) == 960

@@ -49,16 +49,30 @@ def test_a_model_is_trained_by_tool_calls(tmp_path: Path, state_dir: Path) -> No
     world, policy = load_world("textcraft"), tool_policy(tmp_path / "policy")
     rollout = Rollout(trajectory_tokens=8192, turn_tokens=512)
     source = Source(kind="oracle", action_format="tools", tokenizer=policy, instruction=False)
-    collection = Collection(environment="textcraft", source=source, tasks="wood-train", horizon=20, rollout=rollout)  # type: ignore[arg-type]
+    collection = Collection(
+        environment="textcraft", source=source, tasks="wood-train", horizon=20, rollout=rollout
+    )  # type: ignore[arg-type]
     with (
         starting("textcraft", state_dir) as start,
-        open_agent(collection, WorldInfo("textcraft", world.version, "", {}, tools=[*world.tools])) as agent,
+        open_agent(
+            collection, WorldInfo("textcraft", world.version, "", {}, tools=[*world.tools])
+        ) as agent,
     ):
         writer = ResumableTrajectoryWriter(tmp_path / "demonstrations", {}, 1)
-        collect_to_disk(collection, evaluation_plans(list(world.tasks("wood-train"))[:8], 1, 0), agent, [start().url], writer)
+        collect_to_disk(
+            collection,
+            evaluation_plans(list(world.tasks("wood-train"))[:8], 1, 0),
+            agent,
+            [start().url],
+            writer,
+        )
 
     form = ChatFormat(AutoTokenizer.from_pretrained(policy), "tools", None, tools=world.tools)
-    demonstrated = [t for part in (tmp_path / "demonstrations").glob("part-*.parquet") for t in read_trajectories(part)]
+    demonstrated = [
+        t
+        for part in (tmp_path / "demonstrations").glob("part-*.parquet")
+        for t in read_trajectories(part)
+    ]
     assert {t.outcome for t in demonstrated} == {Outcome.SUCCESS}
     assert all(form.action(turn.tokens) == turn.action for t in demonstrated for turn in t.turns)
 
@@ -72,7 +86,9 @@ def test_a_model_is_trained_by_tool_calls(tmp_path: Path, state_dir: Path) -> No
     trained = train(checkpoint, tmp_path / "trained", state_dir, InfraSettings(), FIELDS)
     assert [event.step for event in trained] == list(range(1, STEPS + 1))
     for step in range(1, STEPS + 1):
-        for trajectory in read_trajectories(tmp_path / "trained" / "rollouts" / f"step-{step:06d}.parquet"):
+        for trajectory in read_trajectories(
+            tmp_path / "trained" / "rollouts" / f"step-{step:06d}.parquet"
+        ):
             tokens = trajectory.prompt
             assert tokens == form.prompt(trajectory.first_observation)
             for turn in trajectory.turns:
@@ -82,18 +98,29 @@ def test_a_model_is_trained_by_tool_calls(tmp_path: Path, state_dir: Path) -> No
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("fields", [{"policy.thinking": "strip"}, {"policy.compaction": "drop", "rollout.trajectory_tokens": 400}])
-def test_a_model_is_trained_on_episodes_of_several_rows(fields: dict[str, object], tmp_path: Path, state_dir: Path) -> None:
+@pytest.mark.parametrize(
+    "fields",
+    [{"policy.thinking": "strip"}, {"policy.compaction": "drop", "rollout.trajectory_tokens": 400}],
+)
+def test_a_model_is_trained_on_episodes_of_several_rows(
+    fields: dict[str, object], tmp_path: Path, state_dir: Path
+) -> None:
     """A step fails if the trainer's log-probabilities of a row differ from the engine's."""
     policy = tool_policy(tmp_path / "policy", "qwen3")
-    done = train(policy, tmp_path, state_dir, InfraSettings(), {**FIELDS, "policy.action_format": "bare", **fields})
+    done = train(
+        policy,
+        tmp_path,
+        state_dir,
+        InfraSettings(),
+        {**FIELDS, "policy.action_format": "bare", **fields},
+    )
     assert [event.step for event in done] == list(range(1, STEPS + 1))
     assert all(event.metrics["rollout/failed"] == 0 for event in done)
     rows = 0
     for step in range(1, STEPS + 1):
         for trajectory in read_trajectories(tmp_path / "rollouts" / f"step-{step:06d}.parquet"):
             rows = max(rows, len(trajectory.rows))
-            assert [token for row in trajectory.rows for turn in row.turns for token in turn.tokens] == [
-                token for turn in trajectory.turns for token in turn.tokens
-            ]
+            assert [
+                token for row in trajectory.rows for turn in row.turns for token in turn.tokens
+            ] == [token for turn in trajectory.turns for token in turn.tokens]
     assert rows > 1

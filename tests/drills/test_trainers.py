@@ -19,7 +19,13 @@ from tasks.training.micro_batches import Tensors
 from tasks.training.out_of_sync import EPISODES, GAP, TOLERATED
 from tasks.training.policy_gradient_trainer import NothingToLearnError, PolicyGradientTrainer
 from tests.benchmarks import update
-from tests.support.recorded import RecordedBatches, recorded_trajectories, small_experiment, train, trainer_of
+from tests.support.recorded import (
+    RecordedBatches,
+    recorded_trajectories,
+    small_experiment,
+    train,
+    trainer_of,
+)
 
 pytestmark = pytest.mark.slow
 
@@ -29,10 +35,19 @@ def flat(mini_batches: list[list[Tensors]]) -> list[Tensors]:
 
 
 def test_ppo_resumes_exactly_with_its_critic(policy: str, tmp_path: Path) -> None:
-    experiment = small_experiment(name="ppo", steps=4, mini_batches=2, micro_batches=2, warmup_steps=3)
+    experiment = small_experiment(
+        name="ppo", steps=4, mini_batches=2, micro_batches=2, warmup_steps=3
+    )
 
-    def trained(folder: Path, until: int, step: int = 0) -> tuple[PolicyGradientTrainer, list[dict[str, float]]]:
-        trainer = trainer_of(experiment, policy, folder, folder / "checkpoints" / f"step-{step:06d}" if step else None)
+    def trained(
+        folder: Path, until: int, step: int = 0
+    ) -> tuple[PolicyGradientTrainer, list[dict[str, float]]]:
+        trainer = trainer_of(
+            experiment,
+            policy,
+            folder,
+            folder / "checkpoints" / f"step-{step:06d}" if step else None,
+        )
         return trainer, train(trainer, RecordedBatches(policy), until, step)
 
     undisturbed, metrics = trained(tmp_path / "undisturbed", 4)
@@ -40,18 +55,29 @@ def test_ppo_resumes_exactly_with_its_critic(policy: str, tmp_path: Path) -> Non
     resumed, metrics_again = trained(tmp_path / "resumed", 4, 2)
     assert undisturbed.critic is not None
     assert resumed.critic is not None
-    for ours, theirs in ((resumed.model, undisturbed.model), (resumed.critic.model, undisturbed.critic.model)):
-        for (name, a), (_, b) in zip(ours.named_parameters(), theirs.named_parameters(), strict=True):
+    for ours, theirs in (
+        (resumed.model, undisturbed.model),
+        (resumed.critic.model, undisturbed.critic.model),
+    ):
+        for (name, a), (_, b) in zip(
+            ours.named_parameters(), theirs.named_parameters(), strict=True
+        ):
             assert torch.equal(a, b), name
     assert resumed.critic.optimiser.state_dict()["state"][0]["step"] == 8
     timed = ("seconds", "per_second")
     for ours, theirs in zip(metrics_again, metrics[2:], strict=True):
-        assert {k: v for k, v in ours.items() if not k.endswith(timed)} == {k: v for k, v in theirs.items() if not k.endswith(timed)}
+        assert {k: v for k, v in ours.items() if not k.endswith(timed)} == {
+            k: v for k, v in theirs.items() if not k.endswith(timed)
+        }
     assert all(row["critic/loss"] > 0 for row in metrics)
 
 
-def test_policy_is_frozen_during_critic_pretraining_and_then_warms_up(policy: str, tmp_path: Path) -> None:
-    experiment = small_experiment(name="ppo", steps=4, warmup_steps=2, critic__pretraining_steps=2, critic__learning_rate=1e-3)
+def test_policy_is_frozen_during_critic_pretraining_and_then_warms_up(
+    policy: str, tmp_path: Path
+) -> None:
+    experiment = small_experiment(
+        name="ppo", steps=4, warmup_steps=2, critic__pretraining_steps=2, critic__learning_rate=1e-3
+    )
     trainer, batches = trainer_of(experiment, policy, tmp_path), RecordedBatches(policy)
     start = {name: p.detach().clone() for name, p in trainer.model.named_parameters()}
     metrics = train(trainer, batches, 2)
@@ -59,9 +85,16 @@ def test_policy_is_frozen_during_critic_pretraining_and_then_warms_up(policy: st
     assert [row["update/learning_rate"] for row in metrics] == [0, 0]
     assert all(row["critic/loss"] > 0 for row in metrics)
     assert trainer.critic.model.head.weight.abs().sum() > 0
-    again = train(trainer_of(experiment, policy, tmp_path, tmp_path / "checkpoints" / "step-000002"), batches, 4, 2)
+    again = train(
+        trainer_of(experiment, policy, tmp_path, tmp_path / "checkpoints" / "step-000002"),
+        batches,
+        4,
+        2,
+    )
     undisturbed = train(trainer, batches, 4, 2)
-    assert [row["update/learning_rate"] for row in undisturbed] == [row["update/learning_rate"] for row in again]
+    assert [row["update/learning_rate"] for row in undisturbed] == [
+        row["update/learning_rate"] for row in again
+    ]
     assert undisturbed[-1]["update/learning_rate"] == experiment.algorithm.learning_rate / 2
     assert undisturbed[-1]["update/loss"] == again[-1]["update/loss"]
     assert any(not torch.equal(p, start[name]) for name, p in trainer.model.named_parameters())
@@ -82,32 +115,46 @@ def test_critic_learns_returns(policy: str, tmp_path: Path) -> None:
     assert losses[-1] < 0.5 * losses[0]
 
 
-def test_filtering_and_masking_exclude_trajectories_and_are_counted(policy: str, tmp_path: Path) -> None:
-    experiment = small_experiment(name="grpo", min_reward_range=0.6, truncated="masked", micro_batches=2)
+def test_filtering_and_masking_exclude_trajectories_and_are_counted(
+    policy: str, tmp_path: Path
+) -> None:
+    experiment = small_experiment(
+        name="grpo", min_reward_range=0.6, truncated="masked", micro_batches=2
+    )
     trainer = trainer_of(experiment, policy, tmp_path)
     batch = recorded_trajectories(policy, 0)
     for turn in [turn for t in batch if t.group == 1 for turn in t.turns]:
         turn.reward = 0.0
     kept = [
-        t for t in batch if max(o.reward for o in batch if o.group == t.group) - min(o.reward for o in batch if o.group == t.group) >= 0.6
+        t
+        for t in batch
+        if max(o.reward for o in batch if o.group == t.group)
+        - min(o.reward for o in batch if o.group == t.group)
+        >= 0.6
     ]
     learnt = [t for t in kept if t.outcome != "truncated"]
     assert 0 < len(learnt) < len(kept) < len(batch)
     tensors = flat(trainer.mini_batches_of(batch, 0))
     assert trainer.batch_metrics["update/groups_filtered"] == (len(batch) - len(kept)) / 4
-    assert {float(x["num_items_in_batch"]) for x in tensors} == {float(sum(sum(t.policy_mask) for t in learnt))}
+    assert {float(x["num_items_in_batch"]) for x in tensors} == {
+        float(sum(sum(t.policy_mask) for t in learnt))
+    }
     assert sum(int((x["advantages"] != 0).any(dim=1).sum()) for x in tensors) <= len(learnt)
 
 
 @pytest.mark.parametrize("name", ["grpo", "ppo", "gigpo"])
-def test_episodes_without_turns_do_not_change_the_update(name: str, policy: str, tmp_path: Path) -> None:
+def test_episodes_without_turns_do_not_change_the_update(
+    name: str, policy: str, tmp_path: Path
+) -> None:
     trainer = trainer_of(small_experiment(name=name, micro_batches=2), policy, tmp_path)
     batch = recorded_trajectories(policy, 0)
     without_turns = [
         replace(batch[0], member=9, turns=[], outcome="truncated"),
         replace(batch[0], group=9, member=0, turns=[], outcome="truncated"),
     ]
-    without, given = (flat(trainer.mini_batches_of(some, 0)) for some in (batch, [*without_turns, *batch]))
+    without, given = (
+        flat(trainer.mini_batches_of(some, 0)) for some in (batch, [*without_turns, *batch])
+    )
     for ours, right in zip(given, without, strict=True):
         assert all(torch.equal(ours[key], right[key]) for key in right)
     with pytest.raises(NothingToLearnError) as nothing:
@@ -115,13 +162,22 @@ def test_episodes_without_turns_do_not_change_the_update(name: str, policy: str,
     assert nothing.value.without_turns == 2
 
 
-@pytest.mark.parametrize(("name", "learned"), [("grpo", 12), ("rloo", 12), ("gigpo", 12), ("reinforce++", 15), ("ppo", 15)])
-def test_failed_member_drops_its_group_only_if_members_are_compared(name: str, learned: int, policy: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("name", "learned"),
+    [("grpo", 12), ("rloo", 12), ("gigpo", 12), ("reinforce++", 15), ("ppo", 15)],
+)
+def test_failed_member_drops_its_group_only_if_members_are_compared(
+    name: str, learned: int, policy: str, tmp_path: Path
+) -> None:
     trainer = trainer_of(small_experiment(name=name, micro_batches=1), policy, tmp_path)
     batch = recorded_trajectories(policy, 0)
     batch[5].outcome = Outcome.FAILED
     [[tensors]] = trainer.mini_batches_of(batch, 0)
-    sound = [t for t in batch if t.outcome is not Outcome.FAILED and (learned == 15 or t.group != batch[5].group)]
+    sound = [
+        t
+        for t in batch
+        if t.outcome is not Outcome.FAILED and (learned == 15 or t.group != batch[5].group)
+    ]
     assert len(sound) == learned
     assert float(tensors["num_items_in_batch"]) == sum(sum(t.policy_mask) for t in sound)
 
@@ -147,24 +203,44 @@ def test_gradient_equals_stock_trl() -> None:
 
 def test_micro_batch_token_budget_gives_the_same_update(policy: str, tmp_path: Path) -> None:
     def trained(name: str, **cut: int | None) -> Any:
-        experiment = small_experiment(name="ppo", mini_batches=2, loss_aggregation="tokens", entropy_coefficient=0.01, **cut)
+        experiment = small_experiment(
+            name="ppo", mini_batches=2, loss_aggregation="tokens", entropy_coefficient=0.01, **cut
+        )
         trainer = trainer_of(experiment, policy, tmp_path / name)
         made = flat(trainer.mini_batches_of(recorded_trajectories(policy, 0), 0))
         train(trainer, RecordedBatches(policy), 1)
         return trainer, made
 
-    (one, _), (other, micro_batches) = trained("number", micro_batches=2), trained("budget", micro_batches=None, micro_batch_tokens=60)
-    sizes = [x["prompt_ids"].shape[0] * (x["prompt_ids"].shape[1] + x["completion_ids"].shape[1]) for x in micro_batches]
+    (one, _), (other, micro_batches) = (
+        trained("number", micro_batches=2),
+        trained("budget", micro_batches=None, micro_batch_tokens=60),
+    )
+    sizes = [
+        x["prompt_ids"].shape[0] * (x["prompt_ids"].shape[1] + x["completion_ids"].shape[1])
+        for x in micro_batches
+    ]
     rows = [int(x["completion_mask"].any(dim=1).sum()) for x in micro_batches]
     assert len(micro_batches) > 4
-    # Prompts and completions are padded apart, so a pass may hold a little more than rows x longest.
+    # Prompts and completions are padded apart, so a pass may hold a little more than rows x
+    # longest.
     assert all(size <= 80 or n == 1 for size, n in zip(sizes, rows, strict=True))
     from transformers import AutoModelForCausalLM
 
     before = AutoModelForCausalLM.from_pretrained(policy, dtype=torch.float32)
-    moved = torch.cat([(p - q).flatten() for p, q in zip(one.model.parameters(), before.parameters(), strict=True)])
-    apart = torch.cat([(p - q).flatten() for p, q in zip(one.model.parameters(), other.model.parameters(), strict=True)])
-    # Not each number alone: Adam's first steps are as long where the gradient is nothing but rounding, as at biases of sharp attention.
+    moved = torch.cat(
+        [
+            (p - q).flatten()
+            for p, q in zip(one.model.parameters(), before.parameters(), strict=True)
+        ]
+    )
+    apart = torch.cat(
+        [
+            (p - q).flatten()
+            for p, q in zip(one.model.parameters(), other.model.parameters(), strict=True)
+        ]
+    )
+    # Not each number alone: Adam's first steps are as long where the gradient is nothing but
+    # rounding, as at biases of sharp attention.
     assert apart.norm() <= 0.03 * moved.norm()
 
 
@@ -173,7 +249,9 @@ def test_off_policy_trajectories_are_masked_and_counted(policy: str, tmp_path: P
     trainer = trainer_of(experiment, policy, tmp_path)
     batch = recorded_trajectories(policy, 0)
     for turn in [turn for t in batch if t.group == 0 for turn in t.turns]:
-        turn.log_probabilities = [x + 1.0 for x in turn.log_probabilities]  # sampled by an older policy that was surer of it
+        turn.log_probabilities = [
+            x + 1.0 for x in turn.log_probabilities
+        ]  # sampled by an older policy that was surer of it
     [metrics] = train(trainer, RecordedBatches(policy, batch=batch), 1)
     kept = [t for t in batch if t.group != 0]
     assert 0 < metrics["update/off_policy_masked"] < sum(len(t.turns) for t in batch) / len(kept)
@@ -181,23 +259,34 @@ def test_off_policy_trajectories_are_masked_and_counted(policy: str, tmp_path: P
     assert 0 < metrics["update/effective_sample_size"] < 1
 
 
-def weights_after_a_step(trainer: PolicyGradientTrainer, policy: str, batch: list[Trajectory]) -> list[torch.Tensor]:
+def weights_after_a_step(
+    trainer: PolicyGradientTrainer, policy: str, batch: list[Trajectory]
+) -> list[torch.Tensor]:
     train(trainer, RecordedBatches(policy, batch=batch), 1)
     return [p.detach().clone() for p in trainer.model.parameters()]
 
 
 def under(version: int, batch: list[Trajectory]) -> list[Trajectory]:
-    return [replace(t, turns=[replace(turn, policy_version=version) for turn in t.turns]) for t in batch]
+    return [
+        replace(t, turns=[replace(turn, policy_version=version) for turn in t.turns]) for t in batch
+    ]
 
 
 def shifted(batch: list[Trajectory], by: float, places: set[tuple[int, int]]) -> list[Trajectory]:
     def turn_of(turn: Turn) -> Turn:
         return replace(turn, log_probabilities=[x + by for x in turn.log_probabilities])
 
-    return [replace(t, turns=[turn_of(turn) for turn in t.turns]) if (t.group, t.member) in places else t for t in batch]
+    return [
+        replace(t, turns=[turn_of(turn) for turn in t.turns])
+        if (t.group, t.member) in places
+        else t
+        for t in batch
+    ]
 
 
-@pytest.mark.parametrize(("name", "lost"), [("grpo", {(1, m) for m in range(4)}), ("ppo", {(1, 2)})])
+@pytest.mark.parametrize(
+    ("name", "lost"), [("grpo", {(1, m) for m in range(4)}), ("ppo", {(1, 2)})]
+)
 @pytest.mark.parametrize("correction", ["truncated", "behaviour"])
 @pytest.mark.parametrize("gap", [1.4, float("nan")])
 def test_out_of_sync_episodes_are_left_out_with_their_groups(
@@ -217,20 +306,30 @@ def test_out_of_sync_episodes_are_left_out_with_their_groups(
 
 
 @pytest.mark.parametrize(("dtype", "noise"), [("float32", 1e-5), ("bfloat16", 0.05)])
-def test_rounding_and_staleness_drop_no_episode(dtype: str, noise: float, policy: str, tmp_path: Path) -> None:
+def test_rounding_and_staleness_drop_no_episode(
+    dtype: str, noise: float, policy: str, tmp_path: Path
+) -> None:
     experiment = small_experiment(name="grpo", micro_batches=2)
-    experiment = experiment.model_copy(update={"policy": experiment.policy.model_copy(update={"dtype": dtype})})
+    experiment = experiment.model_copy(
+        update={"policy": experiment.policy.model_copy(update={"dtype": dtype})}
+    )
     trainer = trainer_of(experiment, policy, tmp_path)
     trainer.mini_batches_of(under(3, recorded_trajectories(policy, 0, noise=noise)), 3)
     assert trainer.batch_metrics[EPISODES] == 0
-    trainer.mini_batches_of(under(2, recorded_trajectories(policy, 0, noise=1.0)), 3)  # played ahead with older weights
+    trainer.mini_batches_of(
+        under(2, recorded_trajectories(policy, 0, noise=1.0)), 3
+    )  # played ahead with older weights
     assert trainer.batch_metrics[EPISODES] == 0
 
 
 def test_sync_comparison_without_gap_changes_no_weights(policy: str, tmp_path: Path) -> None:
     batch = recorded_trajectories(policy, 0, noise=0.0)
     compared, not_compared = (
-        weights_after_a_step(trainer_of(small_experiment(micro_batches=2), policy, tmp_path / str(version)), policy, under(version, batch))
+        weights_after_a_step(
+            trainer_of(small_experiment(micro_batches=2), policy, tmp_path / str(version)),
+            policy,
+            under(version, batch),
+        )
         for version in (0, -1)
     )
     assert all(torch.equal(one, other) for one, other in zip(compared, not_compared, strict=True))
@@ -255,6 +354,10 @@ with without_vllm():
 print({"vllm", "mlflow"} & set(sys.modules), find_spec("vllm") is not None)
 """
     done = subprocess.run(
-        [sys.executable, "-c", program], env=os.environ | trainer_variables(), capture_output=True, text=True, check=False
+        [sys.executable, "-c", program],
+        env=os.environ | trainer_variables(),
+        capture_output=True,
+        text=True,
+        check=False,
     )
     assert (done.returncode, done.stdout) == (0, "set() True\n"), done.stderr

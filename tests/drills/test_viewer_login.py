@@ -53,7 +53,9 @@ def viewer(runs: Path, state_dir: Path) -> Iterator[str]:
     server.end()
 
 
-def asked(url: str, path: str, opens: str | None = None, form: dict[str, str] | None = None) -> tuple[int, http.client.HTTPMessage]:
+def asked(
+    url: str, path: str, opens: str | None = None, form: dict[str, str] | None = None
+) -> tuple[int, http.client.HTTPMessage]:
     """Return status and headers of a response. Redirects are not followed."""
     parts = urllib.parse.urlsplit(url)
     headers = {"Origin": url} | (basic(opens) if opens else {})
@@ -77,7 +79,9 @@ def test_every_page_requires_the_login(viewer: str, runs: Path) -> None:
 
 
 @needs_chromium
-def test_a_browser_logs_in_and_no_other_page_can_frame_the_viewer(browser: Browser, viewer: str, runs: Path, tmp_path: Path) -> None:
+def test_a_browser_logs_in_and_no_other_page_can_frame_the_viewer(
+    browser: Browser, viewer: str, runs: Path, tmp_path: Path
+) -> None:
     context = browser.new_context(http_credentials=credentials(runs))
     page = context.new_page()
     page.goto(viewer)
@@ -85,7 +89,9 @@ def test_a_browser_logs_in_and_no_other_page_can_frame_the_viewer(browser: Brows
     (tmp_path / "frames.html").write_text(f"<iframe src='{viewer}'></iframe>")
     page.goto((tmp_path / "frames.html").as_uri())
     page.wait_for_timeout(1000)
-    assert all(frame.get_by_role("heading", name="Runs", exact=True).count() == 0 for frame in page.frames)
+    assert all(
+        frame.get_by_role("heading", name="Runs", exact=True).count() == 0 for frame in page.frames
+    )
     context.close()
 
 
@@ -131,12 +137,29 @@ def test_a_foreign_endpoint_gets_no_api_key(viewer: str, runs: Path) -> None:
 
 def test_no_number_of_an_address_breaks_the_viewer(viewer: str, runs: Path) -> None:
     run, opens = next(path.parent.name for path in runs.glob("*/recipe.yaml")), login(runs)
-    names = ("page", "task", "step_from", "step_to", "turns_from", "turns_to", "reward_from", "reward_to", "temperature")
+    names = (
+        "page",
+        "task",
+        "step_from",
+        "step_to",
+        "turns_from",
+        "turns_to",
+        "reward_from",
+        "reward_to",
+        "temperature",
+    )
     for value in HUGE:
         word = urllib.parse.quote(value)
         paths = [f"/trajectories?{name}={word}" for name in names]
-        paths += [f"/tasks/textcraft/{word}", f"/groups/{run}/rollouts/step-000002/{word}", f"/figures/{run}/lanes/{word}.json"]
-        paths += [f"/trajectories/{run}/rollouts/step-000002/{word}/0", f"/drawings/{run}/rollouts/step-000002/1/0/{word}"]
+        paths += [
+            f"/tasks/textcraft/{word}",
+            f"/groups/{run}/rollouts/step-000002/{word}",
+            f"/figures/{run}/lanes/{word}.json",
+        ]
+        paths += [
+            f"/trajectories/{run}/rollouts/step-000002/{word}/0",
+            f"/drawings/{run}/rollouts/step-000002/1/0/{word}",
+        ]
         for path in paths:
             assert asked(viewer, path, opens)[0] < 500, path[:200]
         for field in ("task", "turn"):

@@ -53,13 +53,21 @@ def servers(policy: str, state_dir: Path) -> Iterator[list[LocalServer]]:
         cpu_cache_gb=1,
         weights=stored_transfer.BACKEND,
     )
-    words[words.index("tasks.inference.vllm_cpu_worker.FollowingWeights")] = "tests.support.stored_transfer.FollowingWeights"
+    words[words.index("tasks.inference.vllm_cpu_worker.FollowingWeights")] = (
+        "tests.support.stored_transfer.FollowingWeights"
+    )
     share_token()
     with ExitStack() as stack:
         started = []
         for number in range(2):
             # One after the other: each takes two cores' worth of imports.
-            server = LocalServer(f"vllm-{number}", words, state_dir=state_dir, environment={"PYTHONPATH": str(ROOT)}, start_deadline_s=280)
+            server = LocalServer(
+                f"vllm-{number}",
+                words,
+                state_dir=state_dir,
+                environment={"PYTHONPATH": str(ROOT)},
+                start_deadline_s=280,
+            )
             stack.callback(server.end)
             server.start()
             started.append(server)
@@ -83,45 +91,87 @@ def model_of(policy: str) -> Any:
     return AutoModelForCausalLM.from_pretrained(policy, dtype=torch.float32).eval()
 
 
-def score(model: Any, prompt: list[int], tokens: list[int], temperature: float = 1.0) -> list[float]:
+def score(
+    model: Any, prompt: list[int], tokens: list[int], temperature: float = 1.0
+) -> list[float]:
     with torch.no_grad():
-        logits = model(torch.tensor([[*prompt, *tokens]])).logits[0, len(prompt) - 1 : -1].double() / temperature
-    return torch.log_softmax(logits, dim=-1).gather(1, torch.tensor(tokens).unsqueeze(1)).squeeze(1).tolist()
+        logits = (
+            model(torch.tensor([[*prompt, *tokens]])).logits[0, len(prompt) - 1 : -1].double()
+            / temperature
+        )
+    return (
+        torch.log_softmax(logits, dim=-1)
+        .gather(1, torch.tensor(tokens).unsqueeze(1))
+        .squeeze(1)
+        .tolist()
+    )
 
 
 def generate(engine: VllmPoolEngine, seed: int, temperature: float = 1.0) -> list[Generation]:
     async def all_at_once() -> list[Generation]:
         sessions = [Session() for _ in PROMPTS]
         requests = zip(PROMPTS, sessions, strict=True)
-        return list(await asyncio.gather(*(engine.generate(p, sampling(seed, temperature=temperature), s) for p, s in requests)))
+        return list(
+            await asyncio.gather(
+                *(
+                    engine.generate(p, sampling(seed, temperature=temperature), s)
+                    for p, s in requests
+                )
+            )
+        )
 
     return in_event_loop(all_at_once())
 
 
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("path", ["/v1/models", "/metrics", "/weight_info", "/openapi.json", "/collective_rpc", "/pause", "/nowhere"])
-def test_every_path_requires_the_token_and_refuses_pages(path: str, servers: list[LocalServer]) -> None:
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/v1/models",
+        "/metrics",
+        "/weight_info",
+        "/openapi.json",
+        "/collective_rpc",
+        "/pause",
+        "/nowhere",
+    ],
+)
+def test_every_path_requires_the_token_and_refuses_pages(
+    path: str, servers: list[LocalServer]
+) -> None:
     url, page = f"{servers[0].url}{path}", {"Origin": "http://page.example"}
     preflight = {**page, "Access-Control-Request-Method": "POST"}
     wrong = {"authorization": f"{authorization()['authorization']}x"}
     for method in ("GET", "POST", "PUT", "OPTIONS"):
-        for headers, status in (({}, 401), (wrong, 401), (page, 403), (preflight, 403), ({**page, **authorization()}, 403)):
+        for headers, status in (
+            ({}, 401),
+            (wrong, 401),
+            (page, 403),
+            (preflight, 403),
+            ({**page, **authorization()}, 403),
+        ):
             answer = requests.request(method, url, headers=headers, json={}, timeout=60)
             assert (answer.status_code, answer.content) == (status, b"")
             assert "access-control-allow-origin" not in answer.headers
 
 
-def test_wrong_engine_token_names_the_setting(servers: list[LocalServer], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_wrong_engine_token_names_the_setting(
+    servers: list[LocalServer], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv(VARIABLE, "wrong")
     with pytest.raises(EngineError, match=VARIABLE):
         VllmPoolEngine([servers[0].url])
 
 
-def test_log_probabilities_match_the_sampling_distribution(engine: VllmPoolEngine, policy: str) -> None:
+def test_log_probabilities_match_the_sampling_distribution(
+    engine: VllmPoolEngine, policy: str
+) -> None:
     model = model_of(policy)
     for temperature in (1.0, 0.7):
         for prompt, answer in zip(PROMPTS, generate(engine, 3, temperature), strict=True):
-            assert answer.log_probabilities == pytest.approx(score(model, prompt, answer.tokens, temperature), abs=1e-4)
+            assert answer.log_probabilities == pytest.approx(
+                score(model, prompt, answer.tokens, temperature), abs=1e-4
+            )
 
 
 def test_cache_capacities_of_running_servers_add_up(engine: VllmPoolEngine) -> None:
@@ -132,7 +182,10 @@ def test_cache_capacities_of_running_servers_add_up(engine: VllmPoolEngine) -> N
 
 def test_server_reports_its_generated_tokens(engine: VllmPoolEngine) -> None:
     def reported_tokens() -> int:
-        return sum(in_event_loop(replica.server.generated_tokens()) or 0 for replica in engine.pool.replicas)
+        return sum(
+            in_event_loop(replica.server.generated_tokens()) or 0
+            for replica in engine.pool.replicas
+        )
 
     before = reported_tokens()
     written = sum(len(answer.tokens) for answer in generate(engine, 3, 1.0))
@@ -144,31 +197,47 @@ def test_sessions_are_distributed_and_keep_their_prefix_cache(engine: VllmPoolEn
         sessions = [Session() for _ in range(6)]
         contexts = [[7 + i, *PROMPTS[4]] for i in range(6)]
         for turn in range(4):
-            answers = await asyncio.gather(*(engine.generate(c, sampling(turn), s) for c, s in zip(contexts, sessions, strict=True)))
+            answers = await asyncio.gather(
+                *(
+                    engine.generate(c, sampling(turn), s)
+                    for c, s in zip(contexts, sessions, strict=True)
+                )
+            )
             for context, answer in zip(contexts, answers, strict=True):
                 context += [*answer.tokens, *PROMPTS[0][:30]]
         assert [len(replica.sessions) for replica in engine.pool.replicas] == [3, 3]
         return [engine.pool._routes[session].server.url for session in sessions]
 
     in_event_loop(dialogues())
-    assert [len(replica.sessions) for replica in engine.pool.replicas] == [0, 0]  # episodes that are over hold no place
+    assert [len(replica.sessions) for replica in engine.pool.replicas] == [
+        0,
+        0,
+    ]  # episodes that are over hold no place
     assert engine.cached_tokens / engine.prompt_tokens > 0.5
 
 
-def test_new_weights_reach_all_servers_including_a_restarted_one(engine: VllmPoolEngine, servers: list[LocalServer], policy: str) -> None:
+def test_new_weights_reach_all_servers_including_a_restarted_one(
+    engine: VllmPoolEngine, servers: list[LocalServer], policy: str
+) -> None:
     model = model_of(policy)
     with torch.no_grad():
         for parameter in model.parameters():
-            parameter += 0.1 * torch.randn(parameter.shape, generator=torch.Generator().manual_seed(parameter.numel()))
+            parameter += 0.1 * torch.randn(
+                parameter.shape, generator=torch.Generator().manual_seed(parameter.numel())
+            )
     engine.load(computed_weights(model))
     engine.policy_version = 7
     for prompt, answer in zip(PROMPTS, generate(engine, 4), strict=True):
-        assert answer.log_probabilities == pytest.approx(score(model, prompt, answer.tokens), abs=1e-4)
+        assert answer.log_probabilities == pytest.approx(
+            score(model, prompt, answer.tokens), abs=1e-4
+        )
         assert answer.policy_version == 7
 
     as_after_a_restart(engine, servers[1], policy)
     for prompt, answer in zip(PROMPTS, generate(engine, 5), strict=True):
-        assert answer.log_probabilities == pytest.approx(score(model, prompt, answer.tokens), abs=1e-4)
+        assert answer.log_probabilities == pytest.approx(
+            score(model, prompt, answer.tokens), abs=1e-4
+        )
     assert engine.moved > 0
 
 
@@ -177,32 +246,50 @@ def as_after_a_restart(engine: VllmPoolEngine, server: LocalServer, policy: str)
     for replica in engine.pool.replicas:
         in_event_loop(replica.server.close())
     reload = {"method": "reload_weights", "kwargs": {"weights_path": policy}}
-    for path, content in (("/collective_rpc", reload), ("/update_weight_version", {"new_version": "default"})):
-        requests.post(f"{server.url}{path}", json=content, headers=authorization(), timeout=60).raise_for_status()
+    for path, content in (
+        ("/collective_rpc", reload),
+        ("/update_weight_version", {"new_version": "default"}),
+    ):
+        requests.post(
+            f"{server.url}{path}", json=content, headers=authorization(), timeout=60
+        ).raise_for_status()
 
 
-def test_weight_transfer_reaches_restarted_and_interrupted_servers(servers: list[LocalServer], policy: str) -> None:
+def test_weight_transfer_reaches_restarted_and_interrupted_servers(
+    servers: list[LocalServer], policy: str
+) -> None:
     model, transfer = model_of(policy), WeightTransfer(60, stored_group)
     with closing(VllmPoolEngine([server.url for server in servers], transfer=transfer)) as engine:
         for update in range(4):
             with torch.no_grad():
                 for parameter in model.parameters():
-                    parameter += 0.1 * torch.randn(parameter.shape, generator=torch.Generator().manual_seed(update + parameter.numel()))
+                    parameter += 0.1 * torch.randn(
+                        parameter.shape,
+                        generator=torch.Generator().manual_seed(update + parameter.numel()),
+                    )
             engine.load(computed_weights(model))
             for prompt, answer in zip(PROMPTS, generate(engine, 4), strict=True):
-                assert answer.log_probabilities == pytest.approx(score(model, prompt, answer.tokens), abs=1e-4)
+                assert answer.log_probabilities == pytest.approx(
+                    score(model, prompt, answer.tokens), abs=1e-4
+                )
             if update == 1:
                 as_after_a_restart(engine, servers[1], policy)
                 for prompt, answer in zip(PROMPTS, generate(engine, 5), strict=True):
-                    assert answer.log_probabilities == pytest.approx(score(model, prompt, answer.tokens), abs=1e-4)
+                    assert answer.log_probabilities == pytest.approx(
+                        score(model, prompt, answer.tokens), abs=1e-4
+                    )
                 assert [bool(replica.down) for replica in engine.pool.replicas] == [False, True]
             if update == 2:
-                requests.post(f"{servers[0].url}/start_weight_update", headers=authorization(), timeout=60).raise_for_status()
+                requests.post(
+                    f"{servers[0].url}/start_weight_update", headers=authorization(), timeout=60
+                ).raise_for_status()
         assert not any(replica.down for replica in engine.pool.replicas)
 
 
 @pytest.mark.parametrize("way", ["folder", "transfer"])
-def test_new_weights_are_gathered_one_at_a_time(way: str, servers: list[LocalServer], policy: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_new_weights_are_gathered_one_at_a_time(
+    way: str, servers: list[LocalServer], policy: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     model, alive, most = model_of(policy), 0, 0
 
     def dropped() -> None:
@@ -224,7 +311,9 @@ def test_new_weights_are_gathered_one_at_a_time(way: str, servers: list[LocalSer
     with closing(VllmPoolEngine([server.url for server in servers], transfer=transfer)) as engine:
         engine.load(WeightStream(computed_weights(model).shapes, gathered()))
         for prompt, answer in zip(PROMPTS, generate(engine, 4), strict=True):
-            assert answer.log_probabilities == pytest.approx(score(model, prompt, answer.tokens), abs=1e-4)
+            assert answer.log_probabilities == pytest.approx(
+                score(model, prompt, answer.tokens), abs=1e-4
+            )
     assert most <= 2
     assert alive == 0
 
@@ -242,7 +331,9 @@ def test_nccl_group_is_announced_by_its_id_and_opens_no_store() -> None:
     assert (received.rank_offset, received.world_size, received.packed) == (1, 3, True)
 
 
-def test_interrupted_load_leaves_no_server_paused(engine: VllmPoolEngine, servers: list[LocalServer], policy: str) -> None:
+def test_interrupted_load_leaves_no_server_paused(
+    engine: VllmPoolEngine, servers: list[LocalServer], policy: str
+) -> None:
     model = model_of(policy)
     engine.load(computed_weights(model))
     assert engine.pool.loaded is not None
@@ -252,7 +343,9 @@ def test_interrupted_load_leaves_no_server_paused(engine: VllmPoolEngine, server
     async def cut_short() -> None:
         for seconds in (0.001, 0.004, 0.01, 0.02, 0.04):
             with suppress(TimeoutError):
-                await asyncio.wait_for(engine.pool.replicas[0].server.read_weights(folder, version), seconds)
+                await asyncio.wait_for(
+                    engine.pool.replicas[0].server.read_weights(folder, version), seconds
+                )
 
     in_event_loop(cut_short())
     engine.load(computed_weights(model))
@@ -268,10 +361,18 @@ def test_two_ranks_share_the_servers_and_one_loads_the_weights(
     servers: list[LocalServer], policy: str, tmp_path: Path, state_dir: Path
 ) -> None:
     urls = [server.url for server in servers]
-    done = train(policy, tmp_path, state_dir, InfraSettings(trainer_processes=2), {"rollout.tasks_per_step": 4}, urls)
+    done = train(
+        policy,
+        tmp_path,
+        state_dir,
+        InfraSettings(trainer_processes=2),
+        {"rollout.tasks_per_step": 4},
+        urls,
+    )
     assert [event.step for event in done] == [1, 2, 3, 4]
     for step, event in enumerate(done):
-        # Each process has proved that the servers compute with its weights of this step, or there would be no such event.
+        # Each process has proved that the servers compute with its weights of this step, or there
+        # would be no such event.
         trajectories = read_trajectories(tmp_path / "rollouts" / f"step-{step + 1:06d}.parquet")
         assert len(trajectories) == 16
         assert {turn.policy_version for t in trajectories for turn in t.turns} == {step}
@@ -279,7 +380,9 @@ def test_two_ranks_share_the_servers_and_one_loads_the_weights(
         assert event.metrics["sync/probe_gap_largest"] < 1e-3
 
 
-def test_follower_skips_servers_with_other_weights(engine: VllmPoolEngine, servers: list[LocalServer], policy: str) -> None:
+def test_follower_skips_servers_with_other_weights(
+    engine: VllmPoolEngine, servers: list[LocalServer], policy: str
+) -> None:
     model = model_of(policy)
     engine.load(computed_weights(model))
     assert engine.pool.loaded is not None
@@ -288,7 +391,9 @@ def test_follower_skips_servers_with_other_weights(engine: VllmPoolEngine, serve
         other.adopt_weights(engine.pool.loaded)
         assert [bool(replica.down) for replica in other.pool.replicas] == [True, False]
         for prompt, answer in zip(PROMPTS, generate(other, 4), strict=True):
-            assert answer.log_probabilities == pytest.approx(score(model, prompt, answer.tokens), abs=1e-4)
+            assert answer.log_probabilities == pytest.approx(
+                score(model, prompt, answer.tokens), abs=1e-4
+            )
 
 
 def test_rejected_request_is_an_engine_error_at_once(engine: VllmPoolEngine) -> None:
@@ -302,19 +407,26 @@ def test_url_without_a_server_is_named() -> None:
         VllmPoolEngine(["http://127.0.0.1:9"])
 
 
-def test_episodes_of_a_dead_server_continue_on_another(engine: VllmPoolEngine, servers: list[LocalServer], policy: str) -> None:
+def test_episodes_of_a_dead_server_continue_on_another(
+    engine: VllmPoolEngine, servers: list[LocalServer], policy: str
+) -> None:
     model = model_of(policy)
     engine.load(computed_weights(model))
 
     async def kill_one_meanwhile() -> list[Generation]:
         sessions = [Session() for _ in range(16)]
-        running = [asyncio.create_task(engine.generate(PROMPTS[i % 8], sampling(i, tokens=200), s)) for i, s in enumerate(sessions)]
+        running = [
+            asyncio.create_task(engine.generate(PROMPTS[i % 8], sampling(i, tokens=200), s))
+            for i, s in enumerate(sessions)
+        ]
         while not all(replica.requests for replica in engine.pool.replicas):  # noqa: ASYNC110
             await asyncio.sleep(0)
         os.killpg(servers[0].pid, signal.SIGKILL)
         return list(await asyncio.gather(*running))
 
     for i, answer in enumerate(in_event_loop(kill_one_meanwhile())):
-        assert answer.log_probabilities == pytest.approx(score(model, PROMPTS[i % 8], answer.tokens), abs=1e-4)
+        assert answer.log_probabilities == pytest.approx(
+            score(model, PROMPTS[i % 8], answer.tokens), abs=1e-4
+        )
     assert engine.moved > 0
     assert engine.pool.replicas[0].down

@@ -45,7 +45,9 @@ def url(state_dir: Path) -> Iterator[str]:
 def ask(url: str, body: Any) -> tuple[int, Any]:
     """One request on a connection of its own, as AgentGym's clients send them."""
     data = b"" if body is None else json.dumps(body).encode()
-    request = urllib.request.Request(url, data, {"Content-Type": "application/json", "Connection": "close"})
+    request = urllib.request.Request(
+        url, data, {"Content-Type": "application/json", "Connection": "close"}
+    )
     try:
         with urllib.request.urlopen(request, timeout=PATIENCE_S) as answer:
             return answer.status, json.load(answer)
@@ -68,7 +70,13 @@ def solve(url: str, index: int, between: Callable[[], object] = lambda: None) ->
         between()
         action = oracle.action(seen)
         oracle.performed(action, seen)
-        reply = item(url, "step", session=begun["session"], turn=turn, action=f"I think that ```{action}``` is right.")
+        reply = item(
+            url,
+            "step",
+            session=begun["session"],
+            turn=turn,
+            action=f"I think that ```{action}``` is right.",
+        )
         assert reply["status"] == 200, reply
         trace.append((reply["observation"], reply["reward"], reply["done"]))
         if reply["done"]:
@@ -103,7 +111,9 @@ def test_32_interleaved_sessions_play_as_if_alone(url: str, state_dir: Path) -> 
 
 
 def test_a_client_of_agentgym_plays_an_episode(url: str) -> None:
-    index = next(index for index in one_of_each_site() if embedded_tasks()[index].sites == ("shopping",))
+    index = next(
+        index for index in one_of_each_site() if embedded_tasks()[index].sites == ("shopping",)
+    )
     with urllib.request.urlopen(url, timeout=PATIENCE_S) as greeting:
         assert json.load(greeting) == "ok"
     status, created = ask(f"{url}/create", None)
@@ -123,7 +133,9 @@ def test_a_client_of_agentgym_plays_an_episode(url: str) -> None:
         if step["terminated"]:
             break
         seen = step["observation"]
-        with urllib.request.urlopen(f"{url}/observation?env_idx={number}", timeout=PATIENCE_S) as answer:
+        with urllib.request.urlopen(
+            f"{url}/observation?env_idx={number}", timeout=PATIENCE_S
+        ) as answer:
             assert json.load(answer) == seen
     assert (step["reward"], step["truncated"]) == (1.0, False)
     assert ask(f"{url}/close", {"env_idx": number}) == (200, {"closed": True})
@@ -141,7 +153,9 @@ def test_a_client_of_agentgym_plays_an_episode(url: str) -> None:
         ("/step", {"env_idx": 1}, 422),
     ],
 )
-def test_invalid_requests_have_the_right_status(url: str, path: str, body: Any, status: int) -> None:
+def test_invalid_requests_have_the_right_status(
+    url: str, path: str, body: Any, status: int
+) -> None:
     answered, content = ask(url + path, body)
     assert answered == status
     assert content["error"]
@@ -154,7 +168,9 @@ def test_the_metrics_count_steps(url: str) -> None:
     assert 'environment_world_step_seconds_count{worker="0"}' in text
 
 
-def test_a_browser_that_dies_ends_its_sessions_with_a_fault_and_the_server_goes_on(state_dir: Path) -> None:
+def test_a_browser_that_dies_ends_its_sessions_with_a_fault_and_the_server_goes_on(
+    state_dir: Path,
+) -> None:
     made = server(state_dir)
     made.start()
     try:
@@ -166,7 +182,12 @@ def test_a_browser_that_dies_ends_its_sessions_with_a_fault_and_the_server_goes_
         assert (reply["status"], reply["error"]["type"]) == (500, "world_fault")
         assert "BrowserLostError" in reply["error"]["message"]
         assert "bug" not in reply["error"]["message"]
-        assert item(made.url, "step", session=begun["session"], turn=0, action="scroll [down]")["status"] == 410
+        assert (
+            item(made.url, "step", session=begun["session"], turn=0, action="scroll [down]")[
+                "status"
+            ]
+            == 410
+        )
         assert solve(made.url, index)[-1][1] == 1.0
     finally:
         made.end()
@@ -180,7 +201,9 @@ def test_a_server_that_ends_leaves_no_browser(state_dir: Path, ending: signal.Si
     root = psutil.Process(made.pid)
     browsers = chromium_processes(root)
     assert len(browsers) >= 3
-    [process] = [child for child in root.children(recursive=True) if "environments" in command_line(child)]
+    [process] = [
+        child for child in root.children(recursive=True) if "environments" in command_line(child)
+    ]
     process.send_signal(ending)
     eventually(lambda: all(ended(browser) for browser in browsers))
     made.end()
@@ -195,7 +218,9 @@ def test_vanished_clients_leave_nothing_after_their_lease(state_dir: Path, brows
         root = psutil.Process(made.pid)
 
         def renderers() -> int:
-            return sum("--type=renderer" in command_line(process) for process in chromium_processes(root))
+            return sum(
+                "--type=renderer" in command_line(process) for process in chromium_processes(root)
+            )
 
         def sessions() -> int:
             with urllib.request.urlopen(f"{made.url}/health", timeout=PATIENCE_S) as answer:
@@ -213,7 +238,8 @@ def test_vanished_clients_leave_nothing_after_their_lease(state_dir: Path, brows
 @pytest.mark.slow
 @pytest.mark.timeout(1200)
 def test_memory_stays_flat_over_episodes() -> None:
-    # One reading swings by a fifth with what Chromium happens to hold, the first too; what leaks is in every later one.
+    # One reading swings by a fifth with what Chromium happens to hold, the first too; what leaks is
+    # in every later one.
     memory = memory_over_episodes(100, 5)
     assert min(memory[-3:]) < max(memory[:2]) * 1.15
 
@@ -223,5 +249,7 @@ def test_memory_stays_flat_over_episodes() -> None:
 def test_the_oracle_solves_the_whole_evaluation_list(url: str) -> None:
     indices = WebArena({}).tasks("webarena-ours-50")
     with ThreadPoolExecutor(4) as pool:
-        rewards = dict(zip(indices, pool.map(lambda index: solve(url, index)[-1][1], indices), strict=True))
+        rewards = dict(
+            zip(indices, pool.map(lambda index: solve(url, index)[-1][1], indices), strict=True)
+        )
     assert rewards == dict.fromkeys(indices, 1.0)

@@ -19,12 +19,28 @@ PACKAGES = ("configs", "dashboards", "environments", "flows", "tasks")
 def test_a_wheel_holds_every_file_of_the_packages(tmp_path: Path) -> None:
     source = tmp_path / "source"
     for package in PACKAGES:
-        shutil.copytree(ROOT / package, source / package, ignore=shutil.ignore_patterns("__pycache__", ".*"))
+        shutil.copytree(
+            ROOT / package, source / package, ignore=shutil.ignore_patterns("__pycache__", ".*")
+        )
     for name in ("pyproject.toml", "README.md", "LICENSE"):
         shutil.copy(ROOT / name, source)
-    files = {str(path.relative_to(source)) for package in PACKAGES for path in (source / package).rglob("*") if path.is_file()}
+    files = {
+        str(path.relative_to(source))
+        for package in PACKAGES
+        for path in (source / package).rglob("*")
+        if path.is_file()
+    }
     build = f"from setuptools.build_meta import build_wheel; build_wheel({str(tmp_path)!r})"
-    subprocess.run([sys.executable, "-c", build], cwd=source, check=True, timeout=300, stdout=subprocess.DEVNULL)
+    subprocess.run(
+        [sys.executable, "-c", build],
+        cwd=source,
+        check=True,
+        timeout=300,
+        stdout=subprocess.DEVNULL,
+    )
     [wheel] = tmp_path.glob("*.whl")
     assert files - set(zipfile.ZipFile(wheel).namelist()) == set()
-    assert {"environments/webarena/sites/templates/page.html", "environments/sciworld/Simulator.java"} <= files
+    assert {
+        "environments/webarena/sites/templates/page.html",
+        "environments/sciworld/Simulator.java",
+    } <= files

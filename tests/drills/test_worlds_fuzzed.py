@@ -26,7 +26,9 @@ LEASE_S = 1.0
 
 @pytest.fixture(scope="module", params=WORLDS)
 def server(request: pytest.FixtureRequest, state_dir: Path) -> Iterator[LocalServer]:
-    pytest.importorskip({"babyai": "minigrid", "searchqa": "tantivy"}.get(request.param, "minecraft_data"))
+    pytest.importorskip(
+        {"babyai": "minigrid", "searchqa": "tantivy"}.get(request.param, "minecraft_data")
+    )
     made = server_of(request.param, "--lease", "2", state_dir=state_dir)
     made.start()
     yield made
@@ -42,9 +44,16 @@ def test_a_thousand_vanished_clients_leave_nothing_after_their_lease(server: Loc
         connections = []
         for number in range(first, first + AT_ONCE):
             body = b'{"items":[{"index":%d,"lease_s":%g}]}' % (tasks[number % len(tasks)], LEASE_S)
-            request = b"POST /v1/create HTTP/1.1\r\nHost: h\r\nContent-Length: %d\r\n\r\n%b" % (len(body), body)
-            connections.append(socket.create_connection((address.hostname, address.port), timeout=120))
-            connections[-1].sendall(request if number % 10 else request[:-5])  # some leave before their request is whole
+            request = b"POST /v1/create HTTP/1.1\r\nHost: h\r\nContent-Length: %d\r\n\r\n%b" % (
+                len(body),
+                body,
+            )
+            connections.append(
+                socket.create_connection((address.hostname, address.port), timeout=120)
+            )
+            connections[-1].sendall(
+                request if number % 10 else request[:-5]
+            )  # some leave before their request is whole
         for number, connection in enumerate(connections):
             if number % 10 > 4:
                 assert connection.recv(12).endswith(b"200")
@@ -66,7 +75,9 @@ def test_fuzzed_requests_get_no_server_fault(server: LocalServer) -> None:
     fuzzer = Fuzzer(server.url, server.name, tasks, seed=0)
     fuzzer.run(REQUESTS)
     assert fuzzer.faults == []
-    assert {200, 400, 404, 405, 409, 410, 413, 422} <= set(fuzzer.statuses), "the fuzzer does not reach what it should"
+    assert {200, 400, 404, 405, 409, 410, 413, 422} <= set(fuzzer.statuses), (
+        "the fuzzer does not reach what it should"
+    )
     assert requests.get(f"{server.url}/health", timeout=120).status_code == 200
 
 
@@ -82,7 +93,11 @@ def _wait_until_empty(server: LocalServer) -> None:
     """Until no session is open and no request is on its way; the test's own time limit bounds it."""
     quiet = 0
     while quiet < 3:
-        quiet = quiet + 1 if requests.get(f"{server.url}/health", timeout=120).json()["sessions"] == 0 else 0
+        quiet = (
+            quiet + 1
+            if requests.get(f"{server.url}/health", timeout=120).json()["sessions"] == 0
+            else 0
+        )
         time.sleep(0.2)
 
 

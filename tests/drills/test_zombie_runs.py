@@ -59,7 +59,15 @@ LOGIN = "agentgym:secret"
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalServer]:
     home = tmp_path_factory.mktemp("prefect")
-    command = [sys.executable, "-m", "uvicorn", "--factory", "tasks.provision.prefect_app:services", "--log-level", "warning"]
+    command = [
+        sys.executable,
+        "-m",
+        "uvicorn",
+        "--factory",
+        "tasks.provision.prefect_app:services",
+        "--log-level",
+        "warning",
+    ]
     environment = {
         "PREFECT_HOME": str(home),
         "PREFECT_API_DATABASE_CONNECTION_URL": f"sqlite+aiosqlite:///{home}/prefect.db",
@@ -86,7 +94,9 @@ def test_pending_subflows_have_heartbeats_and_finished_ones_have_none(server: Lo
     def start(state: str, caller: str | None = None) -> str:
         task = {"flow_run_id": caller, "task_key": "call", "dynamic_key": state}
         parent = {"parent_task_run_id": api.ask("task_runs/", task)["id"]} if caller else {}
-        return str(api.ask("flow_runs/", {"flow_id": flow, "state": {"type": state}} | parent)["id"])
+        return str(
+            api.ask("flow_runs/", {"flow_id": flow, "state": {"type": state}} | parent)["id"]
+        )
 
     run = start("RUNNING")
     called = {start(state, run) for state in ("PENDING", "RUNNING")}
@@ -97,20 +107,32 @@ def test_pending_subflows_have_heartbeats_and_finished_ones_have_none(server: Lo
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-def test_a_run_without_heartbeats_is_marked_crashed_and_a_busy_run_is_not(server: LocalServer, tmp_path: Path) -> None:
+def test_a_run_without_heartbeats_is_marked_crashed_and_a_busy_run_is_not(
+    server: LocalServer, tmp_path: Path
+) -> None:
     api = PrefectApi(f"{server.url}/api", LOGIN)
-    zombies = next(each for each in yaml.safe_load(AUTOMATIONS.read_text())["automations"] if each["name"] == "zombie runs")
+    zombies = next(
+        each
+        for each in yaml.safe_load(AUTOMATIONS.read_text())["automations"]
+        if each["name"] == "zombie runs"
+    )
     zombies["trigger"]["within"] = SILENT_S
     api.ask("automations/", zombies)
     (tmp_path / "busy.py").write_text(BUSY)
     flow = api.ask("flows/", {"name": "busy"})["id"]
-    deployment = api.ask("deployments/", {"name": "busy", "flow_id": flow, "path": str(tmp_path), "entrypoint": "busy.py:busy"})["id"]
+    deployment = api.ask(
+        "deployments/",
+        {"name": "busy", "flow_id": flow, "path": str(tmp_path), "entrypoint": "busy.py:busy"},
+    )["id"]
 
     def start(name: str) -> tuple[str, subprocess.Popen[bytes]]:
         """Start a run of the deployment as the worker does."""
         folder = tmp_path / name
         folder.mkdir()
-        run = api.ask(f"deployments/{deployment}/create_flow_run", {"parameters": {"folder": str(folder)}, "state": {"type": "PENDING"}})
+        run = api.ask(
+            f"deployments/{deployment}/create_flow_run",
+            {"parameters": {"folder": str(folder)}, "state": {"type": "PENDING"}},
+        )
         environment = {
             "PREFECT__FLOW_RUN_ID": run["id"],
             "PREFECT_API_URL": f"{server.url}/api",
@@ -118,19 +140,28 @@ def test_a_run_without_heartbeats_is_marked_crashed_and_a_busy_run_is_not(server
             "AGENTGYM_RUNS": str(tmp_path / "runs"),
             "PYTHONPATH": str(ROOT),
         }
-        engine = subprocess.Popen([sys.executable, "-m", "prefect.engine"], cwd=tmp_path, env=os.environ | environment)
+        engine = subprocess.Popen(
+            [sys.executable, "-m", "prefect.engine"], cwd=tmp_path, env=os.environ | environment
+        )
         return run["id"], engine
 
     def states(run: str) -> list[str]:
         """Return the states of the run and of its subflow run."""
         both = ({"id": {"any_": [run]}}, {"parent_flow_run_id": {"any_": [run]}})
-        found: list[Any] = [api.ask("flow_runs/filter", {"flow_runs": which})[0]["state"] for which in both]
-        return [f"{state['type']}: {state['message']}" if state["type"] == "CRASHED" else state["type"] for state in found]
+        found: list[Any] = [
+            api.ask("flow_runs/filter", {"flow_runs": which})[0]["state"] for which in both
+        ]
+        return [
+            f"{state['type']}: {state['message']}" if state["type"] == "CRASHED" else state["type"]
+            for state in found
+        ]
 
     healthy, alive = start("healthy")
     killed, dying = start("killed")
     try:
-        wait_until(lambda: all((tmp_path / name / "begun").exists() for name in ("healthy", "killed")))
+        wait_until(
+            lambda: all((tmp_path / name / "begun").exists() for name in ("healthy", "killed"))
+        )
         dying.kill()  # after the healthy run has fallen silent
         state = f"CRASHED: {zombies['actions'][0]['message']}"
         wait_until(lambda: states(killed) == [state, state])
@@ -145,19 +176,34 @@ def test_a_run_without_heartbeats_is_marked_crashed_and_a_busy_run_is_not(server
 
 
 @pytest.mark.slow
-def test_a_collapsed_run_pauses_the_schedule_of_its_deployment(server: LocalServer, tmp_path: Path) -> None:
+def test_a_collapsed_run_pauses_the_schedule_of_its_deployment(
+    server: LocalServer, tmp_path: Path
+) -> None:
     api = PrefectApi(f"{server.url}/api", LOGIN)
-    pausing = next(each for each in yaml.safe_load(AUTOMATIONS.read_text())["automations"] if each["name"].startswith("pause"))
+    pausing = next(
+        each
+        for each in yaml.safe_load(AUTOMATIONS.read_text())["automations"]
+        if each["name"].startswith("pause")
+    )
     api.ask("automations/", pausing)
     (tmp_path / "collapsing.py").write_text(COLLAPSING)
     flow = api.ask("flows/", {"name": "collapsing"})["id"]
 
     def deployed(name: str) -> str:
-        body = {"name": name, "flow_id": flow, "path": str(tmp_path), "entrypoint": "collapsing.py:collapsing"}
+        body = {
+            "name": name,
+            "flow_id": flow,
+            "path": str(tmp_path),
+            "entrypoint": "collapsing.py:collapsing",
+        }
         return str(api.ask("deployments/", body)["id"])
 
     def paused() -> dict[str, bool]:
-        return {each["name"]: each["paused"] for each in api.ask("deployments/filter", {}) if each["flow_id"] == flow}
+        return {
+            each["name"]: each["paused"]
+            for each in api.ask("deployments/filter", {})
+            if each["flow_id"] == flow
+        }
 
     nightly = deployed("nightly")
     deployed("other")
@@ -168,6 +214,11 @@ def test_a_collapsed_run_pauses_the_schedule_of_its_deployment(server: LocalServ
         "PREFECT_API_AUTH_STRING": LOGIN,
         "PYTHONPATH": str(ROOT),
     }
-    subprocess.run([sys.executable, "-m", "prefect.engine"], cwd=tmp_path, env=os.environ | environment, check=True)
+    subprocess.run(
+        [sys.executable, "-m", "prefect.engine"],
+        cwd=tmp_path,
+        env=os.environ | environment,
+        check=True,
+    )
     wait_until(lambda: paused()["nightly"])
     assert paused() == {"nightly": True, "other": False}

@@ -128,16 +128,24 @@ async def sessions(url: str) -> int:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--in-flight", type=int, default=2000, help="episodes in flight (default: %(default)s)")
-    parser.add_argument("--episodes", type=int, default=20_000, help="episodes in all (default: %(default)s)")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--in-flight", type=int, default=2000, help="episodes in flight (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--episodes", type=int, default=20_000, help="episodes in all (default: %(default)s)"
+    )
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         found = soak(arguments.in_flight, arguments.episodes, Path(folder))
     memory = ", ".join(f"{mb:.0f}" for mb in found.memory_mb)
     print(
-        f"{arguments.episodes} episodes in {found.seconds:.0f} s ({found.cpu_seconds / arguments.episodes * 1000:.2f} ms of CPU each), "
-        f"{found.sessions} sessions at once, {found.left} left, {found.failed} failed; memory {memory} MB, growth {found.growth:+.1%}"
+        f"{arguments.episodes} episodes in {found.seconds:.0f} s "
+        f"({found.cpu_seconds / arguments.episodes * 1000:.2f} ms of CPU each), "
+        f"{found.sessions} sessions at once, {found.left} left, {found.failed} failed; memory "
+        f"{memory} MB, growth {found.growth:+.1%}"
     )
 
 

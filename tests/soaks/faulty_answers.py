@@ -2,9 +2,12 @@
 
     python -m tests.soaks.faulty_answers --episodes 90
 
-Each mode runs `flows.evaluate` behind the proxy. An incomplete evaluation runs once more without it. An undisturbed
-evaluation gives the true success. The drill fails if a figure is wrong. A complete evaluation must equal the undisturbed one
-task by task. An incomplete one must say so in its first line and in MLflow, exit non-zero, and have bounds that contain the
+Each mode runs `flows.evaluate` behind the proxy. An incomplete evaluation runs once more without
+it. An undisturbed
+evaluation gives the true success. The drill fails if a figure is wrong. A complete evaluation must
+equal the undisturbed one
+task by task. An incomplete one must say so in its first line and in MLflow, exit non-zero, and have
+bounds that contain the
 true success.
 """
 
@@ -67,7 +70,11 @@ class Evaluated:
             return "incomplete, but the first line does not say so"
         if "INCOMPLETE" not in self.described or "success" in self.published:
             return "incomplete, but MLflow does not say so"
-        return "" if low.value <= truth.success.value <= high.value else "the bounds do not contain the true success"
+        return (
+            ""
+            if low.value <= truth.success.value <= high.value
+            else "the bounds do not contain the true success"
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,25 +102,49 @@ class Drill:
 
 def evaluated(url: str, runs: Path, out: Path, episodes: int, *more: str) -> Evaluated:
     """Run `flows.evaluate` against a server."""
-    words = ["flows.evaluate", "textcraft", "--random", "--tasks", "test", "--n-tasks", str(episodes), "--out", str(out), *more]
+    words = [
+        "flows.evaluate",
+        "textcraft",
+        "--random",
+        "--tasks",
+        "test",
+        "--n-tasks",
+        str(episodes),
+        "--out",
+        str(out),
+        *more,
+    ]
     environment = {**os.environ, "AGENTGYM_RUNS": str(runs), "AGENTGYM_ENVIRONMENT_URLS": url}
-    done = subprocess.run([sys.executable, "-m", *words], cwd=ROOT, env=environment, capture_output=True, text=True, timeout=PATIENCE_S)
+    done = subprocess.run(
+        [sys.executable, "-m", *words],
+        cwd=ROOT,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+    )
     if not (out / "evaluation.json").is_file():
-        raise RuntimeError(f"{' '.join(words)} wrote no evaluation (exit status {done.returncode}):\n{done.stderr}")
+        raise RuntimeError(
+            f"{' '.join(words)} wrote no evaluation (exit status {done.returncode}):\n{done.stderr}"
+        )
     [result] = read_results(out).values()
     client = MlflowClient(f"sqlite:///{runs / 'mlflow.db'}")
     experiments = [each.experiment_id for each in client.search_experiments()]
     [recorded] = client.search_runs(experiments, f"tags.folder = '{out}'")
     published = {name.rpartition("/")[2] for name in recorded.data.metrics}
     first = next(iter(done.stdout.strip().splitlines()), "")
-    return Evaluated(done.returncode, first, result, recorded.data.tags["mlflow.note.content"], published)
+    return Evaluated(
+        done.returncode, first, result, recorded.data.tags["mlflow.note.content"], published
+    )
 
 
 @contextmanager
 def textcraft_server(state_dir: Path) -> Iterator[str]:
     """The URL of a server of TextCraft while the block lasts."""
     command = [sys.executable, "-m", "environments", "serve", "textcraft", "--port", "{port}"]
-    server = LocalServer("textcraft", command, state_dir=state_dir, environment={"PYTHONPATH": str(ROOT)})
+    server = LocalServer(
+        "textcraft", command, state_dir=state_dir, environment={"PYTHONPATH": str(ROOT)}
+    )
     server.start()
     try:
         yield server.url
@@ -121,7 +152,9 @@ def textcraft_server(state_dir: Path) -> Iterator[str]:
         server.end()
 
 
-def drills(folder: Path, episodes: int, modes: Sequence[Fault], share_spoilt: float) -> tuple[EvaluationResult, list[Drill]]:
+def drills(
+    folder: Path, episodes: int, modes: Sequence[Fault], share_spoilt: float
+) -> tuple[EvaluationResult, list[Drill]]:
     """The undisturbed result, and a drill of each mode."""
     runs, found = folder / "runs", list[Drill]()
     give_empty_databases(runs)
@@ -131,11 +164,19 @@ def drills(folder: Path, episodes: int, modes: Sequence[Fault], share_spoilt: fl
             raise RuntimeError(f"the undisturbed evaluation failed: {truth.first}")
         for mode in modes:
             late = mode == "late"
-            more = ["--rollout.episode_seconds", EPISODE_SECONDS, "--rollout.retries", "0"] if late else []
+            more = (
+                ["--rollout.episode_seconds", EPISODE_SECONDS, "--rollout.retries", "0"]
+                if late
+                else []
+            )
             with faulty_proxy(url, mode, 1.0 if late else share_spoilt) as (proxied, proxy):
                 disturbed = evaluated(proxied, runs, folder / mode, episodes, *more)
                 faults = proxy.faults
-            repeated = disturbed if disturbed.result.complete else evaluated(url, runs, folder / mode, episodes)
+            repeated = (
+                disturbed
+                if disturbed.result.complete
+                else evaluated(url, runs, folder / mode, episodes)
+            )
             found.append(Drill(mode, faults, disturbed, repeated))
     return truth.result, found
 
@@ -163,12 +204,32 @@ def table(truth: EvaluationResult, found: Sequence[Drill]) -> str:
 def main() -> None:
     """Run the drill; the exit status is 1 if a figure is wrong."""
     parser = argparse.ArgumentParser(
-        prog="python -m tests.soaks.faulty_answers", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+        prog="python -m tests.soaks.faulty_answers",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--episodes", type=int, default=90, help="episodes of each evaluation (default: %(default)s)")
-    parser.add_argument("--modes", nargs="+", choices=FAULTS, default=list(FAULTS), help="how answers are spoilt (default: all)")
-    parser.add_argument("--share", type=float, default=0.1, help="share of the answers that is spoilt, except late ones (default: 0.1)")
-    parser.add_argument("--folder", type=Path, help="where runs and evaluations stay (default: a temporary folder)")
+    parser.add_argument(
+        "--episodes",
+        type=int,
+        default=90,
+        help="episodes of each evaluation (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--modes",
+        nargs="+",
+        choices=FAULTS,
+        default=list(FAULTS),
+        help="how answers are spoilt (default: all)",
+    )
+    parser.add_argument(
+        "--share",
+        type=float,
+        default=0.1,
+        help="share of the answers that is spoilt, except late ones (default: 0.1)",
+    )
+    parser.add_argument(
+        "--folder", type=Path, help="where runs and evaluations stay (default: a temporary folder)"
+    )
     given = parser.parse_args()
     place = nullcontext(str(given.folder)) if given.folder else tempfile.TemporaryDirectory()
     with place as folder:

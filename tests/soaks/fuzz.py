@@ -22,13 +22,17 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.soaks.fuzz", description=__doc__)
     parser.add_argument("world", help="e.g. textcraft")
     parser.add_argument("--requests", type=int, default=100_000, help="(default: %(default)s)")
-    parser.add_argument("--seed", type=int, default=1, help="of the requests (default: %(default)s)")
+    parser.add_argument(
+        "--seed", type=int, default=1, help="of the requests (default: %(default)s)"
+    )
     given = parser.parse_args()
     # What is opened by mistake is never closed; it must not fill the server.
     server = server_of(given.world, "--lease", "5")
     server.start()
     try:
-        tasks = requests.get(f"{server.url}/v1/tasks?split=train", timeout=600).json()["tasks"][:200]
+        tasks = requests.get(f"{server.url}/v1/tasks?split=train", timeout=600).json()["tasks"][
+            :200
+        ]
         fuzzer = Fuzzer(server.url, given.world, tasks, given.seed)
         for done in tqdm(range(0, given.requests, PART), f"{given.world} x{PART}"):
             fuzzer.run(min(PART, given.requests - done))
@@ -38,7 +42,13 @@ def main() -> int:
         server.end()
     sent, statuses = sum(fuzzer.statuses.values()), dict(sorted(fuzzer.statuses.items()))
     sys.stdout.write(
-        "\n".join([*fuzzer.faults[:20], f"{given.world}: {sent} requests, {len(fuzzer.faults)} faults, statuses {statuses}", ""])
+        "\n".join(
+            [
+                *fuzzer.faults[:20],
+                f"{given.world}: {sent} requests, {len(fuzzer.faults)} faults, statuses {statuses}",
+                "",
+            ]
+        )
     )
     return int(bool(fuzzer.faults))
 

@@ -1,9 +1,13 @@
 """Attacks a server of a world while a well-behaved client plays: python -m tests.soaks.hostile_clients [WORLD] [--rounds 1]
 
-Every attack of tests/support/hostile.py against a real server on loopback: floods of wrong items, endless headers, connections that say
-nothing or too little, bodies that never end, answers that nobody reads, actions of megabytes, all sessions taken for a day, other
-clients' numbers guessed. Prints for each what was sent, the server's largest memory, the well-behaved client's slowest answer and its
-failures, and the 5xx but for "full" (503). Fails if there was one, if an episode of the well-behaved client failed, or an answer took it
+Every attack of tests/support/hostile.py against a real server on loopback: floods of wrong items,
+endless headers, connections that say
+nothing or too little, bodies that never end, answers that nobody reads, actions of megabytes, all
+sessions taken for a day, other
+clients' numbers guessed. Prints for each what was sent, the server's largest memory, the
+well-behaved client's slowest answer and its
+failures, and the 5xx but for "full" (503). Fails if there was one, if an episode of the
+well-behaved client failed, or an answer took it
 longer than --slowest seconds.
 """
 
@@ -75,7 +79,9 @@ class Good:
                     await timed(lambda: asyncio.to_thread(self._health))
                     await asyncio.sleep(0.1)
 
-            await asyncio.gather(health(), *(episodes(number) for number in range(EPISODES_AT_ONCE)))
+            await asyncio.gather(
+                health(), *(episodes(number) for number in range(EPISODES_AT_ONCE))
+            )
 
     def _health(self) -> None:
         try:
@@ -88,7 +94,9 @@ class Good:
 def memory_mb(pid: int) -> float:
     """Resident memory of a process and those below it."""
     root = psutil.Process(pid)
-    return sum(process.memory_info().rss for process in (root, *root.children(recursive=True))) / 2**20
+    return (
+        sum(process.memory_info().rss for process in (root, *root.children(recursive=True))) / 2**20
+    )
 
 
 def attacked(url: str, pid: int, name: str) -> tuple[Attacker, Good, float]:
@@ -111,22 +119,39 @@ def attacked(url: str, pid: int, name: str) -> tuple[Attacker, Good, float]:
 
 def main() -> int:
     """Returns the exit status."""
-    parser = argparse.ArgumentParser(prog="python -m tests.soaks.hostile_clients", description=__doc__)
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.soaks.hostile_clients", description=__doc__
+    )
     parser.add_argument("world", nargs="?", default="textcraft", help="(default: %(default)s)")
-    parser.add_argument("--rounds", type=int, default=1, help="of all attacks (default: %(default)s)")
-    parser.add_argument("--slowest", type=float, default=5.0, help="seconds that an answer to the well-behaved may take")
+    parser.add_argument(
+        "--rounds", type=int, default=1, help="of all attacks (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--slowest",
+        type=float,
+        default=5.0,
+        help="seconds that an answer to the well-behaved may take",
+    )
     given = parser.parse_args()
     server = server_of(given.world)
     server.start()
     bad = False
     try:
-        sys.stdout.write(f"{'attack':20} {'sent':>6} {'largest MB':>10} {'slowest s':>9} {'answers':>7} {'failures':>8} {'5xx':>4}\n")
+        sys.stdout.write(
+            f"{'attack':20} {'sent':>6} {'largest MB':>10} {'slowest s':>9} {'answers':>7} "
+            f"{'failures':>8} {'5xx':>4}\n"
+        )
         for name in list(ATTACKS) * given.rounds:
             attacker, good, largest = attacked(server.url, server.pid, name)
-            faults = sum(count for status, count in attacker.statuses.items() if status >= 500 and status != 503)
+            faults = sum(
+                count
+                for status, count in attacker.statuses.items()
+                if status >= 500 and status != 503
+            )
             bad |= bool(faults or good.failures or good.slowest_s > given.slowest)
             sys.stdout.write(
-                f"{name:20} {attacker.sent:6} {largest:10.0f} {good.slowest_s:9.2f} {good.answers:7} {len(good.failures):8} {faults:4}\n"
+                f"{name:20} {attacker.sent:6} {largest:10.0f} {good.slowest_s:9.2f} "
+                f"{good.answers:7} {len(good.failures):8} {faults:4}\n"
             )
             sys.stdout.writelines(f"  {failure}\n" for failure in sorted(set(good.failures))[:3])
             sys.stdout.flush()

@@ -2,9 +2,12 @@
 
     python -m tests.soaks.kill_soak [--kills 10] [--seed 0] [--runs FOLDER]
 
-Each life of a run is ended by SIGKILL of the flow, of a trainer rank or of the environment server, at a moment drawn from the whole of it
-or from the seconds after a step. A run that comes to its end is followed by another. At the end the weights of each must be those of an
-undisturbed run byte for byte, and MLflow and metrics.jsonl must hold one value, the same one, for every step.
+Each life of a run is ended by SIGKILL of the flow, of a trainer rank or of the environment server,
+at a moment drawn from the whole of it
+or from the seconds after a step. A run that comes to its end is followed by another. At the end the
+weights of each must be those of an
+undisturbed run byte for byte, and MLflow and metrics.jsonl must hold one value, the same one, for
+every step.
 """
 
 from __future__ import annotations
@@ -35,16 +38,24 @@ from tests.support.small_runs import (
 from tests.support.tiny_policy import build_tiny_policy
 
 LONGER: dict[str, Any] = {"algorithm__steps": 24, "curriculum__every": 8}
-VICTIMS = {"flow": (), "trainer": ("tasks.training.trainer_main",), "environment server": ("environments", "serve")}
+VICTIMS = {
+    "flow": (),
+    "trainer": ("tasks.training.trainer_main",),
+    "environment server": ("environments", "serve"),
+}
 
 
 def main() -> None:
     """Kills, finishes and compares."""
     parser = argparse.ArgumentParser(
-        prog="python -m tests.soaks.kill_soak", description=__doc__.partition("\n")[0], epilog="example: --kills 20 --seed 1"
+        prog="python -m tests.soaks.kill_soak",
+        description=__doc__.partition("\n")[0],
+        epilog="example: --kills 20 --seed 1",
     )
     parser.add_argument("--kills", type=int, default=10, help="how often (default: %(default)s)")
-    parser.add_argument("--seed", type=int, default=0, help="of victims and moments (default: %(default)s)")
+    parser.add_argument(
+        "--seed", type=int, default=0, help="of victims and moments (default: %(default)s)"
+    )
     parser.add_argument("--runs", type=Path, help="where the runs go (default: a temporary folder)")
     arguments = parser.parse_args()
     place = arguments.runs or Path(tempfile.mkdtemp(prefix="kill-soak-"))
@@ -60,12 +71,15 @@ def main() -> None:
         check(runs, policy, place / "undisturbed")
         n_runs += 1
     print(
-        f"{killed.total()} kills ({dict(killed)}) in {n_runs} runs: weights equal byte for byte, one value for every step in MLflow and "
+        f"{killed.total()} kills ({dict(killed)}) in {n_runs} runs: weights equal byte for byte, "
+        "one value for every step in MLflow and "
         "metrics.jsonl"
     )
 
 
-def kill_until_the_end(runs: Path, policy: str, life: float, chance: random.Random, killed: Counter[str], kills: int) -> None:
+def kill_until_the_end(
+    runs: Path, policy: str, life: float, chance: random.Random, killed: Counter[str], kills: int
+) -> None:
     """Kills one run until it comes to its end all the same, or there were kills enough; `life` are the seconds of an undisturbed one."""
     while killed.total() < kills:
         victim, lines = chance.choice(list(VICTIMS)), len(metrics(runs))
@@ -100,7 +114,9 @@ def survives(run: subprocess.Popen[bytes], runs: Path) -> None:
     while len(metrics(runs)) <= lines and run.poll() is None:
         time.sleep(0.1)
     if run.poll() not in (None, 0):
-        raise SystemExit(f"the death of the environment server ended the run with status {run.returncode}")
+        raise SystemExit(
+            f"the death of the environment server ended the run with status {run.returncode}"
+        )
 
 
 def check(runs: Path, policy: str, undisturbed: Path) -> None:

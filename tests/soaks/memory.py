@@ -1,6 +1,7 @@
 """How a world's server goes on in memory over many episodes: python -m tests.soaks.memory textcraft --episodes 20000
 
-Says, and fails if not, whether what it holds after the first tenth is within 5 % of what it holds at any later tenth.
+Says, and fails if not, whether what it holds after the first tenth is within 5 % of what it holds
+at any later tenth.
 """
 
 from __future__ import annotations
@@ -29,17 +30,24 @@ def memory_over_episodes(world: str, episodes: int, readings: int) -> list[float
         with requests.Session() as http:
 
             def ask(operation: str, items: list[dict[str, Any]]) -> list[dict[str, Any]]:
-                answered = http.post(f"{server.url}/v1/{operation}", json={"items": items}, timeout=600).json()["items"]
+                answered = http.post(
+                    f"{server.url}/v1/{operation}", json={"items": items}, timeout=600
+                ).json()["items"]
                 if any(reply["status"] != 200 for reply in answered):
                     raise RuntimeError(f"{operation}: {answered}")
                 return list(answered)
 
-            tasks = cycle(http.get(f"{server.url}/v1/tasks?split=train", timeout=600).json()["tasks"][:1000])
+            tasks = cycle(
+                http.get(f"{server.url}/v1/tasks?split=train", timeout=600).json()["tasks"][:1000]
+            )
             found: list[float] = []
             for part in range(readings):
                 for _ in range(episodes // readings // SESSIONS):
                     begun = ask("create", [{"index": next(tasks)} for _ in range(SESSIONS)])
-                    going = {reply["session"]: (reply["observation"], reply["observation"]) for reply in begun}
+                    going = {
+                        reply["session"]: (reply["observation"], reply["observation"])
+                        for reply in begun
+                    }
                     for turn in range(STEPS):
                         if not going:
                             break
@@ -48,12 +56,17 @@ def memory_over_episodes(world: str, episodes: int, readings: int) -> list[float
                             for session, (first, last) in going.items()
                         ]
                         for item, reply in zip(items, ask("step", items), strict=True):
-                            going[item["session"]] = (going[item["session"]][0], reply["observation"])
+                            going[item["session"]] = (
+                                going[item["session"]][0],
+                                reply["observation"],
+                            )
                             if reply["done"]:
                                 del going[item["session"]]
                     ask("close", [{"session": reply["session"]} for reply in begun])
                 found.append(anonymous_mb(server))
-                sys.stderr.write(f"{(part + 1) * episodes // readings} episodes: {found[-1]:.1f} MB\n")
+                sys.stderr.write(
+                    f"{(part + 1) * episodes // readings} episodes: {found[-1]:.1f} MB\n"
+                )
         return found
     finally:
         server.end()
@@ -67,7 +80,9 @@ def main() -> int:
     given = parser.parse_args()
     memory = memory_over_episodes(given.world, given.episodes, 10)
     growth = max(memory[1:]) / memory[0] - 1
-    sys.stdout.write(f"{given.world}: growth after the first tenth of {given.episodes} episodes: {growth:+.1%}\n")
+    sys.stdout.write(
+        f"{given.world}: growth after the first tenth of {given.episodes} episodes: {growth:+.1%}\n"
+    )
     return int(growth > ALLOWED)
 
 

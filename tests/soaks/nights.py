@@ -2,14 +2,21 @@
 
     python -m tests.soaks.nights [--nights 30] [--runs FOLDER]
 
-Starts the services of `make up` for a folder of its own and triggers one night after another, of dates that follow each other, in a world
-of one word with a policy that is planted: it says the right word or the wrong one, so that each challenger is better, as good or worse
-than the champion, and twice a person gives the alias back to a worse one. Each policy generates by transformers, whose start is shorter
-than vLLM's, in one trainer process. Prefect keeps its events for ten minutes in place of a week, which is as many nights.
+Starts the services of `make up` for a folder of its own and triggers one night after another, of
+dates that follow each other, in a world
+of one word with a policy that is planted: it says the right word or the wrong one, so that each
+challenger is better, as good or worse
+than the champion, and twice a person gives the alias back to a worse one. Each policy generates by
+transformers, whose start is shorter
+than vLLM's, in one trainer process. Prefect keeps its events for ten minutes in place of a week,
+which is as many nights.
 
-After each night, when its processes have ended, verdict and aliases must be those of the plant, and the services' memory, open files and
-processes, the files that are left in the temporary folder, the sizes of the databases and the seconds from the trigger to the start of
-the flow are noted. At the end the last third of memory, files and processes must not lie above the first by more than a tenth; a straight
+After each night, when its processes have ended, verdict and aliases must be those of the plant, and
+the services' memory, open files and
+processes, the files that are left in the temporary folder, the sizes of the databases and the
+seconds from the trigger to the start of
+the flow are noted. At the end the last third of memory, files and processes must not lie above the
+first by more than a tenth; a straight
 line through each is printed, too. The times tell of other work on the machine as well.
 
 The same command with the same folder goes on after the last night that it has noted.
@@ -35,7 +42,14 @@ from mlflow.exceptions import MlflowException
 from tasks.evaluation.nights import Night, read_nights
 from tasks.provision.services import mlflow_login, read
 from tests.support.planted import PLANTED, RIGHT, WRONG, build_saying
-from tests.support.running_services import addresses_of, ask, command, deployment_id, processes, wait_until
+from tests.support.running_services import (
+    addresses_of,
+    ask,
+    command,
+    deployment_id,
+    processes,
+    wait_until,
+)
 
 FIRST = date(2026, 1, 1)
 PATIENCE_S = 7200
@@ -43,7 +57,11 @@ PATIENCE_S = 7200
 POLL_S = 1.0
 FIRST_RIGHT, WRONG_EVERY, GIVEN_BACK = 5, 3, (10, 20)
 """Before this night the policy says the wrong word, and from it on only every so often; before these a person moves the alias."""
-FLAT, TIMES, SIZES = ("memory_mb", "files", "processes"), ("start_s", "night_s"), ("prefect.db_mb", "mlflow.db_mb", "temporary")
+FLAT, TIMES, SIZES = (
+    ("memory_mb", "files", "processes"),
+    ("start_s", "night_s"),
+    ("prefect.db_mb", "mlflow.db_mb", "temporary"),
+)
 SETTINGS = {
     "AGENTGYM_TRAINER_PROCESSES": "1",
     "PREFECT_SERVER_EVENTS_RETENTION_PERIOD": "00:10:00",
@@ -55,9 +73,17 @@ Row = dict[str, float]
 
 def main() -> None:
     """Prints a line a night and the figures; an assertion fails where something grew, or an alias is not where it should be."""
-    parser = argparse.ArgumentParser(prog="python -m tests.soaks.nights", description=__doc__.partition("\n")[0], epilog="e.g. --nights 10")
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.soaks.nights",
+        description=__doc__.partition("\n")[0],
+        epilog="e.g. --nights 10",
+    )
     parser.add_argument("--nights", type=int, default=30, help="how many (default: %(default)s)")
-    parser.add_argument("--runs", type=Path, help="where the runs go, and whether it goes on (default: a temporary folder)")
+    parser.add_argument(
+        "--runs",
+        type=Path,
+        help="where the runs go, and whether it goes on (default: a temporary folder)",
+    )
     arguments = parser.parse_args()
     runs = (arguments.runs or Path(tempfile.mkdtemp(prefix="nights-soak-"))).resolve()
     (runs / "tmp").mkdir(parents=True, exist_ok=True)
@@ -69,7 +95,9 @@ def main() -> None:
     try:
         os.environ |= mlflow_login(runs)
         noted = runs / "soak.jsonl"
-        rows: list[Row] = [json.loads(line) for line in noted.read_text().splitlines()] if noted.exists() else []
+        rows: list[Row] = (
+            [json.loads(line) for line in noted.read_text().splitlines()] if noted.exists() else []
+        )
         for number in range(len(rows), arguments.nights):
             rows.append(one_night(runs, number))
             with noted.open("a") as file:
@@ -97,22 +125,37 @@ def one_night(runs: Path, number: int) -> Row:
     before = named(client, "champion")
     parameters = {
         "night": night,
-        "overrides": {**PLANTED, "policy.model": str(policy(runs, message_of(number))), "rollout.engine": "transformers"},
+        "overrides": {
+            **PLANTED,
+            "policy.model": str(policy(runs, message_of(number))),
+            "rollout.engine": "transformers",
+        },
     }
     triggered, ended = datetime.now(UTC), carried_out(runs, parameters)
-    wait_until(lambda: not any(of_a_flow_run(process) for process in processes(runs)), every_s=POLL_S)
+    wait_until(
+        lambda: not any(of_a_flow_run(process) for process in processes(runs)), every_s=POLL_S
+    )
     check_night(runs, number, before, client)
     started, over = (datetime.fromisoformat(ended[name]) for name in ("start_time", "end_time"))
-    times = {"start_s": (started - triggered).total_seconds(), "night_s": (over - started).total_seconds()}
+    times = {
+        "start_s": (started - triggered).total_seconds(),
+        "night_s": (over - started).total_seconds(),
+    }
     row = {**times, **measured(runs)}
-    print(datetime.now(UTC).strftime("%H:%M:%S"), night, *(f"{name} {value:.1f}" for name, value in row.items()), flush=True)
+    print(
+        datetime.now(UTC).strftime("%H:%M:%S"),
+        night,
+        *(f"{name} {value:.1f}" for name, value in row.items()),
+        flush=True,
+    )
     return row
 
 
 def carried_out(runs: Path, parameters: dict[str, Any]) -> Any:
     """Triggers the night and waits for its end.
 
-    One that crashes is resumed once by Prefect; one that is cancelled, as the same night goes on after such a crash, is triggered again.
+    One that crashes is resumed once by Prefect; one that is cancelled, as the same night goes on
+    after such a crash, is triggered again.
     """
     wanted = {"parameters": parameters, "state": {"type": "SCHEDULED"}}
     while True:
@@ -123,7 +166,9 @@ def carried_out(runs: Path, parameters: dict[str, Any]) -> Any:
 
         def has_ended() -> bool:
             now = found()
-            return now["state_type"] in ("COMPLETED", "FAILED", "CANCELLED") or (now["state_type"] == "CRASHED" and now["run_count"] > 1)
+            return now["state_type"] in ("COMPLETED", "FAILED", "CANCELLED") or (
+                now["state_type"] == "CRASHED" and now["run_count"] > 1
+            )
 
         wait_until(has_ended, PATIENCE_S, POLL_S)
         ended = found()
@@ -154,7 +199,10 @@ def word_of(runs: Path, checkpoint: str) -> str:
 
 def give_back(runs: Path, client: MlflowClient) -> None:
     """Moves the champion's alias to the newest version that says the wrong word, as a person may."""
-    versions = sorted(client.search_model_versions(f"name='{PLANTED['name']}'"), key=lambda version: -int(version.version))
+    versions = sorted(
+        client.search_model_versions(f"name='{PLANTED['name']}'"),
+        key=lambda version: -int(version.version),
+    )
     worse = next(version for version in versions if word_of(runs, version.tags["folder"]) == WRONG)
     client.set_registered_model_alias(PLANTED["name"], "champion", worse.version)
 
@@ -175,7 +223,10 @@ def check_night(runs: Path, number: int, before: str, client: MlflowClient) -> N
         assert night.champion_success.value == float(held == RIGHT)
         expected = "better" if (held, message_of(number)) == (WRONG, RIGHT) else "not better"
     assert night.verdict == expected, (night, expected)
-    assert before in (night.champion, night.challenger)  # the latter where a night goes on that had moved it
+    assert before in (
+        night.champion,
+        night.challenger,
+    )  # the latter where a night goes on that had moved it
     assert named(client, "challenger") == night.challenger
     assert named(client, "champion") == (night.challenger if night.promoted else night.champion)
 
@@ -216,13 +267,19 @@ def check(rows: list[Row]) -> None:
     """
     lives = [list(life) for _, life in groupby(rows, key=lambda row: row["supervisor"])]
     life = max(lives, key=len)
-    print(f"{len(rows)} nights: every verdict and alias as planted; {len(life)} of them under the same services:")
+    print(
+        f"{len(rows)} nights: every verdict and alias as planted; {len(life)} of them under the "
+        "same services:"
+    )
     third = max(1, len(life) // 3)
     for name in (*FLAT, *TIMES, *SIZES):
         values = [row[name] for row in life]
         first, last = median(values[:third]), median(values[-third:])
         slope = linear_regression(range(len(values)), values).slope if len(values) > 1 else 0.0
-        print(f"{name}: first {values[0]:.1f}, last {values[-1]:.1f}; thirds {first:.1f} and {last:.1f}; {slope:+.3f} a night")
+        print(
+            f"{name}: first {values[0]:.1f}, last {values[-1]:.1f}; thirds {first:.1f} and "
+            f"{last:.1f}; {slope:+.3f} a night"
+        )
         assert name not in FLAT or last <= 1.1 * first, f"{name} grows"
 
 

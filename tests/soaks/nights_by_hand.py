@@ -29,12 +29,31 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(3600)]
 
 def start(runs: Path, night: str, policy: str, *more: str) -> subprocess.Popen[bytes]:
     """A night, with a checkpoint after every second one."""
-    fields = {**PLANTED, "algorithm.steps": STEPS, "checkpoint_every": 2, "rollout.engine": "transformers", "policy.model": policy}
+    fields = {
+        **PLANTED,
+        "algorithm.steps": STEPS,
+        "checkpoint_every": 2,
+        "rollout.engine": "transformers",
+        "policy.model": policy,
+    }
     arguments = [word for name, value in fields.items() for word in (f"--{name}", str(value))]
-    environment = {name: value for name, value in os.environ.items() if name not in ("PREFECT_HOME", "MLFLOW_TRACKING_URI")}
+    environment = {
+        name: value
+        for name, value in os.environ.items()
+        if name not in ("PREFECT_HOME", "MLFLOW_TRACKING_URI")
+    }
     with (runs / "terminal.log").open("ab") as log:
         return subprocess.Popen(
-            [sys.executable, "-m", "flows.nightly", "quickstart", "--night", night, *more, *arguments],
+            [
+                sys.executable,
+                "-m",
+                "flows.nightly",
+                "quickstart",
+                "--night",
+                night,
+                *more,
+                *arguments,
+            ],
             cwd=ROOT,
             env=environment | {"AGENTGYM_RUNS": str(runs), "AGENTGYM_TRAINER_PROCESSES": "1"},
             stdout=log,
@@ -43,13 +62,19 @@ def start(runs: Path, night: str, policy: str, *more: str) -> subprocess.Popen[b
         )
 
 
-def test_killed_night_resumes_excludes_others_and_the_next_starts_from_its_champion(tmp_path: Path) -> None:
+def test_killed_night_resumes_excludes_others_and_the_next_starts_from_its_champion(
+    tmp_path: Path,
+) -> None:
     runs = tmp_path / "runs"
     runs.mkdir()
     right, wrong = (build_saying(tmp_path / word, word) for word in (RIGHT, WRONG))
 
     def trained() -> list[int]:
-        return [step for path in runs.glob("planted-*/metrics.jsonl") for step in sorted(read_steps(path))]
+        return [
+            step
+            for path in runs.glob("planted-*/metrics.jsonl")
+            for step in sorted(read_steps(path))
+        ]
 
     first = start(runs, "2026-01-01", right)
     try:
@@ -61,7 +86,9 @@ def test_killed_night_resumes_excludes_others_and_the_next_starts_from_its_champ
 
     again = start(runs, "2026-01-01", right)
     try:
-        wait_for(lambda: len(family(again.pid)) > 3, again, PATIENCE_S)  # it has begun to start servers
+        wait_for(
+            lambda: len(family(again.pid)) > 3, again, PATIENCE_S
+        )  # it has begun to start servers
         other = start(runs, "2026-01-02", right)
         try:
             assert other.wait(PATIENCE_S) == 1
@@ -75,12 +102,20 @@ def test_killed_night_resumes_excludes_others_and_the_next_starts_from_its_champ
     assert 2 <= int(step) < STEPS
     assert trained() == list(range(1, STEPS + 1))
 
-    third = start(runs, "2026-01-03", wrong, "--start-from", "champion")  # the recipe's own policy never finds the word
+    third = start(
+        runs, "2026-01-03", wrong, "--start-from", "champion"
+    )  # the recipe's own policy never finds the word
     assert re.search(r"\| 2026-01-02 .*missed", finish(third, runs, PATIENCE_S))
     nights, damaged = read_nights(runs / "nights" / "planted")
     assert damaged == []
     assert [night.verdict for night in nights] == ["first", "not better"]
     assert nights[1].champion == nights[0].challenger
     assert nights[1].challenger_success.value == 1.0
-    (run,) = (folder for folder in runs.glob("planted-*") if "20260103" in (folder / "recipe.yaml").read_text())
-    assert json.loads((run / "evaluations" / "start.json").read_text())["success"]["value"] == 1.0  # before any training
+    (run,) = (
+        folder
+        for folder in runs.glob("planted-*")
+        if "20260103" in (folder / "recipe.yaml").read_text()
+    )
+    assert (
+        json.loads((run / "evaluations" / "start.json").read_text())["success"]["value"] == 1.0
+    )  # before any training

@@ -2,7 +2,8 @@
 
     python -m tests.soaks.storm --episodes 2000 --every 3
 
-Prints how many groups were whole, what failed and why, and how much longer it took than without the kills.
+Prints how many groups were whole, what failed and why, and how much longer it took than without the
+kills.
 """
 
 from __future__ import annotations
@@ -103,9 +104,11 @@ def is_right(request: RolloutRequest, trajectory: Trajectory) -> bool:
     return (
         trajectory.outcome is Outcome.SUCCESS
         and [turn.tokens for turn in trajectory.turns] == [[number] for number in numbers]
-        and [turn.log_probabilities for turn in trajectory.turns] == [[-float(number)] for number in numbers]
+        and [turn.log_probabilities for turn in trajectory.turns]
+        == [[-float(number)] for number in numbers]
         and [turn.reward for turn in trajectory.turns] == [0.0] * (len(numbers) - 1) + [1.0]
-        and [turn.observation for turn in trajectory.turns] == [f"Count: {sum(numbers[: i + 1])}" for i in range(len(numbers))]
+        and [turn.observation for turn in trajectory.turns]
+        == [f"Count: {sum(numbers[: i + 1])}" for i in range(len(numbers))]
     )
 
 
@@ -120,7 +123,11 @@ class Killer(threading.Thread):
 
     def run(self) -> None:
         while not self._over.wait(self._every_s * self._random.uniform(0.5, 1.5)):
-            up = [server for server in self._random.choice(self._groups)._servers if answers(f"{server.url}/health", 1.0)]
+            up = [
+                server
+                for server in self._random.choice(self._groups)._servers
+                if answers(f"{server.url}/health", 1.0)
+            ]
             if len(up) < 2:
                 continue
             server = self._random.choice(up)
@@ -138,8 +145,18 @@ def collect(episodes: int, every_s: float | None, state_dir: Path, seed: int = 0
     """Collects groups of the counting world, with a kill about every `every_s` seconds or without."""
     draw = random.Random(seed)
     goals = [draw.randrange(5, 30) for _ in range(episodes // GROUP)]
-    requests = [RolloutRequest(goal, group, member, 1000 * group + member) for group, goal in enumerate(goals) for member in range(GROUP)]
-    rollout = Rollout(max_concurrent_episodes=128, retries=20, turn_seconds=30, episode_seconds=120, request_seconds=5)
+    requests = [
+        RolloutRequest(goal, group, member, 1000 * group + member)
+        for group, goal in enumerate(goals)
+        for member in range(GROUP)
+    ]
+    rollout = Rollout(
+        max_concurrent_episodes=128,
+        retries=20,
+        turn_seconds=30,
+        episode_seconds=120,
+        request_seconds=5,
+    )
     engine_command = [sys.executable, "-m", COMPLETION_SERVER, "{port}"]
     world_command = counting_command("counting")
     lasting: dict[str, Any] = {"restart_budget": 10**6, "state_dir": state_dir}
@@ -154,13 +171,19 @@ def collect(episodes: int, every_s: float | None, state_dir: Path, seed: int = 0
         policy = TokenAgent(engine, CountingChatFormat())  # type: ignore[arg-type]
         began = time.perf_counter()
         with Collector("counting", worlds.urls, policy, rollout) as collector:
-            trajectories = collector.collect([Batch("all", requests, RolloutSettings(HORIZON, 1.0))])
+            trajectories = collector.collect(
+                [Batch("all", requests, RolloutSettings(HORIZON, 1.0))]
+            )
         seconds = time.perf_counter() - began
         if every_s is not None:
             killer.end()
         sessions = asyncio.run(sessions_after_a_while(worlds.urls))
         engine.close()
-    wrong = [t for request, t in zip(requests, trajectories, strict=True) if t.outcome is not Outcome.FAILED and not is_right(request, t)]
+    wrong = [
+        t
+        for request, t in zip(requests, trajectories, strict=True)
+        if t.outcome is not Outcome.FAILED and not is_right(request, t)
+    ]
     return Report(trajectories, wrong, seconds, killer.kills, sessions)
 
 
@@ -179,16 +202,30 @@ async def sessions_after_a_while(urls: Sequence[str]) -> int:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--episodes", type=int, default=2000, help="episodes of each collection (default: %(default)s)")
-    parser.add_argument("--every", type=float, default=3.0, help="mean seconds between two kills (default: %(default)s)")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--episodes",
+        type=int,
+        default=2000,
+        help="episodes of each collection (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--every",
+        type=float,
+        default=3.0,
+        help="mean seconds between two kills (default: %(default)s)",
+    )
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         calm = collect(arguments.episodes, None, Path(folder))
         storm = collect(arguments.episodes, arguments.every, Path(folder))
     print(
-        f"{arguments.episodes} episodes, {storm.kills} servers killed: {len(storm.failed)} failed, {len(storm.wrong)} wrong, "
-        f"{sum(t.attempts - 1 for t in storm.trajectories)} repeated attempts, {storm.sessions} sessions left; {storm.seconds:.1f} s, "
+        f"{arguments.episodes} episodes, {storm.kills} servers killed: {len(storm.failed)} failed, "
+        f"{len(storm.wrong)} wrong, "
+        f"{sum(t.attempts - 1 for t in storm.trajectories)} repeated attempts, {storm.sessions} "
+        f"sessions left; {storm.seconds:.1f} s, "
         f"{calm.seconds:.1f} s without the kills, ratio {storm.seconds / calm.seconds:.2f}"
     )
 

@@ -2,7 +2,8 @@
 
     python tests/support/agentgym_only_server.py textcraft --port 8000
 
-The worlds are ours under AgentGym's rules; the wire is written from what is known of AgentGym's own servers.
+The worlds are ours under AgentGym's rules; the wire is written from what is known of AgentGym's own
+servers.
 """
 
 from __future__ import annotations

@@ -12,7 +12,9 @@ def blind_on(blind: str) -> Callable[[Path, str, str, str | None], str]:
     """`check_node`, which on one of the nodes looks into a folder that is not the shared one."""
 
     def seen(folder: Path, token: str, python: str, storage: str | None) -> str:
-        return check_node(folder / "not-mounted" if node_id() == blind else folder, token, python, storage)
+        return check_node(
+            folder / "not-mounted" if node_id() == blind else folder, token, python, storage
+        )
 
     return seen
 

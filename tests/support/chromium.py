@@ -13,7 +13,9 @@ from environments.webarena.browser import INSTALL, find_chromium
 from environments.webarena.world import WebArenaEnvironment
 from tests.support.processes import command_line
 
-needs_chromium = pytest.mark.skipif(find_chromium() is None, reason=f"Chromium is not installed; run: {INSTALL}")
+needs_chromium = pytest.mark.skipif(
+    find_chromium() is None, reason=f"Chromium is not installed; run: {INSTALL}"
+)
 
 PATIENCE_S = 120.0
 
@@ -23,7 +25,8 @@ def chromium_processes(root: psutil.Process) -> list[psutil.Process]:
     return [
         child
         for child in root.children(recursive=True)
-        if "chromium" in " ".join(command_line(child)) or "playwright" in " ".join(command_line(child))
+        if "chromium" in " ".join(command_line(child))
+        or "playwright" in " ".join(command_line(child))
     ]
 
 

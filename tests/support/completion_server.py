@@ -1,6 +1,7 @@
 """A server with the routes of a vLLM server that are used, and a policy that counts: it starts at once, so that it can be killed often.
 
-Run as python -m tests.support.completion_server PORT. A prompt is [goal, 1, 7, 2, 7, ...]: the goal, then each turn's number and its
+Run as python -m tests.support.completion_server PORT. A prompt is [goal, 1, 7, 2, 7, ...]: the
+goal, then each turn's number and its
 answer.
 """
 
@@ -38,7 +39,11 @@ async def complete(request: Request) -> JSONResponse:
 
 
 def answer(tokens: list[int], log_probabilities: list[float], prompt_tokens: int) -> JSONResponse:
-    choice = {"token_ids": tokens, "logprobs": {"token_logprobs": log_probabilities}, "finish_reason": "stop"}
+    choice = {
+        "token_ids": tokens,
+        "logprobs": {"token_logprobs": log_probabilities},
+        "finish_reason": "stop",
+    }
     return JSONResponse({"choices": [choice], "usage": {"prompt_tokens": prompt_tokens}})
 
 
@@ -56,4 +61,10 @@ if __name__ == "__main__":
         Route("/v1/models", models),
         Route("/health", health),
     ]
-    uvicorn.run(Starlette(routes=routes), host="127.0.0.1", port=int(sys.argv[1]), log_level="warning", backlog=4096)
+    uvicorn.run(
+        Starlette(routes=routes),
+        host="127.0.0.1",
+        port=int(sys.argv[1]),
+        log_level="warning",
+        backlog=4096,
+    )

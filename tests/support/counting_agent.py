@@ -23,7 +23,9 @@ class CountingAgent:
     action: Callable[[int, int], str] = lambda task, turn: "add 1"
     spoken: list[tuple[int, int]] = field(default_factory=list)
 
-    async def begin(self, task: int, seed: int, observation: str, budgets: Budgets) -> CountingConversation:
+    async def begin(
+        self, task: int, seed: int, observation: str, budgets: Budgets
+    ) -> CountingConversation:
         assert observation == f"Goal: {task}."
         return CountingConversation(self, task)
 
@@ -41,7 +43,9 @@ class CountingConversation:
         while held is not None and not held.is_set():  # noqa: ASYNC110 - set by another thread
             await asyncio.sleep(0.005)
         action = self._agent.action(self._task, turn)
-        return Message(action, action, tokens=[turn], log_probabilities=[-1.0], policy_version=version)
+        return Message(
+            action, action, tokens=[turn], log_probabilities=[-1.0], policy_version=version
+        )
 
     def recall(self, message: Message) -> None:
         pass

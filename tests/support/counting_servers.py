@@ -21,5 +21,10 @@ def counting_command(world: str, *options: str) -> list[str]:
 
 def counting(state_dir: Path, world: str, *options: str, port: int | None = None) -> LocalServer:
     return LocalServer(
-        world, counting_command(world, *options), state_dir=state_dir, environment={"PYTHONPATH": str(ROOT)}, port=port, start_deadline_s=60
+        world,
+        counting_command(world, *options),
+        state_dir=state_dir,
+        environment={"PYTHONPATH": str(ROOT)},
+        port=port,
+        start_deadline_s=60,
     )

@@ -1,6 +1,7 @@
 """A throw-away world for tests of the server: count up to the task's index by adding.
 
-Run as a script it is `python -m environments` with this world registered as "counting" (and "slow_counting", whose steps block).
+Run as a script it is `python -m environments` with this world registered as "counting" (and
+"slow_counting", whose steps block).
 """
 
 from __future__ import annotations
@@ -12,7 +13,14 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
-from environments.environment import Environment, EpisodeOverError, OracleError, Step, TaskIndexError, World
+from environments.environment import (
+    Environment,
+    EpisodeOverError,
+    OracleError,
+    Step,
+    TaskIndexError,
+    World,
+)
 from environments.registry import WORLDS
 from environments.server.agentgym import DIALECTS
 
@@ -92,7 +100,9 @@ class SlowCounting(Counting):
 def register() -> None:
     WORLDS["counting"] = "tests.support.counting_world:Counting"
     WORLDS["slow_counting"] = "tests.support.counting_world:SlowCounting"
-    DIALECTS["counting"] = DIALECTS["slow_counting"] = replace(DIALECTS["textcraft"], views={"/goal": ("goal", str)})
+    DIALECTS["counting"] = DIALECTS["slow_counting"] = replace(
+        DIALECTS["textcraft"], views={"/goal": ("goal", str)}
+    )
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
 """Jobs of the services of `make up` that are started, cancelled, retried, signalled and killed in a seeded order, and what must hold then.
 
-A job ends within `END_S` of what ends it. Then Prefect, MLflow and the disk agree about it. It holds nothing, and no process of it runs.
+A job ends within `END_S` of what ends it. Then Prefect, MLflow and the disk agree about it. It
+holds nothing, and no process of it runs.
 """
 
 from __future__ import annotations
@@ -40,7 +41,12 @@ MLFLOW_CLIENT = {
 """Variables of the process that checks jobs. The jobs have their own."""
 SLOW_S = 15.0
 """Seconds after which a wait is reported, so that a slow start is not mistaken for a hang."""
-IN_MLFLOW = {"COMPLETED": "FINISHED", "CANCELLED": "KILLED", "CRASHED": "KILLED", "FAILED": "FAILED"}
+IN_MLFLOW = {
+    "COMPLETED": "FINISHED",
+    "CANCELLED": "KILLED",
+    "CRASHED": "KILLED",
+    "FAILED": "FAILED",
+}
 PARTS = {
     "flow": ("prefect.engine",),
     "environment server": ("environments", "serve"),
@@ -49,7 +55,11 @@ PARTS = {
 }
 END_WITH = ("flow", "trainer")
 """The parts whose death ends a job; the others are started again, or are not missed."""
-SERVICES = {"worker": "tasks.provision.worker", "Prefect": "tasks.provision.prefect_app", "MLflow": "mlflow"}
+SERVICES = {
+    "worker": "tasks.provision.worker",
+    "Prefect": "tasks.provision.prefect_app",
+    "MLflow": "mlflow",
+}
 
 
 @dataclass(frozen=True)
@@ -67,12 +77,19 @@ class Kind:
     trainer: str
 
 
-LIGHT = Kind("tests/support/drill_job.py:job", lambda name: {"name": name}, "the trainer of the drill")
+LIGHT = Kind(
+    "tests/support/drill_job.py:job", lambda name: {"name": name}, "the trainer of the drill"
+)
 
 
 def training(policy: str) -> Kind:
     """Training runs of a tiny policy that would go on for hours."""
-    overrides = {**SMALL, "policy.model": policy, "algorithm.steps": 30_000, "curriculum.every": 10_000}
+    overrides = {
+        **SMALL,
+        "policy.model": policy,
+        "algorithm.steps": 30_000,
+        "curriculum.every": 10_000,
+    }
     return Kind(
         "flows/scaling_inter.py:scaling_inter",
         lambda name: {"recipe": "textcraft", "overrides": overrides | {"name": name}},
@@ -118,8 +135,13 @@ class Drill:
                 self.wait(job)
             else:
                 time.sleep(self.chance.uniform(0, 6))
-            operation = self.chance.choice([self.cancel, self.cancel, self.kill, self.kill, self.kill_service, self.terminate])
-            self.say(f"{time.monotonic():.0f} s: {operation.__name__} {job.name} ({self.state(job)}, step {self.steps(job)})")
+            operation = self.chance.choice(
+                [self.cancel, self.cancel, self.kill, self.kill, self.kill_service, self.terminate]
+            )
+            self.say(
+                f"{time.monotonic():.0f} s: {operation.__name__} {job.name} ({self.state(job)}, "
+                f"step {self.steps(job)})"
+            )
             operation(job)
         for job in self.jobs:
             self.cancel(job)
@@ -128,8 +150,14 @@ class Drill:
     def start(self) -> Job:
         """Asks for a job."""
         name = f"drill{self.chance.getrandbits(32):08x}"
-        wanted = {"name": name, "parameters": self.kind.parameters(name), "state": {"type": "SCHEDULED"}}
-        self.jobs.append(Job(name, self.ask(f"deployments/{self.deployment}/create_flow_run", wanted)["id"]))
+        wanted = {
+            "name": name,
+            "parameters": self.kind.parameters(name),
+            "state": {"type": "SCHEDULED"},
+        }
+        self.jobs.append(
+            Job(name, self.ask(f"deployments/{self.deployment}/create_flow_run", wanted)["id"])
+        )
         return self.jobs[-1]
 
     def wait(self, job: Job) -> None:
@@ -137,7 +165,12 @@ class Drill:
         before = self.steps(job)
 
         def there() -> bool:
-            waits = self.is_claimed(job) and any(other.name in held for held in holders(self.runs) for other in self.jobs if other != job)
+            waits = self.is_claimed(job) and any(
+                other.name in held
+                for held in holders(self.runs)
+                for other in self.jobs
+                if other != job
+            )
             job.recorded = job.recorded or self.steps(job) > before or waits
             return job.recorded or self.state(job) in IN_MLFLOW
 
@@ -152,10 +185,16 @@ class Drill:
 
     def retry(self, job: Job) -> None:
         """Starts a job again that has ended, as Prefect's page does."""
-        self.say(f"{time.monotonic():.0f} s: retry {job.name} ({self.state(job)}, step {self.steps(job)})")
+        self.say(
+            f"{time.monotonic():.0f} s: retry {job.name} ({self.state(job)}, step "
+            f"{self.steps(job)})"
+        )
         self.must_end(job, set(IN_MLFLOW))
         job.recorded = False
-        self.ask(f"flow_runs/{job.id}/set_state", {"state": {"type": "SCHEDULED", "name": "AwaitingRetry"}})
+        self.ask(
+            f"flow_runs/{job.id}/set_state",
+            {"state": {"type": "SCHEDULED", "name": "AwaitingRetry"}},
+        )
 
     def kill(self, job: Job) -> None:
         """Kills a process of a job."""
@@ -171,20 +210,34 @@ class Drill:
     def kill_service(self, job: Job) -> None:
         """Kills a service; the supervisor starts it again."""
         name = self.chance.choice(list(SERVICES))
-        victims = [each for each in processes(self.runs) if SERVICES[name] in " ".join(command_line(each)) and not of_a_job(each)]
+        victims = [
+            each
+            for each in processes(self.runs)
+            if SERVICES[name] in " ".join(command_line(each)) and not of_a_job(each)
+        ]
         self.say(f"  {name}")
         for victim in victims:
             with suppress(psutil.NoSuchProcess):
                 victim.kill()
         if name == "worker":
             for each in self.jobs:
-                self.wait_for(lambda each=each: self.processes(each) == [], END_S, f"processes of {each.name} outlive the worker")  # type: ignore[misc]
-        self.wait_for(lambda: addresses(self.runs) is None, END_S, f"the services do not miss {name}")
-        self.wait_for(lambda: addresses(self.runs) is not None, START_S, f"{name} is not started again")
+                self.wait_for(
+                    lambda each=each: self.processes(each) == [],
+                    END_S,
+                    f"processes of {each.name} outlive the worker",
+                )  # type: ignore[misc]
+        self.wait_for(
+            lambda: addresses(self.runs) is None, END_S, f"the services do not miss {name}"
+        )
+        self.wait_for(
+            lambda: addresses(self.runs) is not None, START_S, f"{name} is not started again"
+        )
 
     def terminate(self, job: Job) -> None:
         """Stops a job by a signal to its process."""
-        flows = [process for process in self.processes(job) if "prefect.engine" in command_line(process)]
+        flows = [
+            process for process in self.processes(job) if "prefect.engine" in command_line(process)
+        ]
         for process in flows:
             with suppress(psutil.NoSuchProcess):
                 process.send_signal(self.chance.choice([signal.SIGTERM, signal.SIGINT]))
@@ -193,21 +246,34 @@ class Drill:
 
     def must_end(self, job: Job, states: set[str]) -> None:
         """The job ends, in one of these states, and everything agrees about it."""
-        self.wait_for(lambda: self.state(job) in IN_MLFLOW, END_S, f"{job.name} does not end in Prefect")
+        self.wait_for(
+            lambda: self.state(job) in IN_MLFLOW, END_S, f"{job.name} does not end in Prefect"
+        )
         self.wait_for(lambda: self.processes(job) == [], END_S, f"processes of {job.name} go on")
         assert not any(job.name in holder for holder in holders(self.runs))
         assert not self.is_claimed(job)
         state = self.state(job)
         assert state in states | {"CANCELLED", "CRASHED"}, state
         expected = {IN_MLFLOW[state]} if job.recorded else set(IN_MLFLOW.values())
-        self.wait_for(lambda: self.in_mlflow(job) <= expected, END_S, f"{job.name} is {state} in Prefect and not {expected} in MLflow")
+        self.wait_for(
+            lambda: self.in_mlflow(job) <= expected,
+            END_S,
+            f"{job.name} is {state} in Prefect and not {expected} in MLflow",
+        )
 
     def state(self, job: Job) -> str:
         (found,) = self.ask("flow_runs/filter", {"flow_runs": {"id": {"any_": [job.id]}}})
         return str(found["state_type"])
 
     def steps(self, job: Job) -> int:
-        return max((step for path in self.runs.glob(f"{job.name}-*/metrics.jsonl") for step in read_steps(path)), default=0)
+        return max(
+            (
+                step
+                for path in self.runs.glob(f"{job.name}-*/metrics.jsonl")
+                for step in read_steps(path)
+            ),
+            default=0,
+        )
 
     def is_claimed(self, job: Job) -> bool:
         """Whether a process holds the run's folder."""
@@ -222,19 +288,29 @@ class Drill:
     def in_mlflow(self, job: Job) -> set[str]:
         client = mlflow.MlflowClient(addresses_of(self.runs).mlflow_tracking_uri)
         experiment = client.get_experiment_by_name(job.name)
-        return {run.info.status for run in client.search_runs([experiment.experiment_id])} if experiment else set()
+        return (
+            {run.info.status for run in client.search_runs([experiment.experiment_id])}
+            if experiment
+            else set()
+        )
 
     def parts(self, job: Job) -> dict[str, list[psutil.Process]]:
         """The processes of a job that can be killed, as far as they run now."""
         found = {}
         for part, words in (PARTS | {"trainer": (self.kind.trainer,)}).items():
-            if them := [each for each in self.processes(job) if all(word in " ".join(command_line(each)) for word in words)]:
+            if them := [
+                each
+                for each in self.processes(job)
+                if all(word in " ".join(command_line(each)) for word in words)
+            ]:
                 found[part] = them
         return found
 
     def processes(self, job: Job) -> list[psutil.Process]:
         """All that runs for a job."""
-        return [each for each in processes(self.runs) if of_a_job(each) == job.id and not ended(each)]
+        return [
+            each for each in processes(self.runs) if of_a_job(each) == job.id and not ended(each)
+        ]
 
     def ask(self, path: str, body: dict[str, Any]) -> Any:
         """Sends a request to Prefect."""
@@ -256,11 +332,20 @@ def of_a_job(process: psutil.Process) -> str | None:
 
 
 def make_deployment(runs: Path, kind: Kind) -> str:
-    """Registers the jobs of this kind; returns the deployment's id. Crashed ones are not resumed, as they are only with a tag."""
+    """Registers the jobs of this kind; returns the deployment's id.
+
+    Crashed ones are not resumed, as they are only with a tag.
+    """
     name = kind.entrypoint.partition(":")[2].replace("_", "-")
     flow = ask(runs, "flows/", {"name": name})["id"]
     steps = [{"prefect.deployments.steps.set_working_directory": {"directory": str(ROOT)}}]
-    wanted = {"name": "drill", "flow_id": flow, "entrypoint": kind.entrypoint, "work_pool_name": "agentgym", "pull_steps": steps}
+    wanted = {
+        "name": "drill",
+        "flow_id": flow,
+        "entrypoint": kind.entrypoint,
+        "work_pool_name": "agentgym",
+        "pull_steps": steps,
+    }
     return str(ask(runs, "deployments/", wanted)["id"])
 
 

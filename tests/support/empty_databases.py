@@ -1,6 +1,7 @@
 """The databases of Prefect and MLflow before anything is recorded, made once for all tests.
 
-To bring new ones to the present schema takes 10 s of a processor, which else is spent at the start of every run with a folder of its own.
+To bring new ones to the present schema takes 10 s of a processor, which else is spent at the start
+of every run with a folder of its own.
 """
 
 from __future__ import annotations
@@ -24,7 +25,10 @@ asyncio.run(provide_database_interface().create_db())
 
 
 def give_empty_databases(runs: Path) -> None:
-    """Puts them where what records its runs below `runs` looks for them, unless there are some. Only within a run of pytest."""
+    """Puts them where what records its runs below `runs` looks for them, unless there are some.
+
+    Only within a run of pytest.
+    """
     home, suite = runs / "prefect", os.environ.get("SUITE_FOLDER")
     if suite is None or (home / "prefect.db").exists():
         return
@@ -34,7 +38,12 @@ def give_empty_databases(runs: Path) -> None:
             making = made.with_suffix(".making")
             shutil.rmtree(making, ignore_errors=True)
             making.mkdir()
-            subprocess.run([sys.executable, "-c", MAKE], env={**os.environ, "PREFECT_HOME": str(making)}, cwd=making, check=True)
+            subprocess.run(
+                [sys.executable, "-c", MAKE],
+                env={**os.environ, "PREFECT_HOME": str(making)},
+                cwd=making,
+                check=True,
+            )
             making.rename(made)
     home.mkdir(parents=True, exist_ok=True)
     shutil.copy(made / "prefect.db", home)

@@ -32,30 +32,60 @@ ESTIMATORS: dict[str, Callable[[Experience], torch.Tensor]] = {
 GROUP_RELATIVE = ["grpo", "grpo, not scaled", "rloo", "gigpo"]
 
 
-def trajectory(group: int, *turns: tuple[int, int, float], seen: tuple[str, ...] = ()) -> Trajectory:
+def trajectory(
+    group: int, *turns: tuple[int, int, float], seen: tuple[str, ...] = ()
+) -> Trajectory:
     """A trajectory of turns (policy tokens, environment tokens, reward); `seen` are the observations before its turns."""
     texts = [*seen, *(f"{group} {i}" for i in range(len(seen), len(turns) + 1))]
-    made = Trajectory("textcraft", group, group, 0, 0, 8, 0, "vllm", prompt=[1], first_observation=texts[0], outcome=Outcome.FINISHED)
+    made = Trajectory(
+        "textcraft",
+        group,
+        group,
+        0,
+        0,
+        8,
+        0,
+        "vllm",
+        prompt=[1],
+        first_observation=texts[0],
+        outcome=Outcome.FINISHED,
+    )
     made.turns = [
-        Turn([1] * tokens, [-0.5] * tokens, "look", texts[i + 1], [2] * others, reward) for i, (tokens, others, reward) in enumerate(turns)
+        Turn([1] * tokens, [-0.5] * tokens, "look", texts[i + 1], [2] * others, reward)
+        for i, (tokens, others, reward) in enumerate(turns)
     ]
     return made
 
 
 def random_experience(seed: int) -> Experience:
-    """Up to three groups of two to four ragged trajectories, with values. One number to draw keeps the property tests quick."""
+    """Up to three groups of two to four ragged trajectories, with values.
+
+    One number to draw keeps the property tests quick.
+    """
     random = Random(seed)
     size, groups = random.randint(2, 4), random.sample(range(3), random.randint(1, 3))
 
     def turns() -> list[tuple[int, int, float]]:
         return [
-            (random.randint(1, 4), random.randint(0, 3), random.choice([0, 0, 1, random.uniform(-1, 1)]))
+            (
+                random.randint(1, 4),
+                random.randint(0, 3),
+                random.choice([0, 0, 1, random.uniform(-1, 1)]),
+            )
             for _ in range(random.randint(1, 4))
         ]
 
-    made = experience_of([trajectory(group, *turns(), seen=tuple(random.choices("abc", k=5))) for group in groups for _ in range(size)])
+    made = experience_of(
+        [
+            trajectory(group, *turns(), seen=tuple(random.choices("abc", k=5)))
+            for group in groups
+            for _ in range(size)
+        ]
+    )
     generator = torch.Generator().manual_seed(seed)
-    return replace(made, values=torch.randn(made.policy_mask.shape, dtype=torch.float64, generator=generator))
+    return replace(
+        made, values=torch.randn(made.policy_mask.shape, dtype=torch.float64, generator=generator)
+    )
 
 
 def experiences() -> st.SearchStrategy[Experience]:
@@ -63,4 +93,6 @@ def experiences() -> st.SearchStrategy[Experience]:
 
 
 def of_scores(*groups: list[float]) -> Experience:
-    return experience_of([trajectory(g, (2, 0, score)) for g, scores in enumerate(groups) for score in scores])
+    return experience_of(
+        [trajectory(g, (2, 0, score)) for g, scores in enumerate(groups) for score in scores]
+    )

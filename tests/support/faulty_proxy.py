@@ -22,10 +22,14 @@ Fault = Literal["late", "lost", "damaged", "swapped", "doubled"]
 """How an answer is spoiled.
 
 late: it is sent after `late_s` seconds.
-lost: the connection is cut, before the request reaches the server or after the server has performed it.
-damaged: it is cut short, has bytes that are not UTF-8, has another letter or digit, lacks an item, or has an item twice.
-swapped: the items of a batch change places, and an answer with one item is replaced by the answer to another request.
-doubled: the request reaches the server twice, and the next request with the same path gets this answer, too.
+lost: the connection is cut, before the request reaches the server or after the server has performed
+it.
+damaged: it is cut short, has bytes that are not UTF-8, has another letter or digit, lacks an item,
+or has an item twice.
+swapped: the items of a batch change places, and an answer with one item is replaced by the answer
+to another request.
+doubled: the request reaches the server twice, and the next request with the same path gets this
+answer, too.
 """
 FAULTS: tuple[Fault, ...] = get_args(Fault)
 FORWARDED = ("authorization", "content-type", "environment-client")
@@ -48,7 +52,9 @@ class FaultyProxy:
         faults: Answers that were spoiled.
     """
 
-    def __init__(self, upstream: str, fault: Fault, share: float = 0.1, *, seed: int = 0, late_s: float = 0.6) -> None:
+    def __init__(
+        self, upstream: str, fault: Fault, share: float = 0.1, *, seed: int = 0, late_s: float = 0.6
+    ) -> None:
         """
         Args:
             upstream: The server's URL.
@@ -67,7 +73,9 @@ class FaultyProxy:
 
     async def serve(self, port: int = 0) -> tuple[str, Callable[[], Any]]:
         """Listens on 127.0.0.1; returns the URL and what ends the proxy."""
-        self._http = aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0), auto_decompress=False)
+        self._http = aiohttp.ClientSession(
+            connector=aiohttp.TCPConnector(limit=0), auto_decompress=False
+        )
         app = web.Application(client_max_size=MOST_BYTES)
         app.router.add_route("*", "/{path:.*}", self._handle)
         runner = web.AppRunner(app, access_log=None, shutdown_timeout=1.0)
@@ -106,14 +114,20 @@ class FaultyProxy:
                 answer = again
             elif spoilt:
                 answer = self._again[request.path] = await self._forward(request, body)
-        headers = {"content-type": "application/json"} | ({"content-digest": answer.digest} if answer.digest else {})
+        headers = {"content-type": "application/json"} | (
+            {"content-digest": answer.digest} if answer.digest else {}
+        )
         return web.Response(status=answer.status, body=answer.content, headers=headers)
 
     async def _forward(self, request: web.Request, body: bytes) -> Answer:
         headers = {name: request.headers[name] for name in FORWARDED if name in request.headers}
         try:
-            async with self._http.request(request.method, self._upstream + request.path_qs, data=body or None, headers=headers) as answer:
-                return Answer(answer.status, await answer.read(), answer.headers.get("content-digest", ""))
+            async with self._http.request(
+                request.method, self._upstream + request.path_qs, data=body or None, headers=headers
+            ) as answer:
+                return Answer(
+                    answer.status, await answer.read(), answer.headers.get("content-digest", "")
+                )
         except aiohttp.ClientError:
             return Answer(502, b"the server cannot be reached")
 
@@ -149,12 +163,16 @@ def _items(content: bytes) -> list[Any]:
         found = json.loads(content)
     except ValueError:
         return []
-    return found["items"] if isinstance(found, dict) and isinstance(found.get("items"), list) else []
+    return (
+        found["items"] if isinstance(found, dict) and isinstance(found.get("items"), list) else []
+    )
 
 
 def _with_items(answer: Answer, items: list[Any]) -> Answer:
     """The answer with other items, written anew: without the server's digest."""
-    return Answer(answer.status, json.dumps({**json.loads(answer.content), "items": items}).encode())
+    return Answer(
+        answer.status, json.dumps({**json.loads(answer.content), "items": items}).encode()
+    )
 
 
 def _cut_short(answer: Answer, chance: random.Random) -> Answer:
@@ -170,7 +188,9 @@ def _with_another_letter(answer: Answer, chance: random.Random) -> Answer:
     content = bytearray(answer.content)
     places = [at for at, byte in enumerate(content) if chr(byte).isascii() and chr(byte).isalnum()]
     for at in chance.sample(places, min(8, len(places))):
-        content[at] = ord(chance.choice("abcxyz") if chr(content[at]).isalpha() else chance.choice("0123456789"))
+        content[at] = ord(
+            chance.choice("abcxyz") if chr(content[at]).isalpha() else chance.choice("0123456789")
+        )
     return answer._replace(content=bytes(content))
 
 
@@ -189,7 +209,10 @@ def _with_an_item_twice(answer: Answer, chance: random.Random) -> Answer:
 def faulty_proxy(
     upstream: str, fault: Fault, share: float = 0.1, *, seed: int = 0, late_s: float = 0.6
 ) -> Iterator[tuple[str, FaultyProxy]]:
-    """A proxy in a thread of this process while the block lasts: its URL and its counts. See `FaultyProxy`."""
+    """A proxy in a thread of this process while the block lasts: its URL and its counts.
+
+    See `FaultyProxy`.
+    """
     proxy = FaultyProxy(upstream, fault, share, seed=seed, late_s=late_s)
     loop = asyncio.new_event_loop()
     thread = threading.Thread(target=loop.run_forever, name="faulty-proxy", daemon=True)
@@ -215,15 +238,31 @@ async def _serve_forever(proxy: FaultyProxy, port: int) -> None:
 
 def main() -> None:
     """Serves until a signal."""
-    parser = argparse.ArgumentParser(prog="python -m tests.support.faulty_proxy", description=__doc__)
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.support.faulty_proxy", description=__doc__
+    )
     parser.add_argument("upstream", help="URL of the server")
     parser.add_argument("fault", choices=FAULTS)
-    parser.add_argument("--share", type=float, default=0.1, help="probability of a spoiled answer (default: %(default)s)")
+    parser.add_argument(
+        "--share",
+        type=float,
+        default=0.1,
+        help="probability of a spoiled answer (default: %(default)s)",
+    )
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--late-s", type=float, default=0.6, help="delay of a late answer (default: %(default)s)")
+    parser.add_argument(
+        "--late-s", type=float, default=0.6, help="delay of a late answer (default: %(default)s)"
+    )
     parser.add_argument("--port", type=int, default=0, help="default: a free one")
     given = parser.parse_args()
-    asyncio.run(_serve_forever(FaultyProxy(given.upstream, given.fault, given.share, seed=given.seed, late_s=given.late_s), given.port))
+    asyncio.run(
+        _serve_forever(
+            FaultyProxy(
+                given.upstream, given.fault, given.share, seed=given.seed, late_s=given.late_s
+            ),
+            given.port,
+        )
+    )
 
 
 if __name__ == "__main__":

@@ -62,14 +62,22 @@ class Seen:
 def attempts(browser: Browser, url: str, body: str) -> list[Seen]:
     """Posts the JSON `body` to `url` with and without a preflight and as a form, from pages of three other origins.
 
-    They are a stranger's, another port of this machine, and the server's own under a stranger's name. The browser is another one of
+    They are a stranger's, another port of this machine, and the server's own under a stranger's
+    name. The browser is another one of
     the kind of `browser`.
     """
     address = urlsplit(url)
     options = ["--no-sandbox", f"--host-resolver-rules=MAP {STRANGER} 127.0.0.1"]
-    with elsewhere() as port, browser.browser_type.launch(executable_path=find_chromium(), args=options) as chromium:
+    with (
+        elsewhere() as port,
+        browser.browser_type.launch(executable_path=find_chromium(), args=options) as chromium,
+    ):
         rebound = f"http://{STRANGER}:{address.port}"
-        pages = [(f"http://{STRANGER}:{port}", url), (f"http://127.0.0.1:{port}", url), (rebound, f"{rebound}{address.path}")]
+        pages = [
+            (f"http://{STRANGER}:{port}", url),
+            (f"http://127.0.0.1:{port}", url),
+            (rebound, f"{rebound}{address.path}"),
+        ]
         return [attempt(chromium.new_page(), origin, target, body) for origin, target in pages]
 
 
@@ -77,7 +85,10 @@ def attempt(page: Page, origin: str, url: str, body: str) -> Seen:
     """All ways to post from one page."""
     seen = Seen(origin)
     page.goto(f"{origin}/login")  # where Prefect's page stays
-    page.on("response", lambda answer: seen.statuses.append(answer.status) if answer.url == url else None)
+    page.on(
+        "response",
+        lambda answer: seen.statuses.append(answer.status) if answer.url == url else None,
+    )
     seen.read = page.evaluate(ATTACK, [url, body])
     return seen
 

@@ -17,8 +17,41 @@ TOLD = (
     "/metadata", "/schema", "/state", "/mcp", "/ws", "/list_environments",
 )  # fmt: skip
 METHODS = ("GET", "PUT", "DELETE", "HEAD", "OPTIONS", "PATCH", "TRACE", "BREW")
-FIELDS = ("session", "turn", "action", "index", "lease_s", "id", "env_idx", "data_idx", "idx", "seed", "items", "goal")
-ODD = (None, True, -1, 0, 2**31, 2**63, 2**64, -(2**70), 1e308, 0.5, "", "0", "\x00", "é" * 300, [], {}, [[[]]], {"a": {}}, "x" * 100_000)
+FIELDS = (
+    "session",
+    "turn",
+    "action",
+    "index",
+    "lease_s",
+    "id",
+    "env_idx",
+    "data_idx",
+    "idx",
+    "seed",
+    "items",
+    "goal",
+)
+ODD = (
+    None,
+    True,
+    -1,
+    0,
+    2**31,
+    2**63,
+    2**64,
+    -(2**70),
+    1e308,
+    0.5,
+    "",
+    "0",
+    "\x00",
+    "é" * 300,
+    [],
+    {},
+    [[[]]],
+    {"a": {}},
+    "x" * 100_000,
+)
 HEADERS = (
     "Content-Type: text/plain",
     "Content-Encoding: gzip",
@@ -52,7 +85,15 @@ class Fuzzer:
 
     def run(self, requests: int) -> None:
         """Sends so many requests."""
-        kinds = (self._sensible, self._mutated, self._odd, self._bytes, self._elsewhere, self._no_http, self._oversized)
+        kinds = (
+            self._sensible,
+            self._mutated,
+            self._odd,
+            self._bytes,
+            self._elsewhere,
+            self._no_http,
+            self._oversized,
+        )
         for _ in range(requests):
             [kind] = self._rng.choices(kinds, (35, 20, 20, 10, 12, 2, 1))
             kind()
@@ -82,7 +123,14 @@ class Fuzzer:
             reply = self._ours("reset", {"session": session, "index": rng.choice(self._tasks)})
             self._sessions[place] = (session, reply.get("observation", first), 0)
         elif operation == "step":
-            reply = self._ours("step", {"session": session, "turn": turn + rng.choice((0, 0, 0, 1)), "action": self._action(first)})
+            reply = self._ours(
+                "step",
+                {
+                    "session": session,
+                    "turn": turn + rng.choice((0, 0, 0, 1)),
+                    "action": self._action(first),
+                },
+            )
             self._sessions[place] = (session, first, turn + ("reward" in reply))
         else:
             self._ours("close", {"session": session})
@@ -91,7 +139,11 @@ class Fuzzer:
     def _theirs(self, operation: str) -> None:
         rng = self._rng
         number = rng.choice(self._numbers) if self._numbers else 0
-        body: dict[str, Any] = {"id": number, "env_idx": number, "action": self._action("Goal: none")}
+        body: dict[str, Any] = {
+            "id": number,
+            "env_idx": number,
+            "action": self._action("Goal: none"),
+        }
         if operation == "reset":
             task = rng.choice(self._tasks)
             body |= {"data_idx": task, "idx": task}
@@ -100,7 +152,9 @@ class Fuzzer:
         status, content = self._post(f"/{operation}", json.dumps(body).encode())
         if operation == "create" and status == 200:
             made = json.loads(content)
-            self._numbers.append(made if isinstance(made, int) else made.get("id", made.get("env_idx", 0)))
+            self._numbers.append(
+                made if isinstance(made, int) else made.get("id", made.get("env_idx", 0))
+            )
             if len(self._numbers) > 20:
                 closed = self._numbers.pop(0)
                 self._post("/close", json.dumps({"id": closed, "env_idx": closed}).encode())
@@ -114,8 +168,15 @@ class Fuzzer:
         body = bytearray(
             rng.choice(
                 (
-                    json.dumps({"items": [{"session": session, "turn": 0, "action": "look"}] * rng.randint(1, 3)}).encode(),
-                    json.dumps({"items": [{"index": rng.choice(self._tasks), "lease_s": 1}]}).encode(),
+                    json.dumps(
+                        {
+                            "items": [{"session": session, "turn": 0, "action": "look"}]
+                            * rng.randint(1, 3)
+                        }
+                    ).encode(),
+                    json.dumps(
+                        {"items": [{"index": rng.choice(self._tasks), "lease_s": 1}]}
+                    ).encode(),
                     json.dumps({"action": "look", "id": number, "env_idx": number}).encode(),
                     json.dumps({"data_idx": 3, "id": number}).encode(),
                 )
@@ -129,8 +190,15 @@ class Fuzzer:
     def _odd(self) -> None:
         """JSON whose fields hold what they should not, among them sessions that have ended or never were."""
         rng = self._rng
-        item = {name: rng.choice((*ODD, *self._ended[-5:])) for name in rng.sample(FIELDS, rng.randint(0, 5))}
-        body: Any = {"items": [item] * rng.randint(0, 3)} if rng.random() < 0.6 else rng.choice((item, [item], *ODD))
+        item = {
+            name: rng.choice((*ODD, *self._ended[-5:]))
+            for name in rng.sample(FIELDS, rng.randint(0, 5))
+        }
+        body: Any = (
+            {"items": [item] * rng.randint(0, 3)}
+            if rng.random() < 0.6
+            else rng.choice((item, [item], *ODD))
+        )
         content = json.dumps(body)
         if rng.random() < 0.05:
             content = "[" * 100_000
@@ -140,7 +208,12 @@ class Fuzzer:
         """A body that is no JSON, perhaps in chunks."""
         body = self._rng.randbytes(self._rng.choice((0, 1, 10, 1000)))
         if self._rng.random() < 0.3:
-            chunked = b"".join(b"%x\r\n%b\r\n" % (len(part), part) for part in (body[:3], body[3:]) if part) + b"0\r\n\r\n"
+            chunked = (
+                b"".join(
+                    b"%x\r\n%b\r\n" % (len(part), part) for part in (body[:3], body[3:]) if part
+                )
+                + b"0\r\n\r\n"
+            )
             head = f"POST {self._path()} HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\n"
             self._exchange(head.encode() + chunked)
         else:
@@ -149,11 +222,18 @@ class Fuzzer:
     def _elsewhere(self) -> None:
         """Another method, or another path."""
         rng = self._rng
-        path = rng.choice((*TOLD, self._path(), "/" + "".join(rng.choices("abv1/.%~é\\;", k=8)), f"/{'p' * 3000}"))
+        path = rng.choice(
+            (*TOLD, self._path(), "/" + "".join(rng.choices("abv1/.%~é\\;", k=8)), f"/{'p' * 3000}")
+        )
         if rng.random() < 0.5:
             fields = rng.sample((*FIELDS, "split", "tags"), 2)
-            values = [str(rng.choice((*ODD[:13], "train", 1, *self._numbers[-2:]))).replace(" ", "+") for _ in fields]
-            path += "?" + "&".join(f"{name}={value}" for name, value in zip(fields, values, strict=True))
+            values = [
+                str(rng.choice((*ODD[:13], "train", 1, *self._numbers[-2:]))).replace(" ", "+")
+                for _ in fields
+            ]
+            path += "?" + "&".join(
+                f"{name}={value}" for name, value in zip(fields, values, strict=True)
+            )
         method = rng.choice(METHODS)
         body = b"" if rng.random() < 0.7 else rng.randbytes(20)
         head = f"{method} {path} HTTP/1.{rng.choice('011')}\r\nHost: h\r\nContent-Length: {len(body)}\r\n\r\n"
@@ -163,13 +243,20 @@ class Fuzzer:
         """Bytes that are no request, after which the server may hang up."""
         rng = self._rng
         sent = rng.choice(
-            (rng.randbytes(50), b"GET\r\n\r\n", b"POST /step HTTP/1.1\r\nContent-Length: many\r\n\r\n", b"\x16\x03\x01" + bytes(40))
+            (
+                rng.randbytes(50),
+                b"GET\r\n\r\n",
+                b"POST /step HTTP/1.1\r\nContent-Length: many\r\n\r\n",
+                b"\x16\x03\x01" + bytes(40),
+            )
         )
         self._exchange(sent + b"\r\n\r\n", hang_up=True)
 
     def _oversized(self) -> None:
         """A body that is said to be over the limit; the client leaves when it is told so."""
-        self._exchange(f"POST {self._path()} HTTP/1.1\r\nHost: h\r\nContent-Length: {2**24 + self._rng.randint(1, 2**30)}\r\n\r\n".encode())
+        self._exchange(
+            f"POST {self._path()} HTTP/1.1\r\nHost: h\r\nContent-Length: {2**24 + self._rng.randint(1, 2**30)}\r\n\r\n".encode()
+        )
         self._close()
 
     def _path(self) -> str:
@@ -182,18 +269,34 @@ class Fuzzer:
         except (IndexError, ValueError):
             sensible = "look"
         noise = rng.randbytes(rng.choice((1, 20, 2000))).decode("latin-1")
-        return rng.choice((sensible, sensible, noise, sensible + noise, "9" * 5000, "\x00", "", "(" * 10_000, f"{sensible}\n{sensible}"))
+        return rng.choice(
+            (
+                sensible,
+                sensible,
+                noise,
+                sensible + noise,
+                "9" * 5000,
+                "\x00",
+                "",
+                "(" * 10_000,
+                f"{sensible}\n{sensible}",
+            )
+        )
 
     def _ours(self, operation: str, item: dict[str, Any]) -> dict[str, Any]:
         status, content = self._post(f"/v1/{operation}", json.dumps({"items": [item]}).encode())
         reply: dict[str, Any] = json.loads(content)["items"][0] if status == 200 else {}
         return reply
 
-    def _post(self, path: str, body: bytes, header: str = "Content-Type: application/json") -> tuple[int, bytes]:
+    def _post(
+        self, path: str, body: bytes, header: str = "Content-Type: application/json"
+    ) -> tuple[int, bytes]:
         head = f"POST {path} HTTP/1.1\r\nHost: h\r\n{header}\r\nContent-Length: {len(body)}\r\n\r\n"
         return self._exchange(head.encode("latin-1") + body)
 
-    def _exchange(self, sent: bytes, method: str = "POST", *, hang_up: bool = False) -> tuple[int, bytes]:
+    def _exchange(
+        self, sent: bytes, method: str = "POST", *, hang_up: bool = False
+    ) -> tuple[int, bytes]:
         if self._socket is None:
             self._socket = socket.create_connection(self._peer, timeout=120)
         try:
@@ -227,7 +330,11 @@ class Fuzzer:
             if not part:
                 return 0, True, got
             content += part
-        return int(head.split(b" ", 2)[1]), headers.get(b"connection") == b"close" or head.startswith(b"HTTP/1.0"), content
+        return (
+            int(head.split(b" ", 2)[1]),
+            headers.get(b"connection") == b"close" or head.startswith(b"HTTP/1.0"),
+            content,
+        )
 
     def _close(self) -> None:
         if self._socket is not None:

@@ -1,4 +1,7 @@
-"""What one hostile client can do to an environment server, each attack bounded in count and time. Sockets only: nothing of ours is fair."""
+"""What one hostile client can do to an environment server, each attack bounded in count and time.
+
+Sockets only: nothing of ours is fair.
+"""
 
 from __future__ import annotations
 
@@ -53,7 +56,11 @@ class Attacker:
                 content += part
             top, _, rest = content.partition(b"\r\n\r\n")
             status = int(top.split()[1]) if top else 0
-            wanted = int(top.lower().partition(b"content-length:")[2].split()[0]) if b"content-length" in top.lower() else 0
+            wanted = (
+                int(top.lower().partition(b"content-length:")[2].split()[0])
+                if b"content-length" in top.lower()
+                else 0
+            )
             while len(rest) < wanted and (part := connection.recv(1 << 16)):
                 rest += part
         except OSError:
@@ -64,7 +71,9 @@ class Attacker:
 
 def head(path: str, length: int, method: str = "POST", *headers: str) -> bytes:
     """A request up to its body."""
-    return "\r\n".join([f"{method} {path} HTTP/1.1", "Host: h", f"Content-Length: {length}", *headers, "", ""]).encode()
+    return "\r\n".join(
+        [f"{method} {path} HTTP/1.1", "Host: h", f"Content-Length: {length}", *headers, "", ""]
+    ).encode()
 
 
 def items(*of: object) -> bytes:
@@ -169,7 +178,9 @@ def long_actions(attacker: Attacker, count: int = 40) -> None:
     sessions = [reply["session"] for reply in json.loads(content)["items"] if "session" in reply]
     for session in sessions:
         for action in ("\U0001f600" * 3_000_000, "\U0001f600" + "x" * 1_000_000):
-            body = json.dumps({"items": [{"session": session, "turn": 0, "action": action}]}, ensure_ascii=False).encode()
+            body = json.dumps(
+                {"items": [{"session": session, "turn": 0, "action": action}]}, ensure_ascii=False
+            ).encode()
             attacker.ask("/v1/step", body)
 
 
@@ -193,7 +204,9 @@ def tiny_chunks(attacker: Attacker, count: int = 64, seconds: float = 10.0) -> N
         while time.monotonic() < until:
             with contextlib.suppress(OSError), attacker.connect() as connection:
                 attacker.sent += 1
-                connection.sendall(b"POST /v1/step HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\n")
+                connection.sendall(
+                    b"POST /v1/step HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\n"
+                )
                 while time.monotonic() < until:
                     connection.sendall(b"1\r\nx\r\n" * 20_000)
 
@@ -217,12 +230,16 @@ def vanished_batches(attacker: Attacker, count: int = 8, turns: int = 10_000) ->
 
 
 def _opened(attacker: Attacker, count: int) -> list[str]:
-    _, content = attacker.ask("/v1/create", items(*({"index": index} for index in range(20, 20 + count))))
+    _, content = attacker.ask(
+        "/v1/create", items(*({"index": index} for index in range(20, 20 + count)))
+    )
     return [reply["session"] for reply in json.loads(content)["items"]]
 
 
 def _turns_of(session: str, turns: int) -> bytes:
-    return items(*({"session": session, "turn": turn, "action": "look around"} for turn in range(turns)))
+    return items(
+        *({"session": session, "turn": turn, "action": "look around"} for turn in range(turns))
+    )
 
 
 def _at_once(attack: Callable[[], object], count: int) -> None:
@@ -240,7 +257,11 @@ def guess_numbers(attacker: Attacker, reach: int = 200) -> list[int]:
     number = next(iter(reply.values())) if isinstance(reply, dict) else reply
     hit = []
     for guess in range(number - reach, number + reach):
-        if guess != number and attacker.ask("/close", json.dumps({"id": guess, "env_idx": guess}).encode())[0] == 200:
+        if (
+            guess != number
+            and attacker.ask("/close", json.dumps({"id": guess, "env_idx": guess}).encode())[0]
+            == 200
+        ):
             hit.append(guess)
     attacker.ask("/close", json.dumps({"id": number, "env_idx": number}).encode())
     return hit

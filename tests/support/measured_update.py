@@ -1,6 +1,7 @@
 """What torch's allocator gives out in a real update; as a program, in one process of several whose model is sharded.
 
-torchrun --nproc_per_node N -m tests.support.measured_update POLICY FOLDER    (the main process writes FOLDER/peak)
+torchrun --nproc_per_node N -m tests.support.measured_update POLICY FOLDER (the main process writes
+FOLDER/peak)
 """
 
 from __future__ import annotations
@@ -11,15 +12,31 @@ from typing import Any
 
 from torch.profiler import ProfilerActivity, profile, record_function
 
-from tests.support.recorded import RecordedBatches, recorded_trajectories, small_experiment, train, trainer_of
+from tests.support.recorded import (
+    RecordedBatches,
+    recorded_trajectories,
+    small_experiment,
+    train,
+    trainer_of,
+)
 
 LENGTH, ROWS = 384, 4
 """Of the trajectories that a process learns from in one micro-batch: tokens, and their number."""
 
 
-def measured_peak(policy: str, folder: Path, lora: dict[str, int] | None = None, sharded: bool = False) -> int:
+def measured_peak(
+    policy: str, folder: Path, lora: dict[str, int] | None = None, sharded: bool = False
+) -> int:
     """The most bytes that are held at once while the second step is learnt; the first has made the optimiser's state."""
-    experiment = small_experiment(lora, name="grpo", steps=2, mini_batches=1, micro_batches=1, kl_coefficient=0.1, kl_in="loss")
+    experiment = small_experiment(
+        lora,
+        name="grpo",
+        steps=2,
+        mini_batches=1,
+        micro_batches=1,
+        kl_coefficient=0.1,
+        kl_in="loss",
+    )
     batch = [t for t in recorded_trajectories(policy, 0) if t.group == 0]
     assert len(batch) == ROWS
     for t in batch:
@@ -42,7 +59,11 @@ def _fullest(measured: Any, name: str) -> int:
         events.append(rest.pop())
         rest += events[-1].children
     (phase,) = [event for event in events if event.name == name]
-    sizes = [e.extra_fields.total_allocated for e in events if e.tag == _EventType.Allocation and e.start_time_ns >= phase.start_time_ns]
+    sizes = [
+        e.extra_fields.total_allocated
+        for e in events
+        if e.tag == _EventType.Allocation and e.start_time_ns >= phase.start_time_ns
+    ]
     return max(sizes)
 
 

@@ -18,7 +18,11 @@ from starlette.routing import Route, WebSocketRoute
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
 GOALS = {"train": [3, 4, 5, 6], "test": [7, 8]}
-ACTION = {"type": "object", "properties": {"metadata": {"type": "object"}, "number": {"type": "integer"}}, "required": ["number"]}
+ACTION = {
+    "type": "object",
+    "properties": {"metadata": {"type": "object"}, "number": {"type": "integer"}},
+    "required": ["number"],
+}
 
 
 class Adding:
@@ -44,12 +48,19 @@ class Adding:
                     goal, total = GOALS[data["split"]][data["index"]], 0
                     await self._answer(socket, f"Reach {goal}.", None, False)
                 elif data["number"] < 0:
-                    await self._fail(socket, "VALIDATION_ERROR", "Invalid message", errors=[{"msg": "number is negative"}])
+                    await self._fail(
+                        socket,
+                        "VALIDATION_ERROR",
+                        "Invalid message",
+                        errors=[{"msg": "number is negative"}],
+                    )
                 elif data["number"] == 13:
                     break
                 else:
                     total += data["number"]
-                    await self._answer(socket, f"{total} of {goal}", float(total == goal), total >= goal)
+                    await self._answer(
+                        socket, f"{total} of {goal}", float(total == goal), total >= goal
+                    )
         except WebSocketDisconnect:
             return
         finally:
@@ -61,7 +72,9 @@ class Adding:
         await socket.send_text(json.dumps({"type": "observation", "data": data}))
 
     async def _fail(self, socket: WebSocket, code: str, message: str, **more: Any) -> None:
-        await socket.send_text(json.dumps({"type": "error", "data": {"code": code, "message": message, **more}}))
+        await socket.send_text(
+            json.dumps({"type": "error", "data": {"code": code, "message": message, **more}})
+        )
 
 
 def application(sessions: int) -> Starlette:
@@ -88,4 +101,6 @@ def application(sessions: int) -> Starlette:
 
 
 if __name__ == "__main__":
-    uvicorn.run(application(int(sys.argv[2])), host="127.0.0.1", port=int(sys.argv[1]), log_level="warning")
+    uvicorn.run(
+        application(int(sys.argv[2])), host="127.0.0.1", port=int(sys.argv[1]), log_level="warning"
+    )

@@ -63,7 +63,8 @@ class OneWord(World):
 def build_saying(folder: Path, word: str) -> str:
     """A policy that says this word and ends its message, whatever it is told; saved to `folder`.
 
-    Blocks add nothing, so that the next token depends on the last one alone: the message's end after the word, the word after all else.
+    Blocks add nothing, so that the next token depends on the last one alone: the message's end
+    after the word, the word after all else.
     """
     import torch
 

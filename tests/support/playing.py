@@ -27,12 +27,20 @@ Policy = Callable[[random.Random, str, str], str]
 Start = Callable[..., LocalServer]
 
 
-def server_of(world: str, *options: str, state_dir: Path | None = None, **environment: str) -> LocalServer:
+def server_of(
+    world: str, *options: str, state_dir: Path | None = None, **environment: str
+) -> LocalServer:
     """A server of the world, not started yet; `environment` are variables for it."""
     command = [sys.executable, "-m", "environments", "serve", world, "--port", "{port}", *options]
     search = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
     variables = {"PYTHONPATH": search, **environment}
-    return LocalServer(world, command, state_dir=state_dir, environment=variables, start_deadline_s=START_DEADLINE_S)
+    return LocalServer(
+        world,
+        command,
+        state_dir=state_dir,
+        environment=variables,
+        start_deadline_s=START_DEADLINE_S,
+    )
 
 
 @contextmanager
@@ -52,14 +60,23 @@ def starting(world: str, state_dir: Path) -> Iterator[Start]:
 def serving_process(server: LocalServer) -> psutil.Process:
     """The process that serves, below the one that watches over it."""
     subreaper = psutil.Process(server.pid)
-    return next((process for process in subreaper.children(recursive=True) if "serve" in command_line(process)), subreaper)
+    return next(
+        (
+            process
+            for process in subreaper.children(recursive=True)
+            if "serve" in command_line(process)
+        ),
+        subreaper,
+    )
 
 
 def anonymous_mb(server: LocalServer) -> float:
     """Megabytes that the server and all below it hold in memory without those of files, which the system takes back when it wants."""
     root, total = serving_process(server), 0
     for process in (root, *root.children(recursive=True)):
-        found = re.search(r"^RssAnon:\s+(\d+) kB", Path(f"/proc/{process.pid}/status").read_text(), re.MULTILINE)
+        found = re.search(
+            r"^RssAnon:\s+(\d+) kB", Path(f"/proc/{process.pid}/status").read_text(), re.MULTILINE
+        )
         total += int(found[1]) if found else 0
     return total / 1024
 
@@ -80,8 +97,14 @@ def _searching(rng: random.Random, first: str, _: str) -> str:
 
 
 def _crafting(rng: random.Random, first: str, _: str) -> str:
-    count, output, needed = rng.choice(re.findall(r"^craft (\d+) (.*?) using (.*)$", first, re.MULTILINE))
-    return f"get {rng.choice(needed.split(', '))}" if rng.random() < 0.6 else f"craft {count} {output} using {needed}"
+    count, output, needed = rng.choice(
+        re.findall(r"^craft (\d+) (.*?) using (.*)$", first, re.MULTILINE)
+    )
+    return (
+        f"get {rng.choice(needed.split(', '))}"
+        if rng.random() < 0.6
+        else f"craft {count} {output} using {needed}"
+    )
 
 
 def _noise(rng: random.Random, first: str, last: str) -> str:

@@ -7,7 +7,10 @@ from typing import Any
 
 from transformers import Qwen2Config
 
-SIZES = {"Qwen2.5-3B": (2048, 11_008, 36, 16, 2, 151_936, True), "Qwen2.5-7B": (3584, 18_944, 28, 28, 4, 152_064, False)}
+SIZES = {
+    "Qwen2.5-3B": (2048, 11_008, 36, 16, 2, 151_936, True),
+    "Qwen2.5-7B": (3584, 18_944, 28, 28, 4, 152_064, False),
+}
 FIELDS = (
     "hidden_size",
     "intermediate_size",

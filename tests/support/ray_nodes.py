@@ -13,7 +13,8 @@ import psutil
 
 from tasks.provision.local import answers
 
-# Read by Ray when it is imported, here and in the processes that tests start. Without the second, Ray takes 127.0.0.1 for the machine's
+# Read by Ray when it is imported, here and in the processes that tests start. Without the second,
+# Ray takes 127.0.0.1 for the machine's
 # outer address, and its servers listen there.
 LOOPBACK = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}
 NODE = {
@@ -23,7 +24,11 @@ NODE = {
     "include_log_monitor": False,
     "no_monitor": True,
 }
-NOTICED_SOON = {"health_check_initial_delay_ms": 1000, "health_check_period_ms": 1000, "health_check_failure_threshold": 20}
+NOTICED_SOON = {
+    "health_check_initial_delay_ms": 1000,
+    "health_check_period_ms": 1000,
+    "health_check_failure_threshold": 20,
+}
 """A lost node is noticed by its broken connection; a busy machine is not to be taken for a lost node."""
 AS_USUAL = {"worker_niceness": 0, "memory_monitor_refresh_ms": 0}
 """Ray runs what it starts at nice 15, and kills it when the machine's memory is nearly full, whoever filled it."""
@@ -35,7 +40,10 @@ def ray_cluster(nodes: int, cpus: int) -> Iterator[Any]:
     os.environ.update(LOOPBACK)
     from ray.cluster_utils import Cluster
 
-    cluster = Cluster(initialize_head=True, head_node_args={**NODE, "num_cpus": 0, "_system_config": NOTICED_SOON | AS_USUAL})
+    cluster = Cluster(
+        initialize_head=True,
+        head_node_args={**NODE, "num_cpus": 0, "_system_config": NOTICED_SOON | AS_USUAL},
+    )
     try:
         for _ in range(nodes):
             add_node(cluster, cpus)
@@ -54,7 +62,11 @@ def add_node(cluster: Any, cpus: int) -> Any:
 def nodes_with(cluster: Any, *words: str) -> list[Any]:
     """The nodes on which a process runs whose command line holds all the words, those first that run the least beside it."""
     found = {node: commands_on(node) for node in cluster.worker_nodes}
-    holding = [node for node, commands in found.items() if any(all(word in command for word in words) for command in commands.values())]
+    holding = [
+        node
+        for node, commands in found.items()
+        if any(all(word in command for word in words) for command in commands.values())
+    ]
     return sorted(holding, key=lambda node: len(found[node]))
 
 
@@ -65,7 +77,9 @@ def commands_on(node: Any) -> dict[psutil.Process, str]:
     for process in raylet.children(recursive=True):
         with suppress(psutil.Error):
             command = " ".join(process.cmdline())
-            if "subreaper" not in command and any(word in command for word in ("environments serve", "api_server", "trainer_main")):
+            if "subreaper" not in command and any(
+                word in command for word in ("environments serve", "api_server", "trainer_main")
+            ):
                 commands[process] = command
     return commands
 
@@ -73,7 +87,12 @@ def commands_on(node: Any) -> dict[psutil.Process, str]:
 @contextmanager
 def held_still(cluster: Any) -> Iterator[None]:
     """The trainer stands still meanwhile: a small run would be over before what was lost is back, or before a node is killed."""
-    trainers = [process for node in cluster.worker_nodes for process, command in commands_on(node).items() if "trainer_main" in command]
+    trainers = [
+        process
+        for node in cluster.worker_nodes
+        for process, command in commands_on(node).items()
+        if "trainer_main" in command
+    ]
     for process in trainers:
         process.suspend()
     try:

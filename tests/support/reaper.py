@@ -2,7 +2,8 @@
 
     python tests/support/reaper.py PID_OF_PYTEST SUITE_FOLDER
 
-Every process that a test starts inherits SUITE_FOLDER. This process is started by pytest itself and needs the standard library alone.
+Every process that a test starts inherits SUITE_FOLDER. This process is started by pytest itself and
+needs the standard library alone.
 """
 
 from __future__ import annotations

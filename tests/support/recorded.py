@@ -24,14 +24,31 @@ OLDER = -1
 
 def small_experiment(lora: dict[str, int] | None = None, **algorithm: Any) -> Experiment:
     """The quickstart's recipe with batches of GROUPS x MEMBERS, float32, and gradients that are not scaled down."""
-    fields = {"steps": 4, "mini_batches": 1, "warmup_steps": 0, "max_gradient_norm": 1e9, "learning_rate": 1e-4, **algorithm}
+    fields = {
+        "steps": 4,
+        "mini_batches": 1,
+        "warmup_steps": 0,
+        "max_gradient_norm": 1e9,
+        "learning_rate": 1e-4,
+        **algorithm,
+    }
     if "loss_aggregation" in ALGORITHMS.find(fields.get("name", "grpo")).model_fields:
         fields = {"loss_aggregation": "tokens", **fields}
     overrides = {f"algorithm.{name.replace('__', '.')}": value for name, value in fields.items()}
-    return load_recipe("textcraft", {**overrides, "policy.lora": lora, "rollout.tasks_per_step": GROUPS, "rollout.group_size": MEMBERS})
+    return load_recipe(
+        "textcraft",
+        {
+            **overrides,
+            "policy.lora": lora,
+            "rollout.tasks_per_step": GROUPS,
+            "rollout.group_size": MEMBERS,
+        },
+    )
 
 
-def recorded_trajectories(policy: str, seed: int, noise: float = 0.2, step: int = 0, rows: bool = False) -> list[Trajectory]:
+def recorded_trajectories(
+    policy: str, seed: int, noise: float = 0.2, step: int = 0, rows: bool = False
+) -> list[Trajectory]:
     """GROUPS x MEMBERS trajectories whose sampled log-probabilities are the policy's own plus noise, so that ratios are clipped.
 
     With `rows` about half of the later turns have a context of their own.
@@ -43,35 +60,83 @@ def recorded_trajectories(policy: str, seed: int, noise: float = 0.2, step: int 
     for group in range(GROUPS):
         prompt = [random.randrange(size) for _ in range(random.randint(3, 9))]
         for member in range(MEMBERS):
-            t = Trajectory("textcraft", group, group, member, 0, 4, step, "vllm", prompt=prompt, first_observation="start")
+            t = Trajectory(
+                "textcraft",
+                group,
+                group,
+                member,
+                0,
+                4,
+                step,
+                "vllm",
+                prompt=prompt,
+                first_observation="start",
+            )
             number = random.randint(1, 4)
             for place in range(number):
                 tokens = [random.randrange(size) for _ in range(random.randint(1, 5))]
-                answer = [random.randrange(size) for _ in range(random.randint(1, 6))] if place + 1 < number else []
-                reward = random.choice([0.0, 0.25]) if place + 1 < number else float(random.random() < 0.5)
-                t.turns.append(Turn(tokens, [], "look", random.choice("abc"), answer, reward, policy_version=OLDER))
+                answer = (
+                    [random.randrange(size) for _ in range(random.randint(1, 6))]
+                    if place + 1 < number
+                    else []
+                )
+                reward = (
+                    random.choice([0.0, 0.25])
+                    if place + 1 < number
+                    else float(random.random() < 0.5)
+                )
+                t.turns.append(
+                    Turn(
+                        tokens,
+                        [],
+                        "look",
+                        random.choice("abc"),
+                        answer,
+                        reward,
+                        policy_version=OLDER,
+                    )
+                )
                 if rows and place and random.random() < 0.5:
-                    t.turns[-2].observation_tokens, t.turns[-1].context = [], [random.randrange(size) for _ in range(random.randint(2, 8))]
+                    t.turns[-2].observation_tokens, t.turns[-1].context = (
+                        [],
+                        [random.randrange(size) for _ in range(random.randint(2, 8))],
+                    )
             t.outcome = random.choice([Outcome.SUCCESS, Outcome.FINISHED, Outcome.TRUNCATED])
             made.append(with_probabilities(t, model, random, noise))
     return made
 
 
 @torch.no_grad()
-def with_probabilities(trajectory: Trajectory, model: Any, random: Random, noise: float) -> Trajectory:
+def with_probabilities(
+    trajectory: Trajectory, model: Any, random: Random, noise: float
+) -> Trajectory:
     """Fills in the log-probabilities of the policy's tokens."""
     for row in trajectory.rows:
         tokens, begin = torch.tensor([row.prompt + row.completion]), len(row.prompt)
-        logps = torch.log_softmax(model(input_ids=tokens).logits[0, :-1], dim=-1).gather(1, tokens[0, 1:].unsqueeze(1)).squeeze(1)
+        logps = (
+            torch.log_softmax(model(input_ids=tokens).logits[0, :-1], dim=-1)
+            .gather(1, tokens[0, 1:].unsqueeze(1))
+            .squeeze(1)
+        )
         for turn, end in zip(row.turns, row.turn_ends, strict=True):
             place = begin - 1 + end + 1 - len(turn.tokens)
-            turn.log_probabilities = [float(logps[place + i]) + random.gauss(0, noise) for i in range(len(turn.tokens))]
+            turn.log_probabilities = [
+                float(logps[place + i]) + random.gauss(0, noise) for i in range(len(turn.tokens))
+            ]
     return trajectory
 
 
-def trainer_of(experiment: Experiment, policy: str, folder: Path, resume: Path | None = None, sharded: bool = False) -> Any:
+def trainer_of(
+    experiment: Experiment,
+    policy: str,
+    folder: Path,
+    resume: Path | None = None,
+    sharded: bool = False,
+) -> Any:
     """The method's trainer, prepared."""
-    trainer = trainer_class(experiment.algorithm)(experiment, policy, AutoTokenizer.from_pretrained(policy), folder, "test", sharded)
+    trainer = trainer_class(experiment.algorithm)(
+        experiment, policy, AutoTokenizer.from_pretrained(policy), folder, "test", sharded
+    )
     trainer.prepare(resume)
     return trainer
 
@@ -79,7 +144,9 @@ def trainer_of(experiment: Experiment, policy: str, folder: Path, resume: Path |
 class RecordedBatches:
     """A `BatchSource` of recorded trajectories: by default new ones in each step."""
 
-    def __init__(self, policy: str, share: slice = slice(None), batch: list[Trajectory] | None = None) -> None:
+    def __init__(
+        self, policy: str, share: slice = slice(None), batch: list[Trajectory] | None = None
+    ) -> None:
         """`share` are the groups of this process; `batch` is what every step learns from."""
         self.policy, self.share, self.batch = policy, share, batch
 
@@ -89,7 +156,13 @@ class RecordedBatches:
     def collect(self, plan: Plan) -> Collected:
         if self.batch is not None:
             return Collected(self.batch)
-        return Collected([t for t in recorded_trajectories(self.policy, 0, step=plan.step) if t.group in range(GROUPS)[self.share]])
+        return Collected(
+            [
+                t
+                for t in recorded_trajectories(self.policy, 0, step=plan.step)
+                if t.group in range(GROUPS)[self.share]
+            ]
+        )
 
     def load_engine(self, step: int) -> dict[str, float]:
         return {}

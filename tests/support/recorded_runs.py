@@ -20,7 +20,16 @@ from tasks.tracking.run_folder import FINISHED, RunFolder
 from tasks.tracking.timeline import TIMELINE, append_spans
 
 
-def played(world_name: str, task: int, *, skill: float, horizon: int, group: int = 0, member: int = 0, seed: int = 0) -> Trajectory:
+def played(
+    world_name: str,
+    task: int,
+    *,
+    skill: float,
+    horizon: int,
+    group: int = 0,
+    member: int = 0,
+    seed: int = 0,
+) -> Trajectory:
     """Play an episode. Each action is the expert's with probability `skill`, else a useless one."""
     world = load_world(world_name)
     session: Environment = world.create()
@@ -30,15 +39,26 @@ def played(world_name: str, task: int, *, skill: float, horizon: int, group: int
     try:
         while len(trajectory.turns) < horizon:
             action = (
-                session.oracle_action() if chance.random() < skill else chance.choice(["inventory", "look around", "turn left", "wait"])
+                session.oracle_action()
+                if chance.random() < skill
+                else chance.choice(["inventory", "look around", "turn left", "wait"])
             )
             step = session.step(action)
             turn = Turn(
-                [], [], action, step.observation, reward=step.reward, message=action, generate_seconds=0.01, environment_seconds=0.001
+                [],
+                [],
+                action,
+                step.observation,
+                reward=step.reward,
+                message=action,
+                generate_seconds=0.01,
+                environment_seconds=0.001,
             )
             trajectory.turns.append(turn)
             if step.done:
-                trajectory.outcome = Outcome.SUCCESS if trajectory.reward > 0.999 else Outcome.FINISHED
+                trajectory.outcome = (
+                    Outcome.SUCCESS if trajectory.reward > 0.999 else Outcome.FINISHED
+                )
                 return trajectory
         trajectory.outcome, trajectory.reason = Outcome.TRUNCATED, "horizon"
         return trajectory
@@ -47,10 +67,18 @@ def played(world_name: str, task: int, *, skill: float, horizon: int, group: int
 
 
 def recorded_run(
-    runs: Path, *, seed: int = 0, method: str = "grpo", skills: tuple[float, ...] = (0.2, 0.6, 0.9), tasks: int = 6
+    runs: Path,
+    *,
+    seed: int = 0,
+    method: str = "grpo",
+    skills: tuple[float, ...] = (0.2, 0.6, 0.9),
+    tasks: int = 6,
 ) -> RunFolder:
     """Write a run in TextCraft with one training step and one evaluation per phase, at increasing skill."""
-    experiment = load_recipe("textcraft", {"algorithm.name": method, "algorithm.steps": len(skills), "seeds.training": seed})
+    experiment = load_recipe(
+        "textcraft",
+        {"algorithm.name": method, "algorithm.steps": len(skills), "seeds.training": seed},
+    )
     folder = RunFolder(runs, experiment)
     with folder.claimed():
         folder.note_title(run_name(experiment))
@@ -64,7 +92,9 @@ def numbers_of(tasks: int) -> Sequence[int]:
     return load_world("textcraft").tasks("wood-test")[:tasks]
 
 
-def write_run(folder: RunFolder, numbers: Sequence[int], skills: Sequence[float], seed: int) -> None:
+def write_run(
+    folder: RunFolder, numbers: Sequence[int], skills: Sequence[float], seed: int
+) -> None:
     """Write the files of a run into its folder."""
     for step, skill in enumerate((skills[0], *skills)):
         name = "start" if step == 0 else f"phase-{step}"
@@ -76,10 +106,20 @@ def write_run(folder: RunFolder, numbers: Sequence[int], skills: Sequence[float]
         for each in evaluation:
             each.policy_version = step
         write_trajectories(folder.evaluation(name).with_suffix(".parquet"), evaluation)
-        write_evaluation(folder.evaluation(name), evaluate(evaluation, label=name, step=step, horizon=8))
+        write_evaluation(
+            folder.evaluation(name), evaluate(evaluation, label=name, step=step, horizon=8)
+        )
         if step:
             batch = [
-                played("textcraft", task, skill=skill, horizon=8, group=group, member=member, seed=seed + 100)
+                played(
+                    "textcraft",
+                    task,
+                    skill=skill,
+                    horizon=8,
+                    group=group,
+                    member=member,
+                    seed=seed + 100,
+                )
                 for group, task in enumerate(numbers[:3])
                 for member in range(4)
             ]
@@ -92,7 +132,11 @@ def write_run(folder: RunFolder, numbers: Sequence[int], skills: Sequence[float]
                 "rollout/truncated_share": 1 - success,
                 "rollout/seconds": 2.0,
             }
-            folder.add_metrics(step, metrics | {"update/seconds": 3.0, "rollout/turns": 5.0, "rollout/entropy": 1.0 / step})
+            folder.add_metrics(
+                step,
+                metrics
+                | {"update/seconds": 3.0, "rollout/turns": 5.0, "rollout/entropy": 1.0 / step},
+            )
 
 
 def learned_from(batch: Sequence[Trajectory], folder: Path, step: int) -> None:
@@ -106,8 +150,27 @@ def learned_from(batch: Sequence[Trajectory], folder: Path, step: int) -> None:
             turn.began, turn.policy_version = each.began + 0.1 * place, step - 1
         group = [other.reward for other in batch if other.group == each.group]
         advantage = each.reward - sum(group) / len(group)
-        sampled = np.array([value for turn in each.turns for value in turn.log_probabilities], np.float32)
+        sampled = np.array(
+            [value for turn in each.turns for value in turn.log_probabilities], np.float32
+        )
         ones = np.ones_like(sampled)
-        samples.append(TrainSampleTokens(each.group, each.member, advantage * ones, ones > 0, sampled + np.float32(0.01), 0.5 * ones))
+        samples.append(
+            TrainSampleTokens(
+                each.group,
+                each.member,
+                advantage * ones,
+                ones > 0,
+                sampled + np.float32(0.01),
+                0.5 * ones,
+            )
+        )
     write_train_samples(folder / FOLDER / f"step-{step:06d}.parquet", samples)
-    append_spans(folder / TIMELINE, step, {"collect": (zero, zero + 2), "update": (zero + 2, zero + 4), "sync": (zero + 4, zero + 4.5)})
+    append_spans(
+        folder / TIMELINE,
+        step,
+        {
+            "collect": (zero, zero + 2),
+            "update": (zero + 2, zero + 4),
+            "sync": (zero + 4, zero + 4.5),
+        },
+    )

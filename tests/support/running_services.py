@@ -52,7 +52,10 @@ def processes(runs: Path) -> list[psutil.Process]:
     found = []
     for process in psutil.process_iter():
         try:
-            if process.environ().get("AGENTGYM_RUNS") == str(runs) and process.status() != psutil.STATUS_ZOMBIE:
+            if (
+                process.environ().get("AGENTGYM_RUNS") == str(runs)
+                and process.status() != psutil.STATUS_ZOMBIE
+            ):
                 found.append(process)
         except psutil.Error:
             continue
@@ -61,7 +64,11 @@ def processes(runs: Path) -> list[psutil.Process]:
 
 def running(runs: Path, word: str) -> list[psutil.Process]:
     """The servers whose command has the word."""
-    return [process for process in processes(runs) if "uvicorn" in command_line(process) and word in " ".join(command_line(process))]
+    return [
+        process
+        for process in processes(runs)
+        if "uvicorn" in command_line(process) and word in " ".join(command_line(process))
+    ]
 
 
 def wait_until(condition: Callable[[], bool], seconds: float = 600, every_s: float = 0.1) -> None:
@@ -77,7 +84,13 @@ def addresses_of(runs: Path) -> Addresses:
     return found
 
 
-def ask(runs: Path, path: str, body: dict[str, Any], method: str = "POST", patience_s: float = PATIENCE_S) -> Any:
+def ask(
+    runs: Path,
+    path: str,
+    body: dict[str, Any],
+    method: str = "POST",
+    patience_s: float = PATIENCE_S,
+) -> Any:
     found = addresses(runs)
     assert found is not None
     return api(found.prefect_api_url, login(runs), patience_s).ask(path, body, method)
@@ -96,5 +109,11 @@ def deployment_id(runs: Path, name: str) -> str:
 
 def ended_run(runs: Path, run: str, seconds: float = 600) -> Any:
     only_this = {"flow_runs": {"id": {"any_": [run]}}}
-    wait_until(lambda: ask(runs, "flow_runs/filter", only_this)[0]["state_type"] in ("FAILED", "CRASHED", "COMPLETED"), seconds)
+    wait_until(
+        lambda: (
+            ask(runs, "flow_runs/filter", only_this)[0]["state_type"]
+            in ("FAILED", "CRASHED", "COMPLETED")
+        ),
+        seconds,
+    )
     return ask(runs, "flow_runs/filter", only_this)[0]

@@ -23,7 +23,9 @@ def s3_server() -> Iterator[str]:
     port = free_port()
     address = f"http://127.0.0.1:{port}"
     server = subprocess.Popen(
-        [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
     )
     try:
         while True:
@@ -93,7 +95,9 @@ class StorageProxy:
                 return
             self._connections += [client, server]
             threading.Thread(target=self._pass_on, args=(client, server, True), daemon=True).start()
-            threading.Thread(target=self._pass_on, args=(server, client, False), daemon=True).start()
+            threading.Thread(
+                target=self._pass_on, args=(server, client, False), daemon=True
+            ).start()
 
     def _pass_on(self, source: socket.socket, target: socket.socket, counted: bool) -> None:
         with suppress(OSError):

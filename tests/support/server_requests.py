@@ -11,7 +11,9 @@ PATIENCE_S = 60.0
 
 
 def post(url: str, operation: str, *items: dict[str, Any]) -> list[dict[str, Any]]:
-    return requests.post(f"{url}/v1/{operation}", json={"items": list(items)}, timeout=PATIENCE_S).json()["items"]
+    return requests.post(
+        f"{url}/v1/{operation}", json={"items": list(items)}, timeout=PATIENCE_S
+    ).json()["items"]
 
 
 def start(url: str, index: int = 50, **fields: Any) -> str:
@@ -37,7 +39,9 @@ class AgentGymClient:
     def __init__(self, url: str) -> None:
         self.url = url
         response = requests.post(
-            f"{url}/create", json={"minecraft_dir": "agentenv_textcraft/", "commands": None, "goal": None}, timeout=PATIENCE_S
+            f"{url}/create",
+            json={"minecraft_dir": "agentenv_textcraft/", "commands": None, "goal": None},
+            timeout=PATIENCE_S,
         )
         assert response.status_code == 200
         self.id = response.json()["id"]

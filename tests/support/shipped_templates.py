@@ -27,4 +27,6 @@ def tokenizer_with(template: str) -> PreTrainedTokenizerFast:
     marks = sorted(set(_MARK.findall(template)))
     end = next((mark for mark in _ENDS.split() if mark in marks), "</s>")
     begin = "<bos>" if "bos_token" in template else None
-    return build_tokenizer(template, list(dict.fromkeys([*marks, end, *([begin] if begin else [])])), begin, end)
+    return build_tokenizer(
+        template, list(dict.fromkeys([*marks, end, *([begin] if begin else [])])), begin, end
+    )

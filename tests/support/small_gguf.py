@@ -13,7 +13,8 @@ END_OF_TEXT, START_OF_TURN, END_OF_TURN = "<|endoftext|>", "<|im_start|>", "<|im
 SPECIAL = [END_OF_TEXT, START_OF_TURN, END_OF_TURN]
 WIDTH, INNER, LAYERS, HEADS, CONTEXT = 64, 128, 2, 2, 4096
 CHATML = (
-    "{% for message in messages %}{{'<|im_start|>' + message['role'] + '\n' + message['content'] + '<|im_end|>' + '\n'}}{% endfor %}"
+    "{% for message in messages %}{{'<|im_start|>' + message['role'] + '\n' + message['content'] + "
+    "'<|im_end|>' + '\n'}}{% endfor %}"
     "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
 )
 
@@ -35,7 +36,10 @@ def write_small_gguf(path: Path, architecture: str = "llama") -> dict[str, np.nd
     writer.add_tokenizer_model("gpt2")
     writer.add_tokenizer_pre("smollm")
     writer.add_token_list(tokens)
-    writer.add_token_types([gguf.TokenType.CONTROL] * len(SPECIAL) + [gguf.TokenType.NORMAL] * (len(tokens) - len(SPECIAL)))
+    writer.add_token_types(
+        [gguf.TokenType.CONTROL] * len(SPECIAL)
+        + [gguf.TokenType.NORMAL] * (len(tokens) - len(SPECIAL))
+    )
     writer.add_token_merges(["t h", "th e"])
     writer.add_bos_token_id(1)
     writer.add_eos_token_id(2)
@@ -44,7 +48,9 @@ def write_small_gguf(path: Path, architecture: str = "llama") -> dict[str, np.nd
     writer.add_chat_template(CHATML)
 
     def add(name: str, *shape: int) -> None:
-        quantised = quantize(random.normal(0, 0.2, shape).astype(np.float32), gguf.GGMLQuantizationType.Q8_0)
+        quantised = quantize(
+            random.normal(0, 0.2, shape).astype(np.float32), gguf.GGMLQuantizationType.Q8_0
+        )
         writer.add_tensor(name, quantised, raw_dtype=gguf.GGMLQuantizationType.Q8_0)
         matrices[name] = dequantize(quantised, gguf.GGMLQuantizationType.Q8_0)
 

@@ -23,12 +23,14 @@ from tests.support.processes import command_line, ended
 
 ROOT = Path(__file__).parents[2]
 
-# Every part is real; only the sizes are small. Six steps in three phases, a checkpoint every second step.
+# Every part is real; only the sizes are small. Six steps in three phases, a checkpoint every second
+# step.
 SMALL = {
     "name": "small",
     "algorithm.steps": 6,
     "algorithm.micro_batches": 2,
-    "algorithm.entropy_coefficient": 0.01,  # the random policy never succeeds: without it all advantages are 0, and the weights stay
+    # the random policy never succeeds: without it all advantages are 0, and the weights stay
+    "algorithm.entropy_coefficient": 0.01,
     "curriculum.horizons": [2, 3, 4],
     "curriculum.every": 2,
     "rollout.tasks_per_step": 3,
@@ -46,12 +48,17 @@ SMALL = {
 def command(policy: str, without: Collection[str] = (), **overrides: object) -> list[str]:
     """The command line of a small run; `overrides` use __ for the dots of field names, `without` are fields of SMALL to be left out."""
     fields = {name: value for name, value in SMALL.items() if name not in without}
-    fields |= {"policy.model": policy, **{name.replace("__", "."): value for name, value in overrides.items()}}
+    fields |= {
+        "policy.model": policy,
+        **{name.replace("__", "."): value for name, value in overrides.items()},
+    }
     arguments = [word for name, value in fields.items() for word in (f"--{name}", str(value))]
     return [sys.executable, "-m", "flows.scaling_inter", "textcraft", *arguments]
 
 
-def start(runs: Path, policy: str, without: Collection[str] = (), **overrides: object) -> subprocess.Popen[bytes]:
+def start(
+    runs: Path, policy: str, without: Collection[str] = (), **overrides: object
+) -> subprocess.Popen[bytes]:
     """Starts a small run whose folders are below `runs`, in a process group of its own."""
     runs.mkdir(parents=True, exist_ok=True)
     give_empty_databases(runs)
@@ -60,7 +67,12 @@ def start(runs: Path, policy: str, without: Collection[str] = (), **overrides: o
         environment.pop(name, None)
     with (runs / "terminal.log").open("ab") as log:
         return subprocess.Popen(
-            command(policy, without, **overrides), cwd=ROOT, env=environment, stdout=log, stderr=log, start_new_session=True
+            command(policy, without, **overrides),
+            cwd=ROOT,
+            env=environment,
+            stdout=log,
+            stderr=log,
+            start_new_session=True,
         )
 
 
@@ -99,13 +111,16 @@ def find(run: subprocess.Popen[bytes], *words: str) -> psutil.Process:
     found = [
         p
         for p in family(run.pid)
-        if all(word in " ".join(command_line(p)) for word in words) and "subreaper" not in " ".join(command_line(p))
+        if all(word in " ".join(command_line(p)) for word in words)
+        and "subreaper" not in " ".join(command_line(p))
     ]
     assert found, f"no process with {words} below {run.pid}"
     return found[-1]
 
 
-def wait_for(condition: Callable[[], object], run: subprocess.Popen[bytes], seconds: float = 200) -> None:
+def wait_for(
+    condition: Callable[[], object], run: subprocess.Popen[bytes], seconds: float = 200
+) -> None:
     """Waits until the condition holds while the run goes on."""
     until = time.monotonic() + seconds
     while not condition():
@@ -125,7 +140,11 @@ def metrics(runs: Path) -> list[int]:
     path = next(iter(runs.glob("small-*/metrics.jsonl")), None)
     if path is None:
         return []
-    return [int(line.split('"step": ')[1].split(",")[0]) for line in path.read_text().splitlines() if line.endswith("}")]
+    return [
+        int(line.split('"step": ')[1].split(",")[0])
+        for line in path.read_text().splitlines()
+        if line.endswith("}")
+    ]
 
 
 def mlflow_client(runs: Path) -> MlflowClient:
@@ -148,9 +167,17 @@ def assert_one_value_a_step(runs: Path) -> None:
     parent, *phases = mlflow_runs(runs)
     client = mlflow_client(runs)
     for name in steps[1]:
-        expected = [(step, steps[step][name]) for step in sorted(steps) if math.isfinite(steps[step].get(name, math.nan))]
+        expected = [
+            (step, steps[step][name])
+            for step in sorted(steps)
+            if math.isfinite(steps[step].get(name, math.nan))
+        ]
         of_run, *of_phases = [
-            sorted((point.step, point.value) for point in client.get_metric_history(run.info.run_id, name)) for run in (parent, *phases)
+            sorted(
+                (point.step, point.value)
+                for point in client.get_metric_history(run.info.run_id, name)
+            )
+            for run in (parent, *phases)
         ]
         assert of_run == expected, name
         assert sorted(point for points in of_phases for point in points) == expected, name
@@ -160,7 +187,9 @@ def unended_flow_runs(runs: Path) -> list[tuple[str, str]]:
     """Names and states of the flow runs that Prefect shows as begun and not ended."""
     with closing(sqlite3.connect(runs / "prefect" / "prefect.db")) as database:
         states = "('PENDING', 'RUNNING', 'CANCELLING')"
-        return database.execute(f"SELECT name, state_type FROM flow_run WHERE state_type IN {states}").fetchall()
+        return database.execute(
+            f"SELECT name, state_type FROM flow_run WHERE state_type IN {states}"
+        ).fetchall()
 
 
 def final_weights(runs: Path) -> bytes:

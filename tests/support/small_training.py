@@ -28,7 +28,9 @@ SMALL = {
 }
 
 
-def small_job(policy: str, folder: Path, environment_url: str, fields: dict[str, Any], **job: Any) -> TrainerJob:
+def small_job(
+    policy: str, folder: Path, environment_url: str, fields: dict[str, Any], **job: Any
+) -> TrainerJob:
     """What the trainer is told; `fields` are further fields of the recipe, `job` of this message."""
     return TrainerJob(
         experiment=load_recipe("textcraft", {"policy.model": policy, **SMALL, **fields}),
@@ -47,9 +49,17 @@ def small_job(policy: str, folder: Path, environment_url: str, fields: dict[str,
 
 
 def train(
-    policy: str, folder: Path, state_dir: Path, infrastructure: InfraSettings, fields: dict[str, Any], engine_urls: Sequence[str] = ()
+    policy: str,
+    folder: Path,
+    state_dir: Path,
+    infrastructure: InfraSettings,
+    fields: dict[str, Any],
+    engine_urls: Sequence[str] = (),
 ) -> list[StepDone]:
-    """Trains for `STEPS` steps; returns what the trainer told of each. `fields` are further fields of the recipe."""
+    """Trains for `STEPS` steps; returns what the trainer told of each.
+
+    `fields` are further fields of the recipe.
+    """
     with starting("textcraft", state_dir) as start:
         job = small_job(policy, folder, start().url, fields, engine_urls=list(engine_urls))
         with TrainerProcess(job, infrastructure, lambda: None) as trainer:

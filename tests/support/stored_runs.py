@@ -16,12 +16,18 @@ FINGERPRINT = "1a2b3c"
 NAME = f"small-{FINGERPRINT}"
 
 
-def add_checkpoint(run: Path, step: int, content: bytes = b"weights of step ", files: int = 2) -> None:
+def add_checkpoint(
+    run: Path, step: int, content: bytes = b"weights of step ", files: int = 2
+) -> None:
     written = run / "checkpoints" / ".unfinished" / "new"
     (written / "optimiser").mkdir(parents=True)
     for number in range(files):
-        (written / f"model-{number}.safetensors").write_bytes(content + f"{step}, {number}".encode())
-    (written / "optimiser" / "shard-00001-model-00001-of-00001.safetensors").write_bytes(b"moments" + bytes([step]))
+        (written / f"model-{number}.safetensors").write_bytes(
+            content + f"{step}, {number}".encode()
+        )
+    (written / "optimiser" / "shard-00001-model-00001-of-00001.safetensors").write_bytes(
+        b"moments" + bytes([step])
+    )
     (written / "optimiser" / "groups.json").write_bytes(b"of the moments")
     publish(written, run / "checkpoints", step, FINGERPRINT)
 
@@ -44,7 +50,9 @@ def add_results(run: Path, step: int) -> None:
         stream.write(json.dumps({"step": step, "reward": step / 10}) + "\n")
     (run / "rollouts" / f"step-{step:06d}.parquet").write_bytes(f"rollouts of {step}".encode())
     (run / "evaluations" / f"phase-{step}.json").write_text(f"{{{step}}}")
-    Outbox(run / "records", "small", "runs").add({"id": f"step {step}", "kind": "metrics", "step": step, "values": {}})
+    Outbox(run / "records", "small", "runs").add(
+        {"id": f"step {step}", "kind": "metrics", "step": step, "values": {}}
+    )
 
 
 def make_run(parent: Path, steps: int = 2) -> Path:
@@ -68,10 +76,20 @@ def upload(storage: Any, run: Path, drop: Callable[[list[int]], list[int]] = lam
 
 def contents(run: Path) -> dict[str, bytes]:
     """Everything of a run but what stays on its machine."""
-    files = {path.relative_to(run).as_posix(): path.read_bytes() for path in run.rglob("*") if path.is_file()}
-    there = {name: content for name, content in files.items() if not name.startswith((".", "owner.lock", "trainer.log", "records/send"))}
+    files = {
+        path.relative_to(run).as_posix(): path.read_bytes()
+        for path in run.rglob("*")
+        if path.is_file()
+    }
+    there = {
+        name: content
+        for name, content in files.items()
+        if not name.startswith((".", "owner.lock", "trainer.log", "records/send"))
+    }
     for name in [name for name in there if name == "records/outbox.jsonl"]:
-        there[name] = there[name].partition(b"\n")[2]  # its first line has the key, which is another after a fetch
+        there[name] = there[name].partition(b"\n")[
+            2
+        ]  # its first line has the key, which is another after a fetch
     return there
 
 

@@ -1,6 +1,7 @@
 """A transfer of weights like vLLM's over NCCL, for machines without a GPU: the tensors go through the store where the members meet.
 
-Imported by the servers' workers (as their extension) and by the trainer's side; both then know the backend "stored".
+Imported by the servers' workers (as their extension) and by the trainer's side; both then know the
+backend "stored".
 """
 
 from __future__ import annotations
@@ -19,7 +20,10 @@ from vllm.distributed.weight_transfer.base import (
     WeightTransferEngine,
 )
 from vllm.distributed.weight_transfer.factory import WeightTransferEngineFactory
-from vllm.distributed.weight_transfer.nccl_common import NCCLWeightTransferInitInfo, worker_init_payload
+from vllm.distributed.weight_transfer.nccl_common import (
+    NCCLWeightTransferInitInfo,
+    worker_init_payload,
+)
 from vllm.distributed.weight_transfer.nccl_engine import NCCLWeightTransferUpdateInfo
 
 from tasks.inference.vllm_cpu_worker import FollowingWeights
@@ -28,7 +32,9 @@ BACKEND = "stored"
 LOOPBACK = "127.0.0.1"
 
 
-class StoredReceiver(WeightTransferEngine[NCCLWeightTransferInitInfo, NCCLWeightTransferUpdateInfo]):
+class StoredReceiver(
+    WeightTransferEngine[NCCLWeightTransferInitInfo, NCCLWeightTransferUpdateInfo]
+):
     """A worker's side."""
 
     init_info_cls = NCCLWeightTransferInitInfo
@@ -38,7 +44,9 @@ class StoredReceiver(WeightTransferEngine[NCCLWeightTransferInitInfo, NCCLWeight
         rank = init_info.rank_offset + self.parallel_config.rank
         assert init_info.master_address is not None
         assert init_info.master_port is not None
-        self.group = StatelessProcessGroup.create(init_info.master_address, init_info.master_port, rank, init_info.world_size)
+        self.group = StatelessProcessGroup.create(
+            init_info.master_address, init_info.master_port, rank, init_info.world_size
+        )
 
     def start_weight_update(self) -> None: ...
 
@@ -48,7 +56,9 @@ class StoredReceiver(WeightTransferEngine[NCCLWeightTransferInitInfo, NCCLWeight
         self.receive_weights(self.parse_update_info(update_info))
 
     def receive_weights(self, update_info: NCCLWeightTransferUpdateInfo) -> None:
-        for name, dtype, shape in zip(update_info.names, update_info.dtype_names, update_info.shapes, strict=True):
+        for name, dtype, shape in zip(
+            update_info.names, update_info.dtype_names, update_info.shapes, strict=True
+        ):
             tensor = self.group.broadcast_obj(None, src=0)
             assert (tensor.dtype, list(tensor.shape)) == (getattr(torch, dtype), shape)
             self.model.load_weights([(name, tensor)])  # type: ignore[operator]
@@ -69,7 +79,9 @@ class StoredSender(TrainerWeightTransferEngine[Any]):
         assert self.source is not None
         meta = self.source.metadata()
         update = NCCLWeightTransferUpdateInfo(
-            [m.name for m in meta], [str(m.dtype).removeprefix("torch.") for m in meta], [list(m.shape) for m in meta]
+            [m.name for m in meta],
+            [str(m.dtype).removeprefix("torch.") for m in meta],
+            [list(m.shape) for m in meta],
         )
         self.client.start_weight_update()
         with ThreadPoolExecutor(1) as pool:
@@ -80,12 +92,16 @@ class StoredSender(TrainerWeightTransferEngine[Any]):
         self.client.finish_weight_update()
 
 
-def stored_group(members: int, servers: VLLMWeightSyncClient, weights: WeightSource) -> StoredSender:
+def stored_group(
+    members: int, servers: VLLMWeightSyncClient, weights: WeightSource
+) -> StoredSender:
     """Create a group whose members meet in a store on the loopback."""
     with socket.create_server((LOOPBACK, 0)) as listener:
         port = listener.getsockname()[1]
     group = StoredSender(client=servers, source=weights)
-    init = NCCLWeightTransferInitInfo(master_address=LOOPBACK, master_port=port, rank_offset=1, world_size=members, packed=False)
+    init = NCCLWeightTransferInitInfo(
+        master_address=LOOPBACK, master_port=port, rank_offset=1, world_size=members, packed=False
+    )
     with ThreadPoolExecutor(1) as pool:
         workers = pool.submit(servers.init_weight_transfer_engine, worker_init_payload(init))
         group.group = StatelessProcessGroup.create(LOOPBACK, port, 0, members)

@@ -15,7 +15,11 @@ import psutil
 
 NOBODY = 65534
 PAGE = {"Origin": "http://page.example", "Sec-Fetch-Site": "cross-site"}
-PREFLIGHT = {**PAGE, "Access-Control-Request-Method": "POST", "Access-Control-Request-Headers": "content-type"}
+PREFLIGHT = {
+    **PAGE,
+    "Access-Control-Request-Method": "POST",
+    "Access-Control-Request-Headers": "content-type",
+}
 
 FIRST_ANSWER_S = 3.0
 """A port that has not answered its first request by then does not speak HTTP."""
@@ -69,19 +73,36 @@ def as_nobody(work: Callable[..., T], *arguments: Any) -> T:
         process.join()
 
 
-def answers(port: int, requests: Sequence[tuple[str, str, Any]]) -> list[tuple[str, int, dict[str, str]]]:
+def answers(
+    port: int, requests: Sequence[tuple[str, str, Any]]
+) -> list[tuple[str, int, dict[str, str]]]:
     """Status and headers of each request that is answered in HTTP; each is sent as a program, as a page and as a page's preflight."""
     found = []
     for method, path, body in requests:
-        for kind, verb, headers in (("user", method, {}), ("page", method, PAGE), ("preflight", "OPTIONS", PREFLIGHT)):
-            connection = http.client.HTTPConnection("127.0.0.1", port, timeout=LONGEST_ANSWER_S if found else FIRST_ANSWER_S)
+        for kind, verb, headers in (
+            ("user", method, {}),
+            ("page", method, PAGE),
+            ("preflight", "OPTIONS", PREFLIGHT),
+        ):
+            connection = http.client.HTTPConnection(
+                "127.0.0.1", port, timeout=LONGEST_ANSWER_S if found else FIRST_ANSWER_S
+            )
             try:
                 connection.request(
-                    verb, path, json.dumps(body) if body is not None else None, {"Content-Type": "application/json", **headers}
+                    verb,
+                    path,
+                    json.dumps(body) if body is not None else None,
+                    {"Content-Type": "application/json", **headers},
                 )
                 answer = connection.getresponse()
                 answer.read()
-                found.append((f"{kind} {verb} {path}", answer.status, {k.lower(): v for k, v in answer.getheaders()}))
+                found.append(
+                    (
+                        f"{kind} {verb} {path}",
+                        answer.status,
+                        {k.lower(): v for k, v in answer.getheaders()},
+                    )
+                )
             except (OSError, http.client.HTTPException):
                 return found  # the port speaks something else
             finally:

@@ -43,10 +43,16 @@ class TheirClient:
 
     def send(self, method: str, path: str, body: dict[str, Any] | None = None) -> Any:
         connection = http.client.HTTPConnection(self._address, timeout=PATIENCE_S)
-        headers = {"User-Agent": "python-requests/2.32.3", "Accept": "*/*", "Connection": "keep-alive"}
+        headers = {
+            "User-Agent": "python-requests/2.32.3",
+            "Accept": "*/*",
+            "Connection": "keep-alive",
+        }
         if body is not None:
             headers["Content-Type"] = "application/json"
-        connection.request(method, path, None if body is None else json.dumps(body).encode(), headers)
+        connection.request(
+            method, path, None if body is None else json.dumps(body).encode(), headers
+        )
         answer = connection.getresponse()
         content = answer.read()
         connection.close()

@@ -25,7 +25,11 @@ CORPUS = [
 """Title and text of each passage."""
 WORDS = ["peru", "lima", "andes", "llama", "coast", "city", "river", "high", "old"]
 QUESTIONS = [
-    {"id": "test_0", "question": "what is the capital of peru", "golden_answers": ["Lima", "City of Kings"]},
+    {
+        "id": "test_0",
+        "question": "what is the capital of peru",
+        "golden_answers": ["Lima", "City of Kings"],
+    },
     {"id": "test_1", "question": "what animal lives in the andes", "golden_answers": ["the llama"]},
 ]
 
@@ -36,7 +40,13 @@ def write_lines(path: Path, records: Iterable[Mapping[str, Any]]) -> Path:
 
 
 def write_corpus(path: Path, corpus: Iterable[tuple[str, str]] = CORPUS) -> Path:
-    return write_lines(path, ({"id": str(n), "contents": f'"{title}"\n{text}'} for n, (title, text) in enumerate(corpus)))
+    return write_lines(
+        path,
+        (
+            {"id": str(n), "contents": f'"{title}"\n{text}'}
+            for n, (title, text) in enumerate(corpus)
+        ),
+    )
 
 
 def tiny_corpus(folder: Path, vectors: VectorSource | None = None) -> Path:
@@ -63,11 +73,21 @@ def tiny_e5(folder: Path) -> Path:
     from transformers import BertConfig, BertModel, PreTrainedTokenizerFast
 
     names = ["[PAD]", "[UNK]", "query", "passage", ":", *WORDS, *"abcdefghij"]
-    tokenizer = Tokenizer(models.WordLevel({word: n for n, word in enumerate(names)}, unk_token="[UNK]"))
+    tokenizer = Tokenizer(
+        models.WordLevel({word: n for n, word in enumerate(names)}, unk_token="[UNK]")
+    )
     tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
-    PreTrainedTokenizerFast(tokenizer_object=tokenizer, pad_token="[PAD]", unk_token="[UNK]").save_pretrained(folder)
+    PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer, pad_token="[PAD]", unk_token="[UNK]"
+    ).save_pretrained(folder)
     torch.manual_seed(0)
-    config = BertConfig(vocab_size=len(names), hidden_size=32, num_hidden_layers=2, num_attention_heads=4, intermediate_size=64)
+    config = BertConfig(
+        vocab_size=len(names),
+        hidden_size=32,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        intermediate_size=64,
+    )
     BertModel(config).save_pretrained(folder)
     return folder
 

@@ -1,6 +1,7 @@
 """One process of a training on recorded trajectories; its share of the groups depends on how many processes there are.
 
-torchrun --nproc_per_node N -m tests.support.update_process POLICY FOLDER {whole,sharded} ... [CHECKPOINTS ...]
+torchrun --nproc_per_node N -m tests.support.update_process POLICY FOLDER {whole,sharded} ...
+[CHECKPOINTS ...]
 
 Folders of checkpoints that others have left are gone on with, sharded.
 """
@@ -24,18 +25,41 @@ from tests.support.recorded import RecordedBatches, small_experiment, train, tra
 
 SETTINGS: dict[str, dict[str, Any]] = {
     # Every collective in use.
-    "ppo": {"mini_batches": 2, "micro_batches": 2, "truncated": "bootstrapped", "kl_coefficient": 0.1, "min_reward_range": 0.01},
+    "ppo": {
+        "mini_batches": 2,
+        "micro_batches": 2,
+        "truncated": "bootstrapped",
+        "kl_coefficient": 0.1,
+        "min_reward_range": 0.01,
+    },
     # Trajectories without advantage are left out: the processes have other numbers of rows.
-    "grpo": {"mini_batches": 2, "micro_batches": 3, "scale_advantages": "none", "loss_aggregation": "trajectory"},
+    "grpo": {
+        "mini_batches": 2,
+        "micro_batches": 3,
+        "scale_advantages": "none",
+        "loss_aggregation": "trajectory",
+    },
     # More passes than a process of several has trajectories.
-    "reinforce++": {"mini_batches": 1, "micro_batches": 7, "kl_coefficient": 0.1, "kl_in": "reward", "importance_correction": "truncated"},
+    "reinforce++": {
+        "mini_batches": 1,
+        "micro_batches": 7,
+        "kl_coefficient": 0.1,
+        "kl_in": "reward",
+        "importance_correction": "truncated",
+    },
     "rloo": {"mini_batches": 1, "micro_batches": 2, "kl_coefficient": 0.1},
     "gigpo": {"mini_batches": 1, "micro_batches": 2, "entropy_coefficient": 0.01},
     # Of one mini-batch, since how its trajectories are shared out must not matter.
     "sft": {"mini_batches": 1, "micro_batches": 3},
     "dpo": {"mini_batches": 1, "micro_batches": 3, "cloning_weight": 0.5},
     "agentevol": {"mini_batches": 1, "micro_batches": 2},
-    "lora": {"name": "grpo", "lora": {"rank": 4, "alpha": 8}, "learning_rate": 1e-3, "micro_batches": 2, "kl_coefficient": 0.1},
+    "lora": {
+        "name": "grpo",
+        "lora": {"rank": 4, "alpha": 8},
+        "learning_rate": 1e-3,
+        "micro_batches": 2,
+        "kl_coefficient": 0.1,
+    },
 }
 STEPS = 3
 GOING_ON = ("ppo", "lora")
@@ -44,7 +68,9 @@ GOING_ON = ("ppo", "lora")
 
 def experiment_of(algorithm: str) -> Experiment:
     """The recipe of one of `SETTINGS`."""
-    return small_experiment(**{"name": algorithm, "steps": STEPS + 1, "max_gradient_norm": 0.5, **SETTINGS[algorithm]})
+    return small_experiment(
+        **{"name": algorithm, "steps": STEPS + 1, "max_gradient_norm": 0.5, **SETTINGS[algorithm]}
+    )
 
 
 def update(algorithm: str, policy: str, out: Path, sharded: bool) -> None:
@@ -54,11 +80,23 @@ def update(algorithm: str, policy: str, out: Path, sharded: bool) -> None:
     share = slice(processes.process_index, None, processes.num_processes)
     trainer = trainer_of(experiment, policy, out.with_suffix(""), sharded=sharded)
     made = train(trainer, RecordedBatches(policy, share), STEPS)
-    weights = {f"policy.{name}": p.clone() for name, p in computed_weights(trainer.accelerator.unwrap_model(trainer.model))}
+    weights = {
+        f"policy.{name}": p.clone()
+        for name, p in computed_weights(trainer.accelerator.unwrap_model(trainer.model))
+    }
     if getattr(trainer, "critic", None) is not None:
-        weights |= {f"critic.{name}": p.clone() for name, p in computed_weights(trainer.critic.model)}
+        weights |= {
+            f"critic.{name}": p.clone() for name, p in computed_weights(trainer.critic.model)
+        }
     if processes.is_main_process:
-        metrics = [{k: v for k, v in row.items() if k.startswith(("update/", "critic/")) and "second" not in k} for row in made]
+        metrics = [
+            {
+                k: v
+                for k, v in row.items()
+                if k.startswith(("update/", "critic/")) and "second" not in k
+            }
+            for row in made
+        ]
         torch.save({"weights": weights, "metrics": metrics}, out)
 
 
@@ -66,19 +104,29 @@ def go_on(algorithm: str, policy: str, made: Path, out: Path) -> None:
     """One step more, sharded, from the checkpoint that some other processes have left in `made`."""
     processes = join(experiment_of(algorithm), out.parent)
     resume = made / algorithm / "checkpoints" / f"step-{STEPS:06d}"
-    trainer = trainer_of(experiment_of(algorithm), policy, out.with_suffix(""), resume, sharded=True)
+    trainer = trainer_of(
+        experiment_of(algorithm), policy, out.with_suffix(""), resume, sharded=True
+    )
     share = slice(processes.process_index, None, processes.num_processes)
     train(trainer, RecordedBatches(policy, share), STEPS + 1, STEPS)
-    weights = {name: p.clone() for name, p in computed_weights(trainer.accelerator.unwrap_model(trainer.model))}
+    weights = {
+        name: p.clone()
+        for name, p in computed_weights(trainer.accelerator.unwrap_model(trainer.model))
+    }
     if processes.is_main_process:
         torch.save(weights, out)
 
 
 def gradient_error(policy: str) -> float:
     """How far the gradients that a sharded model, computed in bfloat16, adds up over micro-batches are from their float64 sum."""
-    sharded, whole = (load_model(policy, sharded=each, dtype=dtype) for each, dtype in ((True, torch.float32), (False, torch.bfloat16)))
+    sharded, whole = (
+        load_model(policy, sharded=each, dtype=dtype)
+        for each, dtype in ((True, torch.float32), (False, torch.bfloat16))
+    )
     shard_loaded(sharded, torch.bfloat16)
-    right = {name: torch.zeros(p.shape, dtype=torch.float64) for name, p in whole.named_parameters()}
+    right = {
+        name: torch.zeros(p.shape, dtype=torch.float64) for name, p in whole.named_parameters()
+    }
     random = torch.Generator().manual_seed(PartialState().process_index)
     for _ in range(16):
         ids = torch.randint(0, sharded.config.vocab_size, (2, 12), generator=random)
@@ -99,7 +147,13 @@ def gradient_error(policy: str) -> float:
 def seen_from_outside() -> list[str]:
     """Addresses other than the loopback's on which this process, or the launcher, listens."""
     family = [psutil.Process(), psutil.Process().parent()]
-    listening = [c.laddr.ip for p in family if p for c in p.net_connections("inet") if c.status == psutil.CONN_LISTEN]
+    listening = [
+        c.laddr.ip
+        for p in family
+        if p
+        for c in p.net_connections("inet")
+        if c.status == psutil.CONN_LISTEN
+    ]
     return [ip for ip in listening if ip not in ("127.0.0.1", "::1")]
 
 
@@ -109,7 +163,10 @@ def updates(policy: str, folder: Path, sharded: bool) -> None:
     for name in SETTINGS:
         update(name, policy, folder / f"{name}.pt", sharded)
     group: Any = torch.distributed.group.WORLD
-    found = {"outside": seen_from_outside(), "patience": group._get_backend(torch.device("cpu")).options._timeout.total_seconds()}
+    found = {
+        "outside": seen_from_outside(),
+        "patience": group._get_backend(torch.device("cpu")).options._timeout.total_seconds(),
+    }
     if sharded:
         found["gradient_error"] = gradient_error(policy)
     if PartialState().is_main_process:

@@ -23,4 +23,6 @@ def basic(opens: str) -> dict[str, str]:
 
 def asked(url: str, runs: Path, timeout: float = 300) -> Any:
     """Send a request with the login and return the response."""
-    return urllib.request.urlopen(urllib.request.Request(url, headers=basic(login(runs))), timeout=timeout)
+    return urllib.request.urlopen(
+        urllib.request.Request(url, headers=basic(login(runs))), timeout=timeout
+    )

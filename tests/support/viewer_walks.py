@@ -2,7 +2,8 @@
 
     python -m tests.support.viewer_walks RUNS OUT [--study RUNS]
 
-does them over real runs and writes the pictures of docs/viewer.md, in both colour schemes and in a narrow window.
+does them over real runs and writes the pictures of docs/viewer.md, in both colour schemes and in a
+narrow window.
 """
 
 from __future__ import annotations
@@ -98,10 +99,14 @@ class Viewer:
 
     def context(self, browser: Browser, **options: Any) -> BrowserContext:
         """Open a browser context with the login of the viewer."""
-        return browser.new_context(base_url=self.server.url, http_credentials=credentials(self.runs), **options)
+        return browser.new_context(
+            base_url=self.server.url, http_credentials=credentials(self.runs), **options
+        )
 
 
-def take_all(browser: Browser, viewer: Viewer, study: Viewer, run: str, look: Look) -> dict[str, float]:
+def take_all(
+    browser: Browser, viewer: Viewer, study: Viewer, run: str, look: Look
+) -> dict[str, float]:
     """Do all five tasks over real runs and return the seconds of each."""
     context = viewer.context(browser, viewport=WIDE)
     page, seconds, began = context.new_page(), {}, time.perf_counter()
@@ -190,12 +195,21 @@ def every_kind_of_page(run: str, task: int) -> list[str]:
 
 def main() -> None:
     """Do the tasks over real runs and write the pictures."""
-    parser = argparse.ArgumentParser(prog="python -m tests.support.viewer_walks", description=(__doc__ or "").splitlines()[0])
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.support.viewer_walks", description=(__doc__ or "").splitlines()[0]
+    )
     parser.add_argument("runs", type=Path, help="folder with a finished run in TextCraft")
     parser.add_argument("out", type=Path, help="folder for the pictures")
-    parser.add_argument("--study", type=Path, help="folder with the runs of a study (default: RUNS)")
+    parser.add_argument(
+        "--study", type=Path, help="folder with the runs of a study (default: RUNS)"
+    )
     parser.add_argument("--run", help="name of the run's folder (default: the first of TextCraft)")
-    parser.add_argument("--step", type=int, default=12, help="training step of the further pictures (default: %(default)s)")
+    parser.add_argument(
+        "--step",
+        type=int,
+        default=12,
+        help="training step of the further pictures (default: %(default)s)",
+    )
     chosen = parser.parse_args()
     run = chosen.run or next(path.name for path in sorted(chosen.runs.glob("textcraft-*")))
     chosen.out.mkdir(parents=True, exist_ok=True)
@@ -204,10 +218,15 @@ def main() -> None:
         page.wait_for_timeout(400)  # until the last transition of a figure has ended
         page.screenshot(path=str(chosen.out / f"{name}.png"))
 
-    servers = [Viewer(folder, started(folder)) for folder in dict.fromkeys((chosen.runs, chosen.study or chosen.runs))]
+    servers = [
+        Viewer(folder, started(folder))
+        for folder in dict.fromkeys((chosen.runs, chosen.study or chosen.runs))
+    ]
     try:
         with sync_playwright() as playwright:
-            browser = playwright.chromium.launch(executable_path=str(find_chromium()), args=["--no-sandbox"])
+            browser = playwright.chromium.launch(
+                executable_path=str(find_chromium()), args=["--no-sandbox"]
+            )
             for name, seconds in take_all(browser, servers[0], servers[-1], run, look).items():
                 sys.stdout.write(f"{seconds:6.1f} s  {name}\n")
             further_pictures(browser, servers[0], run, chosen.step, look)

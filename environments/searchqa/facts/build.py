@@ -18,7 +18,13 @@ from environments.searchqa.atomic_folder import atomic_folder
 from environments.searchqa.corpus import PASSAGES, About, Question, finish, write_questions
 from environments.searchqa.corpus import Hop as FoundBy
 from environments.searchqa.facts.geography import Atlas
-from environments.searchqa.facts.islands import COLLECTION, island_lists, island_questions, islands, passages
+from environments.searchqa.facts.islands import (
+    COLLECTION,
+    island_lists,
+    island_questions,
+    islands,
+    passages,
+)
 from environments.searchqa.facts.model import Facts
 from environments.searchqa.facts.questions import QUESTIONS_BY_HOPS, Draft, Hop, questions
 from environments.searchqa.facts.science import add_code_lists, add_elements
@@ -60,7 +66,9 @@ def build_facts(output: Path) -> About:
         def is_found(hop: Hop) -> bool:
             return hop[1] in retriever.search(hop[0], SHOWN)
 
-        bar = tqdm(questions(facts, is_found), "questions", sum(QUESTIONS_BY_HOPS.values()), disable=None)
+        bar = tqdm(
+            questions(facts, is_found), "questions", sum(QUESTIONS_BY_HOPS.values()), disable=None
+        )
         drafts = sorted(bar, key=lambda draft: shuffle_key("index", draft.question))
         asked, lists = [_question(draft) for draft in drafts], _lists(drafts)
         islands_retriever = Bm25(folder / COLLECTION / "bm25")
@@ -73,7 +81,14 @@ def build_facts(output: Path) -> About:
         lists |= island_lists(about_islands, {island.name: island.side for island in all_islands})
         asked += about_islands.values()
         write_questions(folder, dict(enumerate(asked)), lists)
-        about = About("facts", "", "bm25", len(facts.passages) + len(of_islands), licences=LICENCES, collections=(COLLECTION,))
+        about = About(
+            "facts",
+            "",
+            "bm25",
+            len(facts.passages) + len(of_islands),
+            licences=LICENCES,
+            collections=(COLLECTION,),
+        )
         return finish(folder, about, ranked_by())
 
 
@@ -81,14 +96,20 @@ def gather() -> Facts:
     """Collect all facts in `TOTAL` passages."""
     facts = Facts()
     atlas = Atlas()
-    for add in tqdm((add_code_lists, atlas.add_countries, atlas.add_regions, atlas.add_airports, add_elements), "facts", disable=None):
+    for add in tqdm(
+        (add_code_lists, atlas.add_countries, atlas.add_regions, atlas.add_airports, add_elements),
+        "facts",
+        disable=None,
+    ):
         add(facts)
     atlas.add_cities(facts, TOTAL)
     return facts
 
 
 def _question(draft: Draft) -> Question:
-    return Question(draft.question, draft.answers, draft.template, tuple(FoundBy(*hop) for hop in draft.hops))
+    return Question(
+        draft.question, draft.answers, draft.template, tuple(FoundBy(*hop) for hop in draft.hops)
+    )
 
 
 def _lists(drafts: list[Draft]) -> dict[str, list[int]]:
@@ -100,7 +121,9 @@ def _lists(drafts: list[Draft]) -> dict[str, list[int]]:
     - "hops-1" to "hops-3": all questions that take that number of passages.
     - "searchqa-ours-400": 400 test questions, taken from hop counts and their templates in turn.
     """
-    lists: dict[str, list[int]] = {name: [] for name in ("train", "validation", "test", "new-templates")}
+    lists: dict[str, list[int]] = {
+        name: [] for name in ("train", "validation", "test", "new-templates")
+    }
     learned = {draft.template for draft in drafts if draft.split == "train"}
     by_hops: dict[int, dict[str, list[int]]] = defaultdict(lambda: defaultdict(list))
     for index, draft in enumerate(drafts):

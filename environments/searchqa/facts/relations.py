@@ -26,8 +26,23 @@ class Relation:
     described: str = ""
 
 
-def _relation(subject: str, object_: str, phrase: str, search: str = "", *, ask: tuple[str, ...] = (), described: str = "") -> Relation:
-    return Relation(subject, object_, phrase, ask or (f"What is {phrase}?", f"Name {phrase}."), search or phrase, described)
+def _relation(
+    subject: str,
+    object_: str,
+    phrase: str,
+    search: str = "",
+    *,
+    ask: tuple[str, ...] = (),
+    described: str = "",
+) -> Relation:
+    return Relation(
+        subject,
+        object_,
+        phrase,
+        ask or (f"What is {phrase}?", f"Name {phrase}."),
+        search or phrase,
+        described,
+    )
 
 
 RELATIONS: dict[str, Relation] = {

@@ -15,7 +15,14 @@ from mendeleev.fetch import fetch_table
 from environments.searchqa.facts.geography import language_thing
 from environments.searchqa.facts.model import Facts, Statement, Thing, value
 
-_LANGUAGE_TYPES = {"A": "an ancient", "C": "a constructed", "E": "an extinct", "H": "a historical", "L": "a living", "S": "a special"}
+_LANGUAGE_TYPES = {
+    "A": "an ancient",
+    "C": "a constructed",
+    "E": "an extinct",
+    "H": "a historical",
+    "L": "a living",
+    "S": "a special",
+}
 
 
 def add_elements(facts: Facts) -> None:
@@ -25,7 +32,9 @@ def add_elements(facts: Facts) -> None:
     for record in fetch_table("elements").sort_values("atomic_number").to_dict("records"):
         names[record["atomic_number"]] = record["name"]
         _add_element(facts, record, countries)
-    for record in fetch_table("isotopes").sort_values(["atomic_number", "mass_number"]).to_dict("records"):
+    for record in (
+        fetch_table("isotopes").sort_values(["atomic_number", "mass_number"]).to_dict("records")
+    ):
         name = f"{names[record['atomic_number']]}-{record['mass_number']}"
         isotope = Thing("isotope", name, name)
         stable = "stable" if not record["is_radioactive"] else "radioactive"
@@ -41,18 +50,34 @@ def add_elements(facts: Facts) -> None:
 def _add_element(facts: Facts, record: Mapping[Hashable, Any], countries: dict[str, Thing]) -> None:
     name = record["name"]
     element = Thing("element", name, name)
-    symbol, number, registry = value(record["symbol"]), value(str(record["atomic_number"])), value(record["cas"])
+    symbol, number, registry = (
+        value(record["symbol"]),
+        value(str(record["atomic_number"])),
+        value(record["cas"]),
+    )
     text = (
-        f"{name} is the chemical element with the symbol {symbol.name} and the atomic number {number.name}. "
+        f"{name} is the chemical element with the symbol {symbol.name} and the atomic number "
+        f"{number.name}. "
         f"Its CAS registry number is {registry.name}."
     )
-    facts.add(name, text, [(element, "symbol", symbol), (element, "atomic number", number), (element, "registry number", registry)])
+    facts.add(
+        name,
+        text,
+        [
+            (element, "symbol", symbol),
+            (element, "atomic number", number),
+            (element, "registry number", registry),
+        ],
+    )
     if math.isnan(record["discovery_year"]) or not isinstance(record["discovery_location"], str):
         return
     year, place = value(f"{record['discovery_year']:.0f}"), record["discovery_location"]
     by = record["discoverers"].rstrip(".")
     text = f"The element {name} was discovered in {year.name} in {place} by {by}."
-    statements: list[Statement] = [(element, "discovery year", year), (element, "discovery place", countries.get(place, value(place)))]
+    statements: list[Statement] = [
+        (element, "discovery year", year),
+        (element, "discovery place", countries.get(place, value(place))),
+    ]
     if "," not in by and ";" not in by:
         statements.append((element, "discoverer", value(by)))
     facts.add(f"Discovery of {name}", text, statements)
@@ -69,9 +94,17 @@ def add_code_lists(facts: Facts) -> None:
         script = Thing("script", record.alpha_4, record.name)
         code, number = value(record.alpha_4), value(record.numeric)
         text = f"{record.name} is a writing system. In the standard ISO 15924 it has the code {code.name} and the number {number.name}."
-        facts.add(f"{record.name} script", text, [(script, "script code", code), (script, "script number", number)])
+        facts.add(
+            f"{record.name} script",
+            text,
+            [(script, "script code", code), (script, "script number", number)],
+        )
     for record in sorted(pycountry.currencies, key=lambda record: record.alpha_3):
         currency = Thing("currency", record.alpha_3, record.name)
         code, number = value(record.alpha_3), value(record.numeric)
         text = f"The {record.name} is a currency. In the standard ISO 4217 it has the code {code.name} and the number {number.name}."
-        facts.add(record.name, text, [(currency, "currency code", code), (currency, "currency number", number)])
+        facts.add(
+            record.name,
+            text,
+            [(currency, "currency code", code), (currency, "currency number", number)],
+        )

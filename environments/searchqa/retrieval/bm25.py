@@ -76,7 +76,10 @@ class Bm25:
         words = dict.fromkeys(self._analyzer.analyze(query))
         if not words:
             return []
-        terms = [(tantivy.Occur.Should, tantivy.Query.term_query(self._schema, "contents", word, "freq")) for word in words]
+        terms = [
+            (tantivy.Occur.Should, tantivy.Query.term_query(self._schema, "contents", word, "freq"))
+            for word in words
+        ]
         hits = self._searcher.search(tantivy.Query.boolean_query(terms), count, count=False).hits
         numbers = self._searcher.fast_field_values("number", [address for _, address in hits])
         return [int(number) for number in numbers if number is not None]

@@ -68,10 +68,16 @@ class MappedVectors:
         for start in range(0, len(self), ROWS_AT_ONCE):
             part = queries @ self._array[start : start + ROWS_AT_ONCE].astype(np.float32).T
             scores = np.concatenate((scores, part), axis=1)
-            numbers = np.concatenate((numbers, np.broadcast_to(np.arange(start, start + part.shape[1]), part.shape)), axis=1)
+            numbers = np.concatenate(
+                (numbers, np.broadcast_to(np.arange(start, start + part.shape[1]), part.shape)),
+                axis=1,
+            )
             if scores.shape[1] > count:
                 kept = np.argpartition(-scores, count - 1, axis=1)[:, :count]
-                scores, numbers = np.take_along_axis(scores, kept, 1), np.take_along_axis(numbers, kept, 1)
+                scores, numbers = (
+                    np.take_along_axis(scores, kept, 1),
+                    np.take_along_axis(numbers, kept, 1),
+                )
         return numbers
 
     def rows(self, numbers: NDArray[np.int64]) -> NDArray[np.float32]:
@@ -85,11 +91,17 @@ class FaissVectors:
     def __init__(self, path: Path) -> None:
         faiss = import_faiss()
         try:
-            self._index = faiss.read_index(str(path), getattr(faiss, "IO_FLAG_MMAP_IFC", faiss.IO_FLAG_MMAP))
+            self._index = faiss.read_index(
+                str(path), getattr(faiss, "IO_FLAG_MMAP_IFC", faiss.IO_FLAG_MMAP)
+            )
         except RuntimeError as fault:
-            raise SearchDataError(f"{path} is not a readable FAISS index: {str(fault).rpartition(': ')[2].strip()}") from fault
+            raise SearchDataError(
+                f"{path} is not a readable FAISS index: {str(fault).rpartition(': ')[2].strip()}"
+            ) from fault
         if self._index.metric_type != faiss.METRIC_INNER_PRODUCT:
-            raise SearchDataError(f"{path} does not compare inner products, which E5's vectors need")
+            raise SearchDataError(
+                f"{path} does not compare inner products, which E5's vectors need"
+            )
 
     def __len__(self) -> int:
         return int(self._index.ntotal)
@@ -113,10 +125,14 @@ def import_faiss() -> Any:
     try:
         return import_module("faiss")
     except ImportError as missing:
-        raise SearchDataError("this index needs FAISS, which is not installed; run: pip install faiss-cpu") from missing
+        raise SearchDataError(
+            "this index needs FAISS, which is not installed; run: pip install faiss-cpu"
+        ) from missing
 
 
-def build_vectors(folder: Path, passages: Iterable[str], count: int, encoder: Encoder, batch: int) -> None:
+def build_vectors(
+    folder: Path, passages: Iterable[str], count: int, encoder: Encoder, batch: int
+) -> None:
     """Write the passage embeddings as a FAISS index if FAISS is installed, else as an array.
 
     Both store float16.
@@ -145,7 +161,9 @@ def build_vectors(folder: Path, passages: Iterable[str], count: int, encoder: En
     array.flush()
     if find_spec("faiss") is not None:
         faiss = import_faiss()
-        index = faiss.IndexScalarQuantizer(array.shape[1], faiss.ScalarQuantizer.QT_fp16, faiss.METRIC_INNER_PRODUCT)
+        index = faiss.IndexScalarQuantizer(
+            array.shape[1], faiss.ScalarQuantizer.QT_fp16, faiss.METRIC_INNER_PRODUCT
+        )
         for start in range(0, count, ROWS_AT_ONCE):
             index.add(array[start : start + ROWS_AT_ONCE].astype(np.float32))
         faiss.write_index(index, str(folder / FAISS))
@@ -157,8 +175,16 @@ class Dense:
 
     def __init__(self, folder: Path, encoder: Encoder) -> None:
         self._encoder = encoder
-        self._vectors: Vectors = FaissVectors(folder / FAISS) if (folder / FAISS).exists() else MappedVectors(folder / VECTORS)
-        self._encoding, self._scanning, self._queueing = threading.Lock(), threading.Lock(), threading.Lock()
+        self._vectors: Vectors = (
+            FaissVectors(folder / FAISS)
+            if (folder / FAISS).exists()
+            else MappedVectors(folder / VECTORS)
+        )
+        self._encoding, self._scanning, self._queueing = (
+            threading.Lock(),
+            threading.Lock(),
+            threading.Lock(),
+        )
         self._queue: list[tuple[NDArray[np.float32], int, Future[NDArray[np.int64]]]] = []
 
     def __len__(self) -> int:

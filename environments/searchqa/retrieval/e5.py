@@ -35,7 +35,8 @@ class E5:
             torch, transformers = import_module("torch"), import_module("transformers")
         except ImportError as missing:
             raise SearchDataError(
-                f"dense retrieval needs {missing.name}, which is not installed; run: pip install torch transformers"
+                f"dense retrieval needs {missing.name}, which is not installed; run: pip install "
+                "torch transformers"
             ) from missing
         self._torch = torch
         self._device = "cuda" if torch.cuda.is_available() else "cpu"
@@ -49,7 +50,9 @@ class E5:
     def __call__(self, texts: Sequence[str]) -> NDArray[np.float32]:
         """Encode n texts into vectors of shape (n, d)."""
         torch = self._torch
-        tokens = self._tokenizer(list(texts), padding=True, truncation=True, max_length=MAX_TOKENS, return_tensors="pt").to(self._device)
+        tokens = self._tokenizer(
+            list(texts), padding=True, truncation=True, max_length=MAX_TOKENS, return_tensors="pt"
+        ).to(self._device)
         with torch.inference_mode():
             states = self._model(**tokens).last_hidden_state.float()
             mask = tokens["attention_mask"].unsqueeze(-1).float()

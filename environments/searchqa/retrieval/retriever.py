@@ -30,9 +30,16 @@ def open_retriever(folder: Path, encoder: Encoder | str | None) -> Retriever:
     """
     try:
         return _open(folder, encoder)
-    except (OSError, ValueError, EOFError, RuntimeError) as fault:  # raised by numpy, tantivy and FAISS
+    except (
+        OSError,
+        ValueError,
+        EOFError,
+        RuntimeError,
+    ) as fault:  # raised by numpy, tantivy and FAISS
         reason = " ".join(str(fault).split())
-        raise SearchDataError(f"the index in {folder} cannot be opened ({reason}); build it again: {BUILD_HELP}") from fault
+        raise SearchDataError(
+            f"the index in {folder} cannot be opened ({reason}); build it again: {BUILD_HELP}"
+        ) from fault
 
 
 def _open(folder: Path, encoder: Encoder | str | None) -> Retriever:

@@ -121,7 +121,11 @@ class Intent(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         for values in self._values({"me": ACCOUNTS[site]}, facts):
             for name, some in self.choices.items():
                 if isinstance(some, Query):
-                    rows = facts.some(some.sample, values) if some.sample else facts.all(some.all, values)
+                    rows = (
+                        facts.some(some.sample, values)
+                        if some.sample
+                        else facts.all(some.all, values)
+                    )
                     some = [row[0] for row in rows]
                 chosen = facts.random.choice(some)
                 values |= chosen if isinstance(chosen, dict) else {name: chosen}
@@ -148,7 +152,9 @@ class Intent(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         if self.answer_includes or self.answer_is:
             check["eval_types"].append("string_match")
             phrase, text = self.answer_includes, self.answer_is
-            check["reference_answers"] = {"must_include": [phrase]} if phrase else {"exact_match": text}
+            check["reference_answers"] = (
+                {"must_include": [phrase]} if phrase else {"exact_match": text}
+            )
         if self.ends_on:
             check["eval_types"].append("url_match")
             check |= {"reference_url": self.ends_on, "url_note": "GOLD in PRED"}
@@ -158,7 +164,9 @@ class Intent(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
                 {
                     "url": url,
                     "locator": _locator(element),
-                    "required_contents": {"exact_match" if isinstance(text, str) else "must_include": text},
+                    "required_contents": {
+                        "exact_match" if isinstance(text, str) else "must_include": text
+                    },
                 }
                 for url, element, text in self.pages_show
             ]

@@ -49,7 +49,10 @@ def _create(visit: Visit) -> Response:
 @site.post("/admin/articles/{article:int}/edit")
 def _save(visit: Visit) -> Response:
     if _is_complete(visit):
-        visit.run("UPDATE articles SET title = :title, section = :section, status = :status, body = :body WHERE id = :article")
+        visit.run(
+            "UPDATE articles SET title = :title, section = :section, status = :status, body = "
+            ":body WHERE id = :article"
+        )
         visit.notice("The article is saved.")
     return visit.go(f"/admin/articles/{visit.given['article']}/edit")
 

@@ -25,12 +25,42 @@ COMMENT_STATES = ("pending", "approved", "spam")
 STAFF_ROLES = ("Author", "Editor", "Administrator")
 
 _TOPICS = {
-    "Town": ("A new bridge over the {}", "The night bus reaches {}", "Who cleans the market in {}", "A school without bells in {}"),
-    "Culture": ("An evening of songs in {}", "The forgotten painter of {}", "A library on wheels visits {}", "Old films return to {}"),
-    "Sport": ("Rowers from {} win again", "A marathon around {}", "Chess in the park of {}", "The last match in {}"),
-    "Nature": ("Storks nest in {}", "The quiet bog near {}", "Counting bats in {}", "A hedge for every street of {}"),
-    "Business": ("A bakery opens in {}", "The shipyard of {} hires", "Wool from {} sells abroad", "A shop without money in {}"),
-    "Letters": ("Why I came back to {}", "A complaint from {}", "Thanks to the nurses of {}", "Our trees in {}"),
+    "Town": (
+        "A new bridge over the {}",
+        "The night bus reaches {}",
+        "Who cleans the market in {}",
+        "A school without bells in {}",
+    ),
+    "Culture": (
+        "An evening of songs in {}",
+        "The forgotten painter of {}",
+        "A library on wheels visits {}",
+        "Old films return to {}",
+    ),
+    "Sport": (
+        "Rowers from {} win again",
+        "A marathon around {}",
+        "Chess in the park of {}",
+        "The last match in {}",
+    ),
+    "Nature": (
+        "Storks nest in {}",
+        "The quiet bog near {}",
+        "Counting bats in {}",
+        "A hedge for every street of {}",
+    ),
+    "Business": (
+        "A bakery opens in {}",
+        "The shipyard of {} hires",
+        "Wool from {} sells abroad",
+        "A shop without money in {}",
+    ),
+    "Letters": (
+        "Why I came back to {}",
+        "A complaint from {}",
+        "Thanks to the nurses of {}",
+        "Our trees in {}",
+    ),
 }
 _PLACES = ("Overby", "Saltmarsh", "Wexcombe", "Tarn End", "Low Fields", "Priory Hill", "Kingsferry")
 _SENTENCES = (
@@ -59,12 +89,20 @@ def fill(db: sqlite3.Connection) -> None:
     db.executemany(
         "INSERT INTO staff VALUES (?, ?, ?, ?)",
         [
-            (writer.username, f"{writer.username}-{random.randint(100, 999)}", writer.name, random.choice(STAFF_ROLES[:2]))
+            (
+                writer.username,
+                f"{writer.username}-{random.randint(100, 999)}",
+                writer.name,
+                random.choice(STAFF_ROLES[:2]),
+            )
             for writer in writers
         ],
     )
     stories = [
-        (section, topic.format(place)) for section, topics in _TOPICS.items() for topic in topics for place in random.sample(_PLACES, 2)
+        (section, topic.format(place))
+        for section, topics in _TOPICS.items()
+        for topic in topics
+        for place in random.sample(_PLACES, 2)
     ]
     random.shuffle(stories)
     readers = [person.name for person in people()[:10]]
@@ -74,7 +112,17 @@ def fill(db: sqlite3.Connection) -> None:
         body = " ".join(random.sample(_SENTENCES, 3))
         seen = 0 if status == "draft" else views[number - 1]
         day = days_ago(300 - number * 5)
-        row = (number, slug(title), title, section, random.choice(writers).name, status, body, day, seen)
+        row = (
+            number,
+            slug(title),
+            title,
+            section,
+            random.choice(writers).name,
+            status,
+            body,
+            day,
+            seen,
+        )
         db.execute("INSERT INTO articles VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)", row)
         if status == "published":
             for reader in random.sample(readers, random.randint(1, 3)):

@@ -59,7 +59,8 @@ def _subscribe(visit: Visit) -> Response:
 def _comment(visit: Visit) -> Response:
     if visit.given["body"]:
         visit.run(
-            "INSERT INTO comments (submission, author, body, day) SELECT id, :user, :body, :day FROM submissions WHERE id = :submission",
+            "INSERT INTO comments (submission, author, body, day) SELECT id, :user, :body, :day "
+            "FROM submissions WHERE id = :submission",
             day=TODAY.isoformat(),
         )
     else:
@@ -73,7 +74,8 @@ def _vote(visit: Visit) -> Response:
     where = "member = :user AND submission = :submission AND value = :value"
     if visit.row(f"DELETE FROM votes WHERE {where} RETURNING value", value=value) is None:
         visit.run(
-            "INSERT OR REPLACE INTO votes SELECT :user, id, :value FROM submissions WHERE id = :submission",
+            "INSERT OR REPLACE INTO votes SELECT :user, id, :value FROM submissions WHERE id = "
+            ":submission",
             value=value,
         )
     return _show(visit.given["submission"], visit)
@@ -88,7 +90,8 @@ def _submit(visit: Visit) -> Response:
         visit.notice("A submission needs a title.")
         return visit.go(f"/submit/{forum}")
     number = visit.run(
-        "INSERT INTO submissions (forum, author, title, slug, body, day, score) VALUES (:forum, :user, :title, :slug, :body, :day, 1)",
+        "INSERT INTO submissions (forum, author, title, slug, body, day, score) VALUES (:forum, "
+        ":user, :title, :slug, :body, :day, 1)",
         slug=slug(title),
         day=TODAY.isoformat(),
     )
@@ -98,7 +101,10 @@ def _submit(visit: Visit) -> Response:
 @site.post("/edit/{submission:int}")
 def _save(visit: Visit) -> Response:
     if visit.given["title"]:
-        visit.run("UPDATE submissions SET title = :title, body = :body WHERE id = :submission AND author = :user")
+        visit.run(
+            "UPDATE submissions SET title = :title, body = :body WHERE id = :submission AND author "
+            "= :user"
+        )
     else:
         visit.notice("A submission needs a title.")
     return _show(visit.given["submission"], visit)

@@ -61,7 +61,9 @@ class Gate:
     """Serves the sites to all open episodes. Use it from one event loop."""
 
     def __init__(self) -> None:
-        self._apps: dict[str, ASGIApp] = {host: Starlette(routes=site.routes) for host, site in HOSTS.items()}
+        self._apps: dict[str, ASGIApp] = {
+            host: Starlette(routes=site.routes) for host, site in HOSTS.items()
+        }
         self._episodes: dict[str, Episode] = {}
         self._server: uvicorn.Server | None = None
         self._serving: asyncio.Task[None] | None = None
@@ -73,7 +75,15 @@ class Gate:
         listener.bind(("127.0.0.1", 0))
         listener.listen(512)
         listener.setblocking(False)
-        config = uvicorn.Config(self, lifespan="off", log_config=None, access_log=False, server_header=False, date_header=False, ws="none")
+        config = uvicorn.Config(
+            self,
+            lifespan="off",
+            log_config=None,
+            access_log=False,
+            server_header=False,
+            date_header=False,
+            ws="none",
+        )
         # Chromium's full build tries to reach its vendor through tunnels. uvicorn refuses each with
         # a warning.
         logging.getLogger("uvicorn.error").addFilter(_is_no_tunnel)

@@ -120,7 +120,9 @@ class Site:
         """
 
         for path, template in templates.items():
-            self.get(path, private=private)(partial(Visit.render, template=f"{self.name}/{template}"))
+            self.get(path, private=private)(
+                partial(Visit.render, template=f"{self.name}/{template}")
+            )
 
     def get(self, path: str, *, private: bool = False) -> Callable[[Handler], None]:
         """Add the decorated function as the page of a path. See `pages`."""

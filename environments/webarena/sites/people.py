@@ -33,7 +33,11 @@ def people() -> list[Person]:
     last = list(_LAST)
     Random("people").shuffle(last)
     return [
-        Person(f"{first} {family}", f"{first.lower()}.{family.lower()}", f"{first.lower()}@{family.lower()}.example")
+        Person(
+            f"{first} {family}",
+            f"{first.lower()}.{family.lower()}",
+            f"{first.lower()}@{family.lower()}.example",
+        )
         for first, family in zip(_FIRST, last, strict=True)
     ]
 

@@ -64,7 +64,9 @@ def _set_status(visit: Visit) -> Response:
 def _follow(visit: Visit) -> Response:
     old = "DELETE FROM follows WHERE username = :user AND followed = :username RETURNING followed"
     if visit.row(old) is None:
-        visit.run("INSERT INTO follows SELECT :user, username FROM users WHERE username = :username")
+        visit.run(
+            "INSERT INTO follows SELECT :user, username FROM users WHERE username = :username"
+        )
     return visit.go(f"/users/{visit.given['username']}")
 
 
@@ -136,7 +138,9 @@ def _invite(visit: Visit) -> Response:
     path = _project(visit)
     if not _is_mine(visit):
         visit.notice("Only the owner of a project can invite people.")
-    elif visit.given["role"] not in ROLES or not visit.row("SELECT 1 FROM users WHERE username = :username"):
+    elif visit.given["role"] not in ROLES or not visit.row(
+        "SELECT 1 FROM users WHERE username = :username"
+    ):
         visit.notice("An invitation needs the name of a user and a role.")
     else:
         visit.run("INSERT OR REPLACE INTO project_members VALUES (:project, :username, :role)")

@@ -70,28 +70,43 @@ _WORK = (
     "Update the manual",
     "Handle empty input",
 )
-_MERGES = ("Read files lazily", "Faster start", "Better messages", "Support big numbers", "New page in the manual")
+_MERGES = (
+    "Read files lazily",
+    "Faster start",
+    "Better messages",
+    "Support big numbers",
+    "New page in the manual",
+)
 
 
 def fill(db: sqlite3.Connection) -> None:
     """Insert the repository host's rows into empty tables."""
     random = Random("repositories")
-    everyone = [(person.username.partition(".")[2] + "dev", person.name) for person in people()[:16]]
+    everyone = [
+        (person.username.partition(".")[2] + "dev", person.name) for person in people()[:16]
+    ]
     db.execute("INSERT INTO users VALUES (?, ?, ?, '')", (USER, PASSWORD, USER_NAME))
     db.executemany(
-        "INSERT INTO users VALUES (?, ?, ?, '')", [(name, f"{name}-{random.randint(100, 999)}", real) for name, real in everyone]
+        "INSERT INTO users VALUES (?, ?, ?, '')",
+        [(name, f"{name}-{random.randint(100, 999)}", real) for name, real in everyone],
     )
     names = [name for name, _ in everyone]
     stars = random.sample(range(4, 700), len(_PROJECTS))
     for number, (name, (description, language)) in enumerate(_PROJECTS.items()):
         owner = USER if number % 3 == 0 else names[number]
         path, licence = f"{owner}/{name}", random.choice(_LICENCES)
-        db.execute("INSERT INTO projects VALUES (?, ?, ?, ?, ?, 'Public', ?)", (path, owner, description, language, licence, stars[number]))
+        db.execute(
+            "INSERT INTO projects VALUES (?, ?, ?, ?, ?, 'Public', ?)",
+            (path, owner, description, language, licence, stars[number]),
+        )
         team = random.sample([other for other in names if other != owner], 4)
         roles = [(owner, "Owner"), *zip(team, random.sample(ROLES[:4], 4), strict=True)]
         if owner != USER and number % 2 == 0:
             roles.append((USER, "Developer"))
-        db.executemany("INSERT INTO project_members VALUES (?, ?, ?)", [(path, user, role) for user, role in roles])
+        db.executemany(
+            "INSERT INTO project_members VALUES (?, ?, ?)",
+            [(path, user, role) for user, role in roles],
+        )
         port = random.randint(3000, 9000)
         readme = f"{name}\n{description}.\nRun it with: {name} --port {port}\nQuestions go to {team[0]}@{name}.example"
         files = {
@@ -99,22 +114,41 @@ def fill(db: sqlite3.Connection) -> None:
             "LICENCE": f"This project is under the {licence} licence.",
             "CHANGES.md": f"Version {random.randint(1, 4)}.{random.randint(0, 9)}: repairs",
         }
-        db.executemany("INSERT INTO files VALUES (?, ?, ?)", [(path, file, content) for file, content in files.items()])
+        db.executemany(
+            "INSERT INTO files VALUES (?, ?, ?)",
+            [(path, file, content) for file, content in files.items()],
+        )
         days = sorted(random.sample(range(1, 300), random.randint(8, 14)), reverse=True)
         for day in days:
             message = random.choice(_WORK)
             sha = sha1(f"{path} {day}".encode()).hexdigest()[:10]
-            db.execute("INSERT INTO commits VALUES (?, ?, ?, ?, ?)", (path, sha, random.choice([owner, *team]), message, days_ago(day)))
+            db.execute(
+                "INSERT INTO commits VALUES (?, ?, ?, ?, ?)",
+                (path, sha, random.choice([owner, *team]), message, days_ago(day)),
+            )
         for issue, (title, label) in enumerate(random.sample(_ISSUES, random.randint(6, 10)), 1):
             state = "open" if random.random() < 0.7 else "closed"
             assignee = random.choice(["", "", *team])
             body = f"I saw this with {name} on {random.choice(('Monday', 'Friday', 'Sunday'))}. It would be good to have it looked at."
             db.execute(
                 "INSERT INTO issues VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
-                (path, issue, title, body, random.choice(names), assignee, label, state, days_ago(200 - issue * 9)),
+                (
+                    path,
+                    issue,
+                    title,
+                    body,
+                    random.choice(names),
+                    assignee,
+                    label,
+                    state,
+                    days_ago(200 - issue * 9),
+                ),
             )
         for merge, title in enumerate(random.sample(_MERGES, 3), 1):
             state = random.choice(("open", "merged", "closed"))
             branch = title.lower().replace(" ", "-")
-            db.execute("INSERT INTO merge_requests VALUES (?, ?, ?, ?, ?, ?)", (path, merge, title, random.choice(team), branch, state))
+            db.execute(
+                "INSERT INTO merge_requests VALUES (?, ?, ?, ?, ?, ?)",
+                (path, merge, title, random.choice(team), branch, state),
+            )
     db.executemany("INSERT INTO follows VALUES (?, ?)", [(USER, names[0]), (names[3], USER)])

@@ -89,7 +89,8 @@ def _buy(visit: Visit) -> Response:
         visit.notice("An order needs at least one product and a whole address.")
         return visit.go("/cart")
     order = visit.run(
-        "INSERT INTO orders (customer, day, status, street, city, postcode) VALUES (:user, :day, 'pending', :street, :city, :postcode)",
+        "INSERT INTO orders (customer, day, status, street, city, postcode) VALUES (:user, :day, "
+        "'pending', :street, :city, :postcode)",
         day=TODAY.isoformat(),
     )
     visit.run(
@@ -104,7 +105,10 @@ def _buy(visit: Visit) -> Response:
 
 @site.post("/sales/order/cancel/order_id/{order:int}/")
 def _cancel(visit: Visit) -> Response:
-    found = visit.row("UPDATE orders SET status = 'cancelled' WHERE id = :order AND customer = :user AND status = 'pending' RETURNING id")
+    found = visit.row(
+        "UPDATE orders SET status = 'cancelled' WHERE id = :order AND customer = :user AND status "
+        "= 'pending' RETURNING id"
+    )
     wrong = "Only an order that is pending can be cancelled."
     visit.notice("The order is cancelled." if found else wrong)
     return visit.go(f"/sales/order/view/order_id/{visit.given['order']}/")
@@ -153,7 +157,10 @@ def _rest_orders(visit: Visit) -> Response:
 
 @site.get("/rest/V1/products/{sku}/reviews")
 def _rest_reviews(visit: Visit) -> Response:
-    reviews = visit.rows("SELECT r.* FROM reviews r JOIN products p ON p.id = r.product WHERE p.sku = :sku ORDER BY r.id")
+    reviews = visit.rows(
+        "SELECT r.* FROM reviews r JOIN products p ON p.id = r.product WHERE p.sku = :sku ORDER BY "
+        "r.id"
+    )
     return JSONResponse(
         [
             {

@@ -42,8 +42,22 @@ _LINES = (
     "Alderly", "Brackwater", "Corvane", "Dunholt", "Elmsworth", "Fernhill", "Glenrock", "Harbourne", "Inverlea", "Juniper",
     "Kestrel", "Larkspur", "Moorgate", "Northwick", "Oakhurst", "Pinebrook", "Quarrier", "Rosedale", "Silverton", "Thistle",
 )  # fmt: skip
-_COLOURS = ("white", "black", "moss green", "slate grey", "ochre", "dark blue", "terracotta", "natural oak")
-_MAKERS = ("a family workshop", "a cooperative of twelve people", "a small mill by the sea", "two brothers in the hills")
+_COLOURS = (
+    "white",
+    "black",
+    "moss green",
+    "slate grey",
+    "ochre",
+    "dark blue",
+    "terracotta",
+    "natural oak",
+)
+_MAKERS = (
+    "a family workshop",
+    "a cooperative of twelve people",
+    "a small mill by the sea",
+    "two brothers in the hills",
+)
 _PRAISE = {
     5: ("Wonderful", "I would buy it again at once; it looks even better than in the picture."),
     4: ("Very good", "Well made and quickly delivered. The packaging could be simpler."),
@@ -52,10 +66,20 @@ _PRAISE = {
     1: ("Broken on arrival", "It arrived in two pieces and nobody answered my letter."),
 }
 _STREETS = ("Mill Lane", "Castle Street", "Orchard Road", "Bridge Street", "Station Road")
-_CITIES = (("Ashford", "TN23 1AB"), ("Kendal", "LA9 4QD"), ("Ludlow", "SY8 1AZ"), ("Whitby", "YO21 3DB"))
+_CITIES = (
+    ("Ashford", "TN23 1AB"),
+    ("Kendal", "LA9 4QD"),
+    ("Ludlow", "SY8 1AZ"),
+    ("Whitby", "YO21 3DB"),
+)
 
 
-def fill(db: sqlite3.Connection, seed: str = "shop", categories: int = len(_CATEGORIES), most_reviews: int = 6) -> None:
+def fill(
+    db: sqlite3.Connection,
+    seed: str = "shop",
+    categories: int = len(_CATEGORIES),
+    most_reviews: int = 6,
+) -> None:
     """Insert a shop's rows into empty tables.
 
     Args:
@@ -69,7 +93,9 @@ def fill(db: sqlite3.Connection, seed: str = "shop", categories: int = len(_CATE
     kinds = list(_CATEGORIES.items())
     if categories < len(kinds):
         kinds = random.sample(kinds, categories)
-    db.executemany("INSERT INTO categories VALUES (?, ?)", [(slug, name) for slug, (name, _, _) in kinds])
+    db.executemany(
+        "INSERT INTO categories VALUES (?, ?)", [(slug, name) for slug, (name, _, _) in kinds]
+    )
     products: list[tuple[int, int]] = []
     for number, (slug, (_, noun, usual)) in enumerate(kinds):
         prices = random.sample(range(usual // 2, usual * 2, 150), 8)
@@ -79,26 +105,40 @@ def fill(db: sqlite3.Connection, seed: str = "shop", categories: int = len(_CATE
             products.append((identity, price))
             text = f"The {line} {noun} in {colour} is made by {random.choice(_MAKERS)}."
             text += f" It comes with a guarantee of {random.randint(1, 10)} years."
-            row = (identity, f"{noun[:2].upper()}-{number + 1}{identity:03}", f"{line}-{noun}".lower(), f"{line} {noun}", slug)
-            db.execute(
-                "INSERT INTO products VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)", (*row, price, random.choice((0, 3, 5, 8, 12, 20)), colour, text)
+            row = (
+                identity,
+                f"{noun[:2].upper()}-{number + 1}{identity:03}",
+                f"{line}-{noun}".lower(),
+                f"{line} {noun}",
+                slug,
             )
-            days = sorted(random.sample(range(5, 400), random.randint(2, most_reviews)), reverse=True)
+            db.execute(
+                "INSERT INTO products VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
+                (*row, price, random.choice((0, 3, 5, 8, 12, 20)), colour, text),
+            )
+            days = sorted(
+                random.sample(range(5, 400), random.randint(2, most_reviews)), reverse=True
+            )
             for day, author in zip(days, random.sample(everyone, len(days)), strict=True):
                 rating = random.choice((5, 5, 4, 4, 3, 2, 1))
                 title, body = _PRAISE[rating]
                 db.execute(
-                    "INSERT INTO reviews (product, author, rating, title, body, day) VALUES (?, ?, ?, ?, ?, ?)",
+                    "INSERT INTO reviews (product, author, rating, title, body, day) VALUES (?, ?, "
+                    "?, ?, ?, ?)",
                     (identity, author.name, rating, title, body, days_ago(day)),
                 )
-    customers = [(CUSTOMER, CUSTOMER_NAME, CUSTOMER_EMAIL), *((person.username, person.name, person.email) for person in everyone[:12])]
+    customers = [
+        (CUSTOMER, CUSTOMER_NAME, CUSTOMER_EMAIL),
+        *((person.username, person.name, person.email) for person in everyone[:12]),
+    ]
     for username, name, email in customers:
         city, postcode = random.choice(_CITIES)
         street = f"{random.randint(2, 90)} {random.choice(_STREETS)}"
         password = PASSWORD if username == CUSTOMER else f"{username}-{random.randint(100, 999)}"
         phone = f"0{random.randint(1200, 1999)} {random.randint(100_000, 999_999)}"
         db.execute(
-            "INSERT INTO customers VALUES (?, ?, ?, ?, ?, ?, ?, ?, 0)", (username, password, name, email, street, city, postcode, phone)
+            "INSERT INTO customers VALUES (?, ?, ?, ?, ?, ?, ?, ?, 0)",
+            (username, password, name, email, street, city, postcode, phone),
         )
     for number, day in enumerate(sorted(random.sample(range(2, 360), 36), reverse=True)):
         customer = CUSTOMER if number % 3 == 2 else random.choice(customers[1:])[0]
@@ -107,8 +147,12 @@ def fill(db: sqlite3.Connection, seed: str = "shop", categories: int = len(_CATE
             status = "cancelled"
         order = 1001 + number
         db.execute(
-            "INSERT INTO orders SELECT ?, username, ?, ?, street, city, postcode FROM customers WHERE username = ?",
+            "INSERT INTO orders SELECT ?, username, ?, ?, street, city, postcode FROM customers "
+            "WHERE username = ?",
             (order, days_ago(day), status, customer),
         )
         for product, price in random.sample(products, random.randint(1, 3)):
-            db.execute("INSERT INTO order_items VALUES (?, ?, ?, ?)", (order, product, random.randint(1, 3), price))
+            db.execute(
+                "INSERT INTO order_items VALUES (?, ?, ?, ?)",
+                (order, product, random.randint(1, 3), price),
+            )

@@ -12,7 +12,9 @@ from tasks.training.algorithms.grpo import EPSILON, grpo_advantages
 from tasks.training.experience import Experience
 
 
-def gigpo_advantages(experience: Experience, discount: float, step_weight: float, scale: bool) -> torch.Tensor:
+def gigpo_advantages(
+    experience: Experience, discount: float, step_weight: float, scale: bool
+) -> torch.Tensor:
     """A = A_episode + step_weight * A_step (arXiv 2505.10978, equations 3 to 8).
 
     A_episode is the advantage of GRPO. A_step compares the turns of a group that start in the same
@@ -47,7 +49,12 @@ def step_advantages(experience: Experience, discount: float, scale: bool) -> tor
         return advantages
     _, anchor, sizes = torch.unique(anchors, dim=0, return_inverse=True, return_counts=True)
     values = returns[inside]
-    centred = values - (torch.zeros(len(sizes), dtype=values.dtype).index_add_(0, anchor, values) / sizes)[anchor]
+    centred = (
+        values
+        - (torch.zeros(len(sizes), dtype=values.dtype).index_add_(0, anchor, values) / sizes)[
+            anchor
+        ]
+    )
     if scale:
         squares = torch.zeros(len(sizes), dtype=values.dtype).index_add_(0, anchor, centred**2)
         centred = centred / ((squares / (sizes - 1).clamp(min=1)).sqrt() + EPSILON)[anchor]

@@ -13,7 +13,15 @@ import torch
 
 from configs.algorithm import Algorithm
 from configs.imitation import DPO, Imitation
-from configs.policy_gradient import GRPO, PPO, RLOO, Distillation, GiGPO, PolicyGradient, ReinforcePlusPlus
+from configs.policy_gradient import (
+    GRPO,
+    PPO,
+    RLOO,
+    Distillation,
+    GiGPO,
+    PolicyGradient,
+    ReinforcePlusPlus,
+)
 from tasks.rollout.trajectory import Trajectory
 from tasks.training.algorithms.distillation import distillation_advantages
 from tasks.training.algorithms.gigpo import gigpo_advantages
@@ -32,11 +40,15 @@ ADVANTAGES: Mapping[type[Algorithm], Callable[[Any, Experience], torch.Tensor]] 
     ReinforcePlusPlus: lambda r, e: reinforce_plus_plus_advantages(e, r.discount),
     PPO: lambda ppo, e: gae_advantages(e, ppo.discount, ppo.gae_lambda),
     Distillation: lambda _, e: distillation_advantages(e),
-    GiGPO: lambda g, e: gigpo_advantages(e, g.discount, g.step_weight, g.scale_advantages == "group"),
+    GiGPO: lambda g, e: gigpo_advantages(
+        e, g.discount, g.step_weight, g.scale_advantages == "group"
+    ),
 }
 
 
-def _successes(_: Any, pool: Sequence[Trajectory], step: int, size: int, seed: int) -> list[Trajectory]:
+def _successes(
+    _: Any, pool: Sequence[Trajectory], step: int, size: int, seed: int
+) -> list[Trajectory]:
     return batch_of_step(successes(pool), step, size, seed)
 
 
@@ -56,7 +68,9 @@ def advantages(algorithm: PolicyGradient, experience: Experience) -> torch.Tenso
     return implementation(algorithm, "advantages", ADVANTAGES)(algorithm, experience)
 
 
-def select(algorithm: Imitation, pool: Sequence[Trajectory], step: int, size: int, seed: int) -> list[Trajectory]:
+def select(
+    algorithm: Imitation, pool: Sequence[Trajectory], step: int, size: int, seed: int
+) -> list[Trajectory]:
     """Select the `size` trajectories of a step from all trajectories so far.
 
     Raises:

@@ -37,7 +37,9 @@ os.kill(os.getpid(), 9)
 """
 
 
-def test_killed_run_continues_without_duplicate_steps(uri: str, client: MlflowClient, tmp_path: Path) -> None:
+def test_killed_run_continues_without_duplicate_steps(
+    uri: str, client: MlflowClient, tmp_path: Path
+) -> None:
     command = [sys.executable, "-c", LIFE, uri, str(tmp_path / "run")]
     killed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert killed.returncode == -signal.SIGKILL, killed.stderr
@@ -48,30 +50,44 @@ def test_killed_run_continues_without_duplicate_steps(uri: str, client: MlflowCl
         tracker.start_run("run", {"a": 1})
         tracker.start_phase("phase-1", "phase 1", {})
         tracker.log_metrics("run", {"evaluation/success": 0.25}, 0, of="evaluation")
-        for step in range(3, 11):  # from the last checkpoint, which is older than the last step that was given
-            tracker.log_metrics("phase-1", {"rollout/success": step / 10, "rollout/reward": step / 10}, step)
+        for step in range(
+            3, 11
+        ):  # from the last checkpoint, which is older than the last step that was given
+            tracker.log_metrics(
+                "phase-1", {"rollout/success": step / 10, "rollout/reward": step / 10}, step
+            )
     assert (tracker.mlflow_id("run"), tracker.mlflow_id("phase-1")) == (run, phase)
     for each in (run, phase):
         assert history(client, each, "rollout/success") == history(client, each, "rollout/reward")
-        assert history(client, each, "rollout/success") == [(step, step / 10) for step in range(1, 11)]
+        assert history(client, each, "rollout/success") == [
+            (step, step / 10) for step in range(1, 11)
+        ]
     assert history(client, run, "evaluation/success") == [(0, 0.25)]
 
 
-def test_next_command_ends_killed_runs_and_keeps_live_ones(uri: str, client: MlflowClient, tracker: Tracker, tmp_path: Path) -> None:
+def test_next_command_ends_killed_runs_and_keeps_live_ones(
+    uri: str, client: MlflowClient, tracker: Tracker, tmp_path: Path
+) -> None:
     alive = tracker.start_run("alive", {})
     command = [sys.executable, "-c", LIFE, uri, str(tmp_path / "killed")]
-    run, phase = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False).stdout.split()
+    run, phase = subprocess.run(
+        command, cwd=ROOT, capture_output=True, text=True, check=False
+    ).stdout.split()
     assert client.get_run(run).info.status == client.get_run(phase).info.status == "RUNNING"
     assert {run, phase} <= set(end_killed_runs(uri))
     for each in (run, phase):
         info = client.get_run(each).info
-        last = max(metric.timestamp for metric in client.get_metric_history(each, "rollout/success"))
+        last = max(
+            metric.timestamp for metric in client.get_metric_history(each, "rollout/success")
+        )
         assert (info.status, info.end_time) == ("KILLED", last)
     assert client.get_run(stored(tracker, alive)).info.status == "RUNNING"
     assert end_killed_runs(uri) == []
 
 
-def test_unfinished_run_continues_with_the_same_folder(tracker: Tracker, client: MlflowClient, tmp_path: Path) -> None:
+def test_unfinished_run_continues_with_the_same_folder(
+    tracker: Tracker, client: MlflowClient, tmp_path: Path
+) -> None:
     params = {"curriculum": {"horizons": [4, 8]}, "long": "x" * 10_000}
     run = tracker.start_run("seed 0", params, {"recipe": "quickstart"})
     phase = tracker.start_phase("phase-1", "phase 1", {"horizon": 4})
@@ -91,10 +107,14 @@ def test_unfinished_run_continues_with_the_same_folder(tracker: Tracker, client:
     assert data.params["curriculum.horizons"] == "[4, 8]"
     assert len(data.params["long"]) == 6000
     assert data.tags["recipe"] == "quickstart"
-    assert client.get_run(stored(tracker, phase)).data.tags["mlflow.parentRunId"] == stored(tracker, run)
+    assert client.get_run(stored(tracker, phase)).data.tags["mlflow.parentRunId"] == stored(
+        tracker, run
+    )
 
 
-def test_a_finished_run_and_its_phases_stay_as_they_ended(tracker: Tracker, client: MlflowClient, tmp_path: Path) -> None:
+def test_a_finished_run_and_its_phases_stay_as_they_ended(
+    tracker: Tracker, client: MlflowClient, tmp_path: Path
+) -> None:
     def carry_out(tracker: Tracker) -> dict[str, object]:
         run = tracker.start_run("seed 0", {"a": 1})
         phase = tracker.start_phase("phase-1", "phase 1")
@@ -102,15 +122,23 @@ def test_a_finished_run_and_its_phases_stay_as_they_ended(tracker: Tracker, clie
         tracker.log_table(run, "| a |", "evaluation.md")
         tracker.end_run(phase)
         tracker.end_run(run)
-        return {each: client.get_run(stored(tracker, each)).to_dictionary() for each in (run, phase)}
+        return {
+            each: client.get_run(stored(tracker, each)).to_dictionary() for each in (run, phase)
+        }
 
     ended = carry_out(tracker)
-    written = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*") if path.is_file() and path.name != "send.lock"}
+    written = {
+        path: path.stat().st_mtime_ns
+        for path in tmp_path.rglob("*")
+        if path.is_file() and path.name != "send.lock"
+    }
     assert carry_out(Tracker(tracker.tracking_uri, "study", tmp_path / "run")) == ended
     assert {path: path.stat().st_mtime_ns for path in written} == written
 
 
-def test_recreated_folder_is_a_new_run(tracker: Tracker, client: MlflowClient, tmp_path: Path) -> None:
+def test_recreated_folder_is_a_new_run(
+    tracker: Tracker, client: MlflowClient, tmp_path: Path
+) -> None:
     run = tracker.start_run("seed 0", {"a": 1})
     tracker.log_metrics(run, {"rollout/success": 0.5}, 1)
     first = stored(tracker, run)
@@ -123,7 +151,9 @@ def test_recreated_folder_is_a_new_run(tracker: Tracker, client: MlflowClient, t
     assert history(client, first, "rollout/success") == [(1, 0.5)]
 
 
-def test_run_deleted_in_mlflow_is_recorded_again_from_the_start(tracker: Tracker, client: MlflowClient, tmp_path: Path) -> None:
+def test_run_deleted_in_mlflow_is_recorded_again_from_the_start(
+    tracker: Tracker, client: MlflowClient, tmp_path: Path
+) -> None:
     run = tracker.start_run("seed 0", {})
     tracker.log_metrics(run, {"rollout/success": 0.1}, 1)
     first = stored(tracker, run)
@@ -135,7 +165,9 @@ def test_run_deleted_in_mlflow_is_recorded_again_from_the_start(tracker: Tracker
     assert history(client, stored(again, run), "rollout/success") == [(1, 0.1), (2, 0.2)]
 
 
-def test_repeated_steps_replace_recorded_ones(tracker: Tracker, client: MlflowClient, tmp_path: Path) -> None:
+def test_repeated_steps_replace_recorded_ones(
+    tracker: Tracker, client: MlflowClient, tmp_path: Path
+) -> None:
     """The checkpoint of step 4 was damaged after its steps were recorded: training goes on from step 2."""
     run = tracker.start_run("run", {"a": 1})
     tracker.log_metrics(run, {"success": 0.0}, 0, of="evaluation")
@@ -151,18 +183,27 @@ def test_repeated_steps_replace_recorded_ones(tracker: Tracker, client: MlflowCl
     again.start_phase("phase-1", "phase 1", step=0)
     for step in (3, 4):
         again.log_metrics(phase, {"rollout/success": step / 100}, step)
-    again.register_checkpoint(phase, replace(checkpoint(tmp_path / "run" / "step-4", 4, "redone"), digest="another"))
+    again.register_checkpoint(
+        phase, replace(checkpoint(tmp_path / "run" / "step-4", 4, "redone"), digest="another")
+    )
     new = {stored(again, each) for each in (run, phase)}
     assert not old & new
     for each in new:
-        assert history(client, each, "rollout/success") == [(1, 0.1), (2, 0.2), (3, 0.03), (4, 0.04)]
+        assert history(client, each, "rollout/success") == [
+            (1, 0.1),
+            (2, 0.2),
+            (3, 0.03),
+            (4, 0.04),
+        ]
     assert history(client, stored(again, run), "success") == [(0, 0.0)]
     assert {client.get_run(each).info.lifecycle_stage for each in old} == {"deleted"}
     (version,) = client.search_model_versions("name = 'redone'")
     assert version.tags["checkpoint_digest"] == "another"
 
 
-def test_records_sent_twice_are_stored_once(tracker: Tracker, client: MlflowClient, tmp_path: Path) -> None:
+def test_records_sent_twice_are_stored_once(
+    tracker: Tracker, client: MlflowClient, tmp_path: Path
+) -> None:
     """A process is killed after MLflow has stored a record and before it noted so."""
 
     def carry_out(tracker: Tracker) -> str:
@@ -183,5 +224,8 @@ def test_records_sent_twice_are_stored_once(tracker: Tracker, client: MlflowClie
     assert history(client, run, "rollout/success") == [(1, 1 / 3), (2, 2 / 3)]
     assert history(client, stored(again, "phase-1"), "evaluation/success") == [(2, 0.5)]
     assert len(client.search_model_versions("name = 'twice'")) == 1
-    assert len(client.search_traces(locations=[again.experiment_id], run_id=stored(again, "phase-1"))) == 2
+    assert (
+        len(client.search_traces(locations=[again.experiment_id], run_id=stored(again, "phase-1")))
+        == 2
+    )
     assert client.get_run(run).info.status == "FINISHED"

@@ -21,12 +21,18 @@ from tasks.tracking.tracker import LEFT_OUT, Tracker
 from tests.support.tracked import checkpoint, episode, history, stored
 
 
-def test_phase_metrics_are_also_on_the_run_and_undefined_ones_are_counted(tracker: Tracker, client: MlflowClient) -> None:
+def test_phase_metrics_are_also_on_the_run_and_undefined_ones_are_counted(
+    tracker: Tracker, client: MlflowClient
+) -> None:
     run = tracker.start_run("run", {})
     for number, steps in enumerate([(1, 2), (3, 4)], start=1):
         phase = tracker.start_phase(f"phase-{number}", f"phase {number}")
         for step in steps:
-            tracker.log_metrics(phase, {"rollout/success": step / 10, "pass@8": 0.5, "kl": float("nan"), "gap": None}, step)
+            tracker.log_metrics(
+                phase,
+                {"rollout/success": step / 10, "pass@8": 0.5, "kl": float("nan"), "gap": None},
+                step,
+            )
     first, last = stored(tracker, run), stored(tracker, phase)
     assert history(client, first, "rollout/success") == [(1, 0.1), (2, 0.2), (3, 0.3), (4, 0.4)]
     assert history(client, last, "rollout/success") == [(3, 0.3), (4, 0.4)]
@@ -35,9 +41,14 @@ def test_phase_metrics_are_also_on_the_run_and_undefined_ones_are_counted(tracke
     assert history(client, first, "kl") == []
 
 
-@pytest.mark.parametrize("damage", [lambda file: file.write_bytes(file.read_bytes()[:100]), lambda file: file.unlink()])
+@pytest.mark.parametrize(
+    "damage", [lambda file: file.write_bytes(file.read_bytes()[:100]), lambda file: file.unlink()]
+)
 def test_damaged_traces_do_not_block_other_records(
-    damage: Callable[[Path], object], tracker: Tracker, client: MlflowClient, monkeypatch: pytest.MonkeyPatch
+    damage: Callable[[Path], object],
+    tracker: Tracker,
+    client: MlflowClient,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def lost(path: Path) -> list[Trajectory]:
         damage(path)
@@ -64,11 +75,19 @@ def test_trajectories_are_traces_of_their_run(tracker: Tracker, client: MlflowCl
     found = mlflow.search_traces(locations=[tracker.experiment_id], run_id=run)
     assert sorted(tags["task"] for tags in found["tags"]) == ["3", "4", "5"]
     solved = mlflow.search_traces(
-        locations=[tracker.experiment_id], run_id=run, filter_string="tags.outcome = 'success'", return_type="list"
+        locations=[tracker.experiment_id],
+        run_id=run,
+        filter_string="tags.outcome = 'success'",
+        return_type="list",
     )
     assert len(solved) == 1
     info, spans = solved[0].info, solved[0].data.spans
-    assert {"phase": "2", "environment": "textcraft", "step": "20", "horizon": "8"}.items() <= info.tags.items()
+    assert {
+        "phase": "2",
+        "environment": "textcraft",
+        "step": "20",
+        "horizon": "8",
+    }.items() <= info.tags.items()
     assert info.execution_duration == 2000
     assert [(span.name, span.span_type) for span in spans] == [
         ("textcraft 3: success after 2 turns", "AGENT"),
@@ -78,22 +97,34 @@ def test_trajectories_are_traces_of_their_run(tracker: Tracker, client: MlflowCl
         ("turn 2: craft 4 oak_planks", "CHAT_MODEL"),
         ("answer 2: Crafted", "TOOL"),
     ]
-    assert [(span.end_time_ns - span.start_time_ns) / 1e9 for span in spans[1:]] == [0, 0.5, 0.25, 1.0, 0.125]
+    assert [(span.end_time_ns - span.start_time_ns) / 1e9 for span in spans[1:]] == [
+        0,
+        0.5,
+        0.25,
+        1.0,
+        0.125,
+    ]
     assert {span.parent_id for span in spans[1:]} == {spans[0].span_id}
     assert spans[0].outputs == {"outcome": "success", "reason": "", "reward": 1.0, "turns": 2}
     assert spans[3].outputs == {"observation": "Got 1 oak_log", "reward": 0.0}
     assert spans[4].inputs == {"messages": [{"role": "user", "content": "Got 1 oak_log"}]}
     assert spans[4].outputs["choices"][0]["message"]["content"] == "craft 4 oak_planks"
     assert info.token_usage == {"input_tokens": 2 + 7, "output_tokens": 4, "total_tokens": 13}
-    (cut,) = client.search_traces(locations=[tracker.experiment_id], run_id=run, filter_string="tags.outcome = 'truncated'")
+    (cut,) = client.search_traces(
+        locations=[tracker.experiment_id], run_id=run, filter_string="tags.outcome = 'truncated'"
+    )
     assert cut.info.tags["mlflow.traceName"] == "textcraft 4: truncated after 2 turns, horizon"
     assessed = {each.name: each.feedback.value for each in info.assessments}
     assert assessed == {"success": True, "score": 1.0, "refused_turns": 0.0}
     assert info.trace_metadata["mlflow.trace.session"] == f"{run} textcraft 3"
     assert info.state == "OK"
     assert cut.info.state not in ("OK", "ERROR")
-    broken = client.search_traces(locations=[tracker.experiment_id], run_id=run, filter_string="tags.outcome = 'failed'")
-    assert [(trace.info.state, trace.data.spans[0].status.description) for trace in broken] == [("ERROR", "RefusedError: gone")]
+    broken = client.search_traces(
+        locations=[tracker.experiment_id], run_id=run, filter_string="tags.outcome = 'failed'"
+    )
+    assert [(trace.info.state, trace.data.spans[0].status.description) for trace in broken] == [
+        ("ERROR", "RefusedError: gone")
+    ]
     assert [trace.info.assessments for trace in broken] == [[]]
 
 
@@ -105,50 +136,77 @@ def test_checkpoint_is_registered_once_without_copying_weights(
     for entry in (entries[0], entries[0], entries[1]):
         tracker.register_checkpoint(run, entry)
     run = stored(tracker, run)
-    versions = sorted(client.search_model_versions("name = 'quickstart'"), key=lambda each: int(each.version))
-    assert [(each.tags["step"], each.tags["checkpoint_digest"], each.run_id) for each in versions] == [
+    versions = sorted(
+        client.search_model_versions("name = 'quickstart'"), key=lambda each: int(each.version)
+    )
+    assert [
+        (each.tags["step"], each.tags["checkpoint_digest"], each.run_id) for each in versions
+    ] == [
         ("10", "digest-10", run),
         ("20", "digest-20", run),
     ]
     assert versions[0].tags["folder"] == str(tmp_path / "step-10")
-    assert set(versions[0].tags) == {"step", "horizon", "folder", "checkpoint_digest", "logged_model", "success"}
+    assert set(versions[0].tags) == {
+        "step",
+        "horizon",
+        "folder",
+        "checkpoint_digest",
+        "logged_model",
+        "success",
+    }
     assert versions[0].tags["success"] == "0.5000"
     assert str(tmp_path / "step-10") in versions[0].description
     assert "50.0%" in versions[0].description
     model = client.get_logged_model(versions[0].tags["logged_model"])
-    assert [(metric.key, metric.value, metric.step) for metric in model.metrics] == [("evaluation/success", 0.5, 10)]
+    assert [(metric.key, metric.value, metric.step) for metric in model.metrics] == [
+        ("evaluation/success", 0.5, 10)
+    ]
     assert history(client, run, "evaluation/success") == [(10, 0.5), (20, 0.5)]
     assert set(client.get_run(run).data.metrics) == {"evaluation/success"}
-    kept = [path for path in database.parent.rglob("*") if path.is_file() and "mlflow.db" not in path.name]
+    kept = [
+        path
+        for path in database.parent.rglob("*")
+        if path.is_file() and "mlflow.db" not in path.name
+    ]
     assert kept
     assert sum(path.stat().st_size for path in kept) < 100_000  # the weights are 2 MiB
 
 
-def test_run_links_phase_checkpoints_once(tracker: Tracker, client: MlflowClient, tmp_path: Path) -> None:
+def test_run_links_phase_checkpoints_once(
+    tracker: Tracker, client: MlflowClient, tmp_path: Path
+) -> None:
     run = tracker.start_run("run", {})
     phase = tracker.start_phase("phase-1", "phase 1", {})
     entry = checkpoint(tmp_path / "step-10", 10, "linked")
     tracker.register_checkpoint(phase, entry)
-    tracker.register_checkpoint(phase, replace(entry, digest="other"))  # done again after it was damaged
+    tracker.register_checkpoint(
+        phase, replace(entry, digest="other")
+    )  # done again after it was damaged
     tracker.point_aliases(run, replace(entry, metrics={}), ["champion"])
     ids = [stored(tracker, each) for each in (run, phase)]
     (version,) = client.search_model_versions("name = 'linked'")
     for each in ids:
-        assert [(output.model_id, output.step) for output in client.get_run(each).outputs.model_outputs] == [
-            (version.tags["logged_model"], 10)
-        ]
+        assert [
+            (output.model_id, output.step) for output in client.get_run(each).outputs.model_outputs
+        ] == [(version.tags["logged_model"], 10)]
     assert "50.0%" in version.description  # the aliases, which come without figures, leave it
 
 
-def test_run_description_gets_links_to_prefect_and_the_viewer(tracker: Tracker, client: MlflowClient, uri: str, tmp_path: Path) -> None:
-    run = tracker.start_run("run", {}, {NOTE: f"{links_line('run', None, None)}\n\nPolicy: starter."})
+def test_run_description_gets_links_to_prefect_and_the_viewer(
+    tracker: Tracker, client: MlflowClient, uri: str, tmp_path: Path
+) -> None:
+    run = tracker.start_run(
+        "run", {}, {NOTE: f"{links_line('run', None, None)}\n\nPolicy: starter."}
+    )
     number = stored(tracker, run)
     (tmp_path / "run" / "prefect.json").write_text(json.dumps({"flow_run": "6f1c", "page": None}))
     for _ in range(2):
         changed = link_runs(uri, tmp_path, "http://127.0.0.1:4200", "http://127.0.0.1:8080")
         tags = client.get_run(number).data.tags
         assert tags[FLOW_RUN] == "http://127.0.0.1:4200/runs/flow-run/6f1c"
-        assert tags[NOTE].startswith(links_line("run", tags[FLOW_RUN], "http://127.0.0.1:8080/runs/run") + "\n\nPolicy")
+        assert tags[NOTE].startswith(
+            links_line("run", tags[FLOW_RUN], "http://127.0.0.1:8080/runs/run") + "\n\nPolicy"
+        )
     assert changed == 0
     client.set_tag(number, NOTE, "a person's own words")
     link_runs(uri, tmp_path, "http://127.0.0.1:4201", "http://127.0.0.1:8080")
@@ -165,7 +223,9 @@ def test_system_metrics_include_the_machine_load(tracker: Tracker, client: Mlflo
     assert "system/cpu_utilization_percentage" in metrics
 
 
-def test_checkpoint_of_a_recipe_with_a_dot_in_its_name_is_registered(tracker: Tracker, client: MlflowClient, tmp_path: Path) -> None:
+def test_checkpoint_of_a_recipe_with_a_dot_in_its_name_is_registered(
+    tracker: Tracker, client: MlflowClient, tmp_path: Path
+) -> None:
     run = tracker.start_run("run", {})
     tracker.register_checkpoint(run, checkpoint(tmp_path / "step-10", 10, "textcraft-qwen2.5-7b"))
     stored(tracker, run)
@@ -187,11 +247,19 @@ def test_task_lists_are_logged_once_as_datasets(tracker: Tracker, client: Mlflow
         ("textcraft wood-test", lists[1].digest, "evaluation"),
     }
     assert len(inputs) == 2
-    assert TaskListEntry.of("textcraft", "v3", "wood-train", "training", [1, 2, 3]).digest != lists[0].digest
-    assert TaskListEntry.of("textcraft", "v2", "wood-train", "training", [1, 3, 2]).digest != lists[0].digest
+    assert (
+        TaskListEntry.of("textcraft", "v3", "wood-train", "training", [1, 2, 3]).digest
+        != lists[0].digest
+    )
+    assert (
+        TaskListEntry.of("textcraft", "v2", "wood-train", "training", [1, 3, 2]).digest
+        != lists[0].digest
+    )
 
 
-def test_run_renamed_by_the_user_keeps_its_name(tracker: Tracker, client: MlflowClient, tmp_path: Path) -> None:
+def test_run_renamed_by_the_user_keeps_its_name(
+    tracker: Tracker, client: MlflowClient, tmp_path: Path
+) -> None:
     run = stored(tracker, tracker.start_run("grpo, fixed 4", {}))
     client.update_run(run, name="the good one")
     again = Tracker(tracker.tracking_uri, "study", tmp_path / "run")
@@ -210,7 +278,10 @@ def test_pictures_and_tables_are_next_to_the_database_and_are_replaced(
         tracker.log_table(run, "| step |\n| --- |\n| 1 |\n", "evaluation.md")
         tracker.flush()
     run = stored(tracker, run)
-    assert [each.path for each in client.list_artifacts(run)] == ["evaluation.md", "learning_curve.png"]
+    assert [each.path for each in client.list_artifacts(run)] == [
+        "evaluation.md",
+        "learning_curve.png",
+    ]
     folder = database.parent / "artifacts" / "study" / run / "artifacts"
     assert (folder / "learning_curve.png").read_bytes() == b"second"
     with pytest.raises(FileNotFoundError, match=r"absent\.png"):

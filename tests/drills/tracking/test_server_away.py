@@ -33,12 +33,25 @@ class Server:
         self.process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
-        command = [sys.executable, "-m", "mlflow", "server", "--host", "127.0.0.1", "--port", str(self.port), "--workers", "1"]
+        command = [
+            sys.executable,
+            "-m",
+            "mlflow",
+            "server",
+            "--host",
+            "127.0.0.1",
+            "--port",
+            str(self.port),
+            "--workers",
+            "1",
+        ]
         command += ["--backend-store-uri", f"sqlite:///{self.folder / 'server.db'}"]
         command += ["--artifacts-destination", str(self.folder / "artifacts")]
         lean = os.environ | {"MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"}  # eight processes fewer
         with (self.folder / "server.log").open("ab") as log:
-            self.process = subprocess.Popen(command, stdout=log, stderr=log, cwd=self.folder, env=lean, start_new_session=True)
+            self.process = subprocess.Popen(
+                command, stdout=log, stderr=log, cwd=self.folder, env=lean, start_new_session=True
+            )
         while True:
             assert self.process.poll() is None, (self.folder / "server.log").read_text()
             try:
@@ -85,11 +98,15 @@ def test_run_starts_during_a_server_outage(away: Server, tmp_path: Path) -> None
         tracker.log_metrics(run, {"rollout/success": 0.1}, 1)
         away.start()
         assert tracker.flush(patience=120)
-    assert history(MlflowClient(away.address), stored(tracker, run), "rollout/success") == [(1, 0.1)]
+    assert history(MlflowClient(away.address), stored(tracker, run), "rollout/success") == [
+        (1, 0.1)
+    ]
 
 
 @pytest.mark.slow
-def test_server_accepts_the_same_records_as_a_file(served: Server, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_server_accepts_the_same_records_as_a_file(
+    served: Server, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
     picture = tmp_path / "learning_curve.png"
     picture.write_bytes(b"picture")
     entry = checkpoint(tmp_path / "step-10", 10)
@@ -99,21 +116,36 @@ def test_server_accepts_the_same_records_as_a_file(served: Server, tmp_path: Pat
             tracker.start_phase("phase-1", "phase 1")
             for step in (1, 2, 3):
                 tracker.log_metrics("phase-1", {"rollout/success": step / 10}, step)
-            tracker.log_trajectories("phase-1", [episode(3), episode(4, Outcome.TRUNCATED)], {"phase": "1"}, 3)
+            tracker.log_trajectories(
+                "phase-1", [episode(3), episode(4, Outcome.TRUNCATED)], {"phase": "1"}, 3
+            )
             tracker.register_checkpoint("phase-1", entry)
             tracker.log_picture("run", picture)
             tracker.end_run("phase-1")
             tracker.end_run("run")
-    client, run, phase = MlflowClient(served.address), stored(tracker, "run"), stored(tracker, "phase-1")
+    client, run, phase = (
+        MlflowClient(served.address),
+        stored(tracker, "run"),
+        stored(tracker, "phase-1"),
+    )
     assert len(client.search_runs([tracker.experiment_id])) == 2
-    assert history(client, run, "rollout/success") == history(client, phase, "rollout/success") == [(1, 0.1), (2, 0.2), (3, 0.3)]
+    assert (
+        history(client, run, "rollout/success")
+        == history(client, phase, "rollout/success")
+        == [(1, 0.1), (2, 0.2), (3, 0.3)]
+    )
     traces = client.search_traces(locations=[tracker.experiment_id], run_id=phase)
-    assert sorted((trace.info.tags["task"], trace.info.tags["outcome"], len(trace.data.spans)) for trace in traces) == [
+    assert sorted(
+        (trace.info.tags["task"], trace.info.tags["outcome"], len(trace.data.spans))
+        for trace in traces
+    ) == [
         ("3", "success", 6),
         ("4", "truncated", 6),
     ]
     assert {len(trace.info.assessments) for trace in traces} == {3}
-    assert [each.tags["folder"] for each in client.search_model_versions("name = 'quickstart'")] == [str(tmp_path / "step-10")]
+    assert [
+        each.tags["folder"] for each in client.search_model_versions("name = 'quickstart'")
+    ] == [str(tmp_path / "step-10")]
     assert [each.path for each in client.list_artifacts(run)] == ["learning_curve.png"]
     assert client.get_run(phase).info.status == "FINISHED"
     assert capfd.readouterr() == ("", "")
@@ -144,6 +176,10 @@ def test_missed_records_are_sent_once_after_an_outage(served: Server, tmp_path: 
     assert send_left_over(served.address, unsent_outboxes(tmp_path), served.address) == 1
     client = MlflowClient(served.address)
     stored_run = client.get_run(tracker.mlflow_id(run))
-    assert history(client, stored_run.info.run_id, "rollout/success") == [(step, step / 10) for step in range(1, 6)]
+    assert history(client, stored_run.info.run_id, "rollout/success") == [
+        (step, step / 10) for step in range(1, 6)
+    ]
     assert (stored_run.info.status, stored_run.info.end_time) == ("FINISHED", ended)
-    assert [each.path for each in client.list_artifacts(stored_run.info.run_id)] == ["evaluation.md"]
+    assert [each.path for each in client.list_artifacts(stored_run.info.run_id)] == [
+        "evaluation.md"
+    ]

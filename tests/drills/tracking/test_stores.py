@@ -25,7 +25,9 @@ from tests.support.tracked import checkpoint, stored
 ROOT = Path(__file__).parents[3]
 
 
-def test_deleted_experiment_is_refused_with_the_restore_command(uri: str, client: MlflowClient, tmp_path: Path) -> None:
+def test_deleted_experiment_is_refused_with_the_restore_command(
+    uri: str, client: MlflowClient, tmp_path: Path
+) -> None:
     client.delete_experiment(open_store(uri, "deleted").experiment_id)
     with pytest.raises(TrackingError, match=r"mlflow experiments restore --experiment-id \d+"):
         Tracker(uri, "deleted", tmp_path).start_run("run", {})
@@ -39,38 +41,57 @@ def test_unusable_store_is_refused_by_address(tmp_path: Path) -> None:
         Tracker(f"sqlite:///{tmp_path / 'text.db'}", "study", tmp_path).start_run("run", {})
 
 
-def test_moved_runs_are_recorded_under_the_new_path(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_moved_runs_are_recorded_under_the_new_path(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     old, new = tmp_path / "old place" / "runs", tmp_path / "new"
 
     def tracker(runs: Path) -> Tracker:
         return Tracker(f"sqlite:///{runs / 'mlflow.db'}", "moved", runs / "run")
 
     with tracker(old) as before:
-        run = before.start_run("run", {"folder": str(old / "run")}, {"folder": str(old / "run"), NOTE: f"Folder: `{old}/run`."})
+        run = before.start_run(
+            "run",
+            {"folder": str(old / "run")},
+            {"folder": str(old / "run"), NOTE: f"Folder: `{old}/run`."},
+        )
         before.register_checkpoint(run, checkpoint(old / "run" / "step-2", 2, "moved"))
     first = stored(before, run)
     old.rename(new)
     for _ in range(2):
         with tracker(new) as after:
             after.start_run("run", {"folder": str(old / "run")}, {"folder": str(new / "run")})
-            after.log_table(run, "| 2 |", "evaluation.md")  # the first of this process: MLflow remembers where a run's artifacts are
+            after.log_table(
+                run, "| 2 |", "evaluation.md"
+            )  # the first of this process: MLflow remembers where a run's artifacts are
     assert stored(after, run) == first
     client = MlflowClient(after.tracking_uri)
     [moved] = [record for record in caplog.records if record.name == relocation.__name__]
     assert moved.args == (old, new, 9, new / "mlflow.db")
     assert not old.exists()
-    assert (new / "artifacts" / "moved" / first / "artifacts" / "evaluation.md").read_text() == "| 2 |"
-    assert client.get_run(first).info.artifact_uri == (new / "artifacts" / "moved" / first / "artifacts").as_uri()
+    assert (
+        new / "artifacts" / "moved" / first / "artifacts" / "evaluation.md"
+    ).read_text() == "| 2 |"
+    assert (
+        client.get_run(first).info.artifact_uri
+        == (new / "artifacts" / "moved" / first / "artifacts").as_uri()
+    )
     (version,) = client.search_model_versions("name = 'moved'")
     assert version.tags["folder"] == str(new / "run" / "step-2")
-    assert client.get_logged_model(version.tags["logged_model"]).artifact_location.startswith(new.as_uri())
+    assert client.get_logged_model(version.tags["logged_model"]).artifact_location.startswith(
+        new.as_uri()
+    )
     assert str(old) not in version.source
     assert str(new / "run" / "step-2") in version.description
     assert client.get_run(first).data.tags[NOTE] == f"Folder: `{new}/run`."
-    assert client.get_run(first).data.params["folder"] == str(old / "run")  # what was said then stays as it was said
+    assert client.get_run(first).data.params["folder"] == str(
+        old / "run"
+    )  # what was said then stays as it was said
 
 
-def test_runs_reached_by_another_path_are_not_moved(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_runs_reached_by_another_path_are_not_moved(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     open_store(f"sqlite:///{tmp_path / 'runs' / 'mlflow.db'}", "linked")
     (tmp_path / "link").symlink_to(tmp_path / "runs")
     open_store(f"sqlite:///{tmp_path / 'link' / 'mlflow.db'}", "linked")
@@ -81,11 +102,18 @@ def test_runs_reached_by_another_path_are_not_moved(tmp_path: Path, caplog: pyte
 def test_concurrent_runs_share_a_new_database(tmp_path: Path) -> None:
     program = (
         "import pathlib, sys; from tasks.tracking.tracker import Tracker\n"
-        "tracker = Tracker(sys.argv[1], 'study', pathlib.Path(sys.argv[2])); print(tracker.mlflow_id(tracker.start_run('run', {})))"
+        "tracker = Tracker(sys.argv[1], 'study', pathlib.Path(sys.argv[2])); "
+        "print(tracker.mlflow_id(tracker.start_run('run', {})))"
     )
     command = [sys.executable, "-c", program, f"sqlite:///{tmp_path / 'mlflow.db'}"]
     started = [
-        subprocess.Popen([*command, str(tmp_path / key)], cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        subprocess.Popen(
+            [*command, str(tmp_path / key)],
+            cwd=ROOT,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
         for key in "ab"
     ]
     output = [process.communicate() for process in started]
@@ -103,12 +131,25 @@ def test_experiment_has_a_saved_view_with_success(tracker: Tracker, client: Mlfl
     assert state["selectedColumns"][0] == "metrics.`evaluation/success`"
 
 
-def test_records_that_cannot_be_sent_do_not_keep_back_those_of_other_runs(uri: str, client: MlflowClient, tmp_path: Path) -> None:
+def test_records_that_cannot_be_sent_do_not_keep_back_those_of_other_runs(
+    uri: str, client: MlflowClient, tmp_path: Path
+) -> None:
     for name in ("removed", "later"):
         outbox = Outbox(tmp_path / name / "records", name, "store")
         for status in ("RUNNING", "FINISHED"):
-            record = {"id": "state of run", "kind": "state", "run": "run", "parent": None, "status": status, "name": name, "step": 0}
+            record = {
+                "id": "state of run",
+                "kind": "state",
+                "run": "run",
+                "parent": None,
+                "status": status,
+                "name": name,
+                "step": 0,
+            }
             outbox.add(record | {"params": {}, "tags": {}}, update=True)
     client.delete_experiment(client.create_experiment("removed"))
     assert send_left_over(uri, unsent_outboxes(tmp_path), "store") == 1
-    assert [is_unsent(tmp_path / name / "records") for name in ("removed", "later")] == [True, False]
+    assert [is_unsent(tmp_path / name / "records") for name in ("removed", "later")] == [
+        True,
+        False,
+    ]
