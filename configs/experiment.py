@@ -104,7 +104,8 @@ class Lora(ConfigModel):
     """Learning rate of the corrections, as a multiple of algorithm.learning_rate.
 
     The best rate of LoRA is about ten times that of all weights, nearly independent of the rank
-    (Schulman et al., LoRA Without Regret, 2025, doi 10.64434/tml.20250929).
+    (Schulman et al., LoRA Without Regret, 2025, doi 10.64434/tml.20250929). The small starter
+    policies need 1, since their rates are already high.
     """
 
 
