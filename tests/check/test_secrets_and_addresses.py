@@ -35,9 +35,8 @@ def ask_judge(url: str) -> str:
     async def ask() -> str:
         agent = ChatAgent(url, "model", action_format="bare", instruction=None)
         try:
-            return (
-                await agent.answer([{"role": "user", "content": "go"}], Budgets(1.0, 8, 64), 0)
-            )[0]
+            asked = [{"role": "user", "content": "go"}]
+            return (await agent.answer(asked, Budgets(1.0, 8, 64), 0)).text
         finally:
             await agent.close()
 
