@@ -43,7 +43,7 @@ def main(arguments: list[str] | None = None, prog: str = "python -m environments
     commands = parser.add_subparsers(dest="command", required=True)
 
     def add(name: str, summary: str, *aliases: str) -> argparse.ArgumentParser:
-        about = f"{summary.capitalize()}."
+        about = f"{summary[0].upper()}{summary[1:]}."
         return commands.add_parser(
             name,
             aliases=aliases,

@@ -161,6 +161,7 @@ def train(steps: int, model: str, small: bool) -> dict[str, Any]:
             environment_urls=[server.url],
             success_score=world.success_score,
             instruction=None,
+            tools=[],
             train_tasks=list(world.tasks(str(experiment.environment.train_tasks))),
             engine_memory_fraction=0.3,  # this and the next are vLLM's
             engine_cpu_cache_gb=1,

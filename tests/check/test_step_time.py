@@ -114,22 +114,5 @@ def test_a_step_on_cores_equals_a_computation_by_hand() -> None:
     assert update == pytest.approx(8000 * 10 * 8 / 1000 / 2)
 
 
-def test_the_plan_of_a_language_model_on_a_cpu_adds_trainer_and_engine(policy: str) -> None:
-    fields = {"policy.model": policy, "policy.dtype": "bfloat16", "rollout.trajectory_tokens": 256}
-    text = cpu_section(
-        PlanRequest(load_recipe("textcraft", fields), InfraSettings(engine_cpu_cache_gb=3), None)
-    )
-    sizes = {
-        line[: line.rfind("  ")].strip(): float(line.split()[-2])
-        for line in text.splitlines()
-        if line.endswith(" GB")
-    }
-    machine, total = sizes.pop("this machine"), sizes.pop("all")
-    assert total == pytest.approx(sum(sizes.values()), abs=0.1 * len(sizes))
-    assert sizes["vLLM: KV cache"] == pytest.approx(3 * 2**30 / 1e9, abs=0.1)
-    assert total < machine
-    assert "phase 1" in text
-
-
 def test_the_bit_exact_policies_have_no_cpu_section() -> None:
     assert cpu_section(PlanRequest(load_recipe("textcraft"), InfraSettings(), None)) == ""

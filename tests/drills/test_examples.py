@@ -96,13 +96,6 @@ def cloned(runs: Path, trained: Path, policy: str) -> Path:
     return folder
 
 
-def test_the_training_example_also_trains_by_imitation(runs: Path, policy: str) -> None:
-    shown = python(
-        runs, "examples/train.py", "textcraft", *words(policy, RL_ONLY), "--algorithm.name", "sft"
-    )
-    assert "update/loss" in shown
-
-
 def test_the_training_example_trains_by_the_recipe_with_its_changes(trained: Path) -> None:
     run = load_run(trained)
     assert (run.status, list(run.evaluations), list(run.metrics().index)) == (
@@ -124,6 +117,16 @@ def test_the_baseline_example_compares_a_checkpoint_with_the_random_policy(
 def test_the_demonstration_example_clones_the_experts_episodes(cloned: Path) -> None:
     run = load_run(cloned)
     assert (run.status, run.recipe.algorithm.name) == ("finished", "sft")
+
+
+def test_the_training_example_also_trains_by_imitation(
+    runs: Path, cloned: Path, policy: str
+) -> None:
+    recorded = str(getattr(load_run(cloned).recipe.algorithm, "trajectories", ""))
+    fields = {"name": "imitation", "algorithm.name": "sft", "algorithm.trajectories": recorded}
+    given = [word for name, value in fields.items() for word in (f"--{name}", value)]
+    shown = python(runs, "examples/train.py", "textcraft", *words(policy, RL_ONLY), *given)
+    assert "update/loss" in shown
 
 
 def test_the_language_model_example_clones_the_expert_and_then_trains_by_rl(

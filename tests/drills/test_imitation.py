@@ -12,7 +12,6 @@ from transformers import AutoModelForCausalLM
 from tasks.rollout.trajectory import Trajectory
 from tasks.training import packing as packing_module
 from tasks.training.checkpoint import steps_in
-from tests.check.test_update_gradients import Recorder, gradients_of, load, log_probabilities
 from tests.support.recorded import (
     RecordedBatches,
     recorded_trajectories,
@@ -20,6 +19,7 @@ from tests.support.recorded import (
     train,
     trainer_of,
 )
+from tests.support.update_reference import Recorder, gradients_of, load, log_probabilities
 
 pytestmark = pytest.mark.slow
 

@@ -11,8 +11,10 @@ from pathlib import Path
 import pytest
 
 from configs.experiment import StarterPolicy
+from configs.infrastructure import InfraSettings
 from configs.recipe import load_recipe
 from flows.gpu_memory import plan_of
+from flows.plan import PlanRequest, cpu_section
 from tasks.provision.local import ON_LOOPBACK
 from tasks.training.memory_plan import Machine
 from tests.support.counting_servers import ROOT
@@ -113,3 +115,20 @@ def test_a_7b_model_fits_only_with_sharding(tmp_path: Path) -> None:
     assert "weights" in answer.text
     assert "AGENTGYM_LAUNCH" in answer.text
     assert "fsdp2" in answer.text
+
+
+def test_the_plan_of_a_language_model_on_a_cpu_adds_trainer_and_engine(policy: str) -> None:
+    fields = {"policy.model": policy, "policy.dtype": "bfloat16", "rollout.trajectory_tokens": 256}
+    text = cpu_section(
+        PlanRequest(load_recipe("textcraft", fields), InfraSettings(engine_cpu_cache_gb=3), None)
+    )
+    sizes = {
+        line[: line.rfind("  ")].strip(): float(line.split()[-2])
+        for line in text.splitlines()
+        if line.endswith(" GB")
+    }
+    machine, total = sizes.pop("this machine"), sizes.pop("all")
+    assert total == pytest.approx(sum(sizes.values()), abs=0.1 * len(sizes))
+    assert sizes["vLLM: KV cache"] == pytest.approx(3 * 2**30 / 1e9, abs=0.1)
+    assert total < machine
+    assert "phase 1" in text

@@ -186,6 +186,7 @@ def test_automations_are_registered_once(runs: Path) -> None:
     automations = ask(runs, "automations/filter", {})
     assert automations == before  # a changed one has forgotten which runs it waits for
     assert sorted(each["name"] for each in automations) == [
+        "pause the schedule of a collapsed run",
         "resume a crashed run once",
         "zombie runs",
     ]

@@ -11,7 +11,6 @@ import torch
 from trl import GRPOTrainer
 
 from tasks.rollout.trajectory import Trajectory
-from tests.check.test_update_gradients import distributions, log_probabilities
 from tests.support.recorded import (
     RecordedBatches,
     recorded_trajectories,
@@ -19,6 +18,7 @@ from tests.support.recorded import (
     train,
     trainer_of,
 )
+from tests.support.update_reference import distributions, log_probabilities
 
 pytestmark = pytest.mark.slow
 

@@ -165,7 +165,7 @@ def test_the_metrics_count_steps(url: str) -> None:
     solve(url, one_of_each_site()[0])
     with urllib.request.urlopen(f"{url}/metrics", timeout=PATIENCE_S) as answer:
         text = answer.read().decode()
-    assert 'environment_world_step_seconds_count{worker="0"}' in text
+    assert "environment_world_step_seconds_count" in text
 
 
 def test_a_browser_that_dies_ends_its_sessions_with_a_fault_and_the_server_goes_on(

@@ -51,6 +51,7 @@ class CountingChatFormat:
     """The words of the counting policy: token n says "add n", token 7 carries an observation."""
 
     stop_tokens = (1, 2, 3)
+    rewrites = compacts = False
 
     def prompt(self, observation: str) -> list[int]:
         return [int(observation.removeprefix("Goal: ").removesuffix("."))]

@@ -1,0 +1,100 @@
+"""The gradient of each option of the loss against a plain reference in float64."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.recorded import recorded_trajectories
+from tests.support.update_reference import check_gradients
+
+pytestmark = pytest.mark.slow
+
+GSPO = {"ratio": "sequence", "loss_aggregation": "trajectory", "clip_low": 0.05, "clip_high": 0.08}
+CASES: dict[str, dict[str, Any]] = {
+    "gspo with ppo": {
+        **GSPO,
+        "name": "ppo",
+        "discount": 0.95,
+        "gae_lambda": 0.8,
+        "truncated": "scored",
+    },
+    "gspo with reinforce++": {
+        **GSPO,
+        "name": "reinforce++",
+        "discount": 0.9,
+    },
+    "gspo with gigpo": {
+        **GSPO,
+        "name": "gigpo",
+    },
+    "gspo, truncated importance": {
+        **GSPO,
+        "importance_correction": "truncated",
+        "importance_cap": 1.1,
+    },
+    "entropy, mean over tokens": {"entropy_coefficient": 0.5},
+    "entropy, mean over trajectories": {
+        "entropy_coefficient": 0.5,
+        "loss_aggregation": "trajectory",
+    },
+    "entropy, constant length": {"entropy_coefficient": 30.0, "loss_aggregation": "constant"},
+    "dr. grpo with a kl term": {
+        "scale_advantages": "none",
+        "loss_aggregation": "constant",
+        "kl_coefficient": 0.5,
+        "kl_in": "loss",
+    },
+    "dual clip, truncated importance": {
+        "dual_clip": 1.25,
+        "clip_high": 0.1,
+        "importance_correction": "truncated",
+        "importance_cap": 1.1,
+    },
+    "cut episodes masked": {"truncated": "masked", "loss_aggregation": "trajectory"},
+    "sapo": {
+        "loss": "sapo",
+        "loss_aggregation": "trajectory",
+        "importance_correction": "sequence_masked",
+        "importance_cap": 1.1,
+    },
+    "vespo": {"loss": "vespo", "importance_correction": "behaviour"},
+    "luspo": {
+        **GSPO,
+        "loss": "luspo",
+        "importance_correction": "sequence_truncated",
+        "importance_cap": 1.1,
+    },
+}
+ROWS: dict[str, dict[str, Any]] = {
+    "mean over trajectories": {
+        "loss_aggregation": "trajectory",
+        "dual_clip": 1.25,
+        "clip_high": 0.1,
+    },
+    "constant length": {"loss_aggregation": "constant", "kl_coefficient": 0.5, "kl_in": "loss"},
+    "ppo": {
+        "name": "ppo",
+        "discount": 0.95,
+        "gae_lambda": 0.8,
+        "truncated": "bootstrapped",
+        "critic__value_clip": 0.05,
+    },
+}
+"""Cases with episodes of several rows."""
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_options_have_the_gradients_of_the_formulas(case: str, policy: str, tmp_path: Path) -> None:
+    check_gradients(CASES[case], recorded_trajectories(policy, 0), policy, tmp_path)
+
+
+@pytest.mark.parametrize("case", ROWS)
+def test_an_episode_of_several_rows_has_the_weight_of_one(
+    case: str, policy: str, tmp_path: Path
+) -> None:
+    batch = recorded_trajectories(policy, 0, rows=True)
+    assert {len(t.rows) for t in batch} >= {1, 2, 3}
+    check_gradients(ROWS[case], batch, policy, tmp_path)
