@@ -53,8 +53,12 @@ def bystander() -> Iterator[tuple[subprocess.Popen[bytes], str]]:
     """A process that no run has started, and the mark by which a planted file points at it."""
     mark = f"victim-{uuid.uuid4().hex}"
     with subprocess.Popen(
-        [sys.executable, "-c", "import time; time.sleep(600)"], env={**os.environ, MARK: mark}
+        [sys.executable, "-c", "import time; print(flush=True); time.sleep(600)"],
+        env={**os.environ, MARK: mark},
+        stdout=subprocess.PIPE,
     ) as process:
+        assert process.stdout is not None
+        process.stdout.readline()  # now the kernel shows its environment
         yield process, mark
         process.kill()
 

@@ -69,7 +69,16 @@ def _read_only(db: sqlite3.Connection) -> sqlite3.Connection:
     return db
 
 
+class _Database(sqlite3.Connection):
+    """A database that closes when nothing refers to it, such as one that left a cache."""
+
+    def __del__(self) -> None:
+        self.close()
+
+
 def _open() -> sqlite3.Connection:
-    db = sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False)
+    db = sqlite3.connect(
+        ":memory:", isolation_level=None, check_same_thread=False, factory=_Database
+    )
     db.row_factory = sqlite3.Row
     return db
