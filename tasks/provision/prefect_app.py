@@ -1,4 +1,4 @@
-"""Prefect's server as applications for uvicorn.
+"""Prefect's server as applications for uvicorn. It checks the login at its API by itself.
 
 For example: `uvicorn --factory tasks.provision.prefect_app:services`.
 """
@@ -6,7 +6,6 @@ For example: `uvicorn --factory tasks.provision.prefect_app:services`.
 from __future__ import annotations
 
 import asyncio
-import os
 import threading
 from collections.abc import Coroutine
 from typing import Any
@@ -19,7 +18,7 @@ from starlette.routing import Mount
 from starlette.types import ASGIApp
 
 from tasks.provision import first_view
-from tasks.provision.login_gate import LoginGate, no_frames
+from tasks.provision.login_gate import no_frames
 
 SCHEMA_PATHS = ("/openapi.json", "/docs", "/docs/oauth2-redirect", "/redoc")
 """Pages about the API, which Prefect serves without checking the login."""
@@ -27,12 +26,14 @@ SCHEMA_PATHS = ("/openapi.json", "/docs", "/docs/oauth2-redirect", "/redoc")
 
 def services() -> ASGIApp:
     """Return the server of `make up`, with pages and the services that schedule and check runs."""
-    return no_frames(_behind_login(first_view.of_prefect(_without_schema(create_app(final=True)))))
+    _mend_database()
+    return no_frames(first_view.of_prefect(_without_schema(create_app(final=True))))
 
 
 def one_run() -> ASGIApp:
     """Return the server that a run starts for itself: the API alone, without pages or scheduler."""
-    return _behind_login(_without_schema(create_app(ephemeral=True, final=True)))
+    _mend_database()
+    return _without_schema(create_app(ephemeral=True, final=True))
 
 
 def _without_schema(app: FastAPI) -> FastAPI:
@@ -46,15 +47,12 @@ def _without_schema(app: FastAPI) -> FastAPI:
     return app
 
 
-def _behind_login(app: ASGIApp) -> ASGIApp:
-    """Slow down wrong logins. Prefect checks the login itself, but only at its API."""
+def _mend_database() -> None:
+    """Replace two functions of Prefect's server that can block it."""
     sqlalchemy.event.listen(
         sqlalchemy.Engine, "before_cursor_execute", write_lock_first, retval=True
     )
     automations.run_coro_as_sync = run_in_server_loop  # type: ignore[attr-defined, assignment]
-    return LoginGate(
-        app, os.environ["PREFECT_SERVER_API_AUTH_STRING"], "make up", app_checks_login=True
-    )
 
 
 def write_lock_first(

@@ -73,7 +73,7 @@ def test_every_page_requires_the_login(viewer: str, runs: Path) -> None:
     for path in ("/", "/trajectories", "/play", "/static/style.css", "/nowhere"):
         status, headers = asked(viewer, path)
         assert (status, "Basic " in headers.get("WWW-Authenticate", "")) == (401, True), path
-        assert asked(viewer, path, "agentgym:wrong")[0] in (401, 429), path
+        assert asked(viewer, path, "agentgym:wrong")[0] == 401, path
     assert asked(viewer, "/play", form={"environment": "textcraft"})[0] == 401
     assert asked(viewer, "/", login(runs))[0] == 200
 
