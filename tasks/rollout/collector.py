@@ -25,12 +25,7 @@ from environments.handshake import EpisodeClient, open_client
 from tasks.agents.agent import Agent
 from tasks.inference.event_loop import event_loop, in_event_loop
 from tasks.rollout.concurrency import ConcurrencyLimit
-from tasks.rollout.episode import (
-    RolloutRequest,
-    RolloutSettings,
-    play_with_retries,
-    unplayed_trajectory,
-)
+from tasks.rollout.episode import EpisodePlayer, RolloutRequest, RolloutSettings
 from tasks.rollout.generation_pause import GenerationPause
 from tasks.rollout.trajectory import Outcome, Trajectory
 
@@ -103,10 +98,16 @@ class Collector:
         self._pause = GenerationPause()
         self._running_batches: dict[str, _RunningBatch] = {}
         self._dispatcher: asyncio.Task[None] | None = None
-        self._client: EpisodeClient | None = None
 
     def __enter__(self) -> Collector:
-        self._client = in_event_loop(self.client().__aenter__())
+        self._player = EpisodePlayer(
+            self._environment,
+            in_event_loop(self.client().__aenter__()),
+            self._agent,
+            self._rollout,
+            self._success_score,
+            self._pause,
+        )
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -207,9 +208,7 @@ class Collector:
 
         def unfinished(request: RolloutRequest) -> Trajectory:
             found = running.begun.get((request.group, request.member))
-            found = found or unplayed_trajectory(
-                request, batch.settings, self._environment, self._agent, ""
-            )
+            found = found or self._player.unplayed(request, batch.settings)
             found.outcome, found.reason = Outcome.FAILED, reason
             return found
 
@@ -251,20 +250,8 @@ class Collector:
                 running.start(self._episode(running, running.waiting.popleft()))
 
     async def _episode(self, running: _RunningBatch, request: RolloutRequest) -> None:
-        assert self._client is not None, "use the collector in a with block"
-        settings = running.batch.settings
         try:
-            trajectory = await play_with_retries(
-                request,
-                settings,
-                self._rollout,
-                self._environment,
-                self._client,
-                self._agent,
-                self._pause,
-                self._success_score,
-                running.begin,
-            )
+            trajectory = await self._player.play(request, running.batch.settings, running.begin)
         finally:
             self.concurrency.release()
         self.concurrency.observe(trajectory)
@@ -274,8 +261,7 @@ class Collector:
         if self._dispatcher is not None:
             self._dispatcher.cancel()
         await asyncio.gather(*(running.cancel() for running in self._running_batches.values()))
-        assert self._client is not None
-        await self._client.__aexit__(None, None, None)
+        await self._player.client.__aexit__(None, None, None)
 
 
 class _RunningBatch:

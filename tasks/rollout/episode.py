@@ -66,158 +66,132 @@ class RolloutSettings:
     temperature: float
 
 
-async def play_with_retries(
-    request: RolloutRequest,
-    settings: RolloutSettings,
-    rollout: Rollout,
-    environment: str,
-    client: EpisodeClient,
-    agent: Agent,
-    pause: GenerationPause,
-    success_score: float = 1.0,
-    begun: Callable[[Trajectory], None] = lambda _: None,
-) -> Trajectory:
-    """Play an episode and retry it while it fails, up to `rollout.retries` times.
+@dataclass(frozen=True, slots=True)
+class EpisodePlayer:
+    """Plays the episodes of one agent in one world.
 
-    Each retry uses a fresh session and the same seed. The arguments are those of `play`.
-    """
-    for attempt in range(1, rollout.retries + 2):
-        trajectory = await play(
-            request, settings, rollout, environment, client, agent, pause, success_score, begun
-        )
-        trajectory.attempts = attempt
-        if trajectory.outcome is not Outcome.FAILED:
-            break
-    return trajectory
-
-
-async def play(
-    request: RolloutRequest,
-    settings: RolloutSettings,
-    rollout: Rollout,
-    environment: str,
-    client: EpisodeClient,
-    agent: Agent,
-    pause: GenerationPause,
-    success_score: float = 1.0,
-    begun: Callable[[Trajectory], None] = lambda _: None,
-) -> Trajectory:
-    """Play one episode and return its trajectory, also after a fault.
-
-    A fault of the engine or the environment, or an exceeded deadline, gives the outcome `failed`
-    with the fault as the reason. The turns played so far are kept for diagnosis. Cancellation is
-    passed on. The session is always closed.
-
-    Args:
-        request: The episode to play.
-        settings: Settings of the batch.
-        rollout: Budgets and deadlines. Time spent in a generation pause does not count.
+    Attributes:
         environment: Name of the world.
         client: Client of its servers.
         agent: The agent that plays.
-        pause: Blocks new messages while generation is paused.
+        rollout: Budgets, deadlines and retries. Time spent in a generation pause does not count.
         success_score: Lowest score of an episode ended by the world that counts as a success.
-        begun: Called with the trajectory before its first turn. Turns are appended as they are
-            played.
-
-    Raises:
-        WrongWorldError: A server hosts another world. No episode can be played until that is fixed.
+        pause: Blocks new messages while generation is paused.
     """
-    trajectory = unplayed_trajectory(request, settings, environment, agent, "")
-    begun(trajectory)
-    trajectory.began, began = time.time(), time.perf_counter()
-    try:
-        async with asyncio.timeout(rollout.episode_seconds) as deadline:
-            await _play(
-                trajectory, settings, rollout, client, agent, pause, deadline, success_score
+
+    environment: str
+    client: EpisodeClient
+    agent: Agent
+    rollout: Rollout
+    success_score: float
+    pause: GenerationPause
+
+    async def play(
+        self,
+        request: RolloutRequest,
+        settings: RolloutSettings,
+        begun: Callable[[Trajectory], None],
+    ) -> Trajectory:
+        """Play one episode and return its trajectory, also after a fault.
+
+        A failed episode is retried up to `rollout.retries` times, with a fresh session and the same
+        seed.
+
+        Args:
+            request: The episode to play.
+            settings: Settings of the batch.
+            begun: Called with the trajectory of each attempt before its first turn. Turns are
+                appended as they are played.
+
+        Raises:
+            WrongWorldError: A server hosts another world. No episode can be played until that is
+                fixed.
+        """
+        for attempt in range(1, self.rollout.retries + 2):
+            trajectory = self.unplayed(request, settings)
+            begun(trajectory)
+            await self._attempt(trajectory, settings.temperature)
+            trajectory.attempts = attempt
+            if trajectory.outcome is not Outcome.FAILED:
+                break
+        return trajectory
+
+    def unplayed(self, request: RolloutRequest, settings: RolloutSettings) -> Trajectory:
+        """Return the trajectory of an unplayed episode: no turns, outcome `failed`."""
+        return Trajectory(
+            environment=self.environment,
+            task=request.task,
+            group=request.group,
+            member=request.member,
+            seed=request.seed,
+            horizon=settings.horizon,
+            policy_version=self.agent.version,
+            engine=self.agent.name,
+            reason="",
+        )
+
+    async def _attempt(self, trajectory: Trajectory, temperature: float) -> None:
+        """Play the episode of a trajectory once, and record its outcome.
+
+        A fault of the engine or the environment, or an exceeded deadline, gives the outcome
+        `failed` with the fault as the reason. The turns played so far are kept for diagnosis.
+        Cancellation is passed on. The session is always closed.
+        """
+        limit = self.rollout.episode_seconds
+        trajectory.began, began = time.time(), time.perf_counter()
+        try:
+            async with asyncio.timeout(limit) as deadline:
+                await self._take_turns(trajectory, temperature, deadline)
+        except WrongWorldError:
+            raise
+        except (EnvironmentCallError, EngineError) as fault:
+            trajectory.outcome = Outcome.FAILED
+            trajectory.reason = f"{type(fault).__name__}: {fault}"
+        except TimeoutError:
+            trajectory.outcome = Outcome.FAILED
+            trajectory.reason = (
+                f"deadline: the episode took more than {limit or 0:g} s (rollout.episode_seconds)"
             )
-    except WrongWorldError:
-        raise
-    except (EnvironmentCallError, EngineError) as fault:
-        trajectory.outcome, trajectory.reason = Outcome.FAILED, f"{type(fault).__name__}: {fault}"
-    except TimeoutError:
-        trajectory.outcome = Outcome.FAILED
-        trajectory.reason = f"deadline: the episode took more than {rollout.episode_seconds or 0:g} s (rollout.episode_seconds)"
-    trajectory.seconds = time.perf_counter() - began
-    return trajectory
+        trajectory.seconds = time.perf_counter() - began
 
-
-def unplayed_trajectory(
-    request: RolloutRequest, settings: RolloutSettings, environment: str, agent: Agent, reason: str
-) -> Trajectory:
-    """Return the trajectory of an unplayed episode: no turns, outcome `failed`."""
-    return Trajectory(
-        environment=environment,
-        task=request.task,
-        group=request.group,
-        member=request.member,
-        seed=request.seed,
-        horizon=settings.horizon,
-        policy_version=agent.version,
-        engine=agent.name,
-        reason=reason,
-    )
-
-
-async def _play(
-    trajectory: Trajectory,
-    settings: RolloutSettings,
-    rollout: Rollout,
-    client: EpisodeClient,
-    agent: Agent,
-    pause: GenerationPause,
-    deadline: asyncio.Timeout,
-    success_score: float,
-) -> None:
-    session, observation = await client.start(trajectory.task, lease_s=_lease(rollout))
-    conversation: Conversation | None = None
-    try:
-        trajectory.first_observation = observation
-        budgets = Budgets(settings.temperature, rollout.turn_tokens, rollout.trajectory_tokens)
-        conversation = await agent.begin(trajectory.task, trajectory.seed, observation, budgets)
-        trajectory.prompt = conversation.prompt
-        for number in range(settings.horizon):
-            await _wait_for_pause(pause, deadline)
-            try:
-                began = time.time()
-                message, seconds = await _generate(number, rollout, agent, conversation)
-            finally:
-                pause.leave()
-            state_key = session.state_key
-            turn, done = await perform(message, client, session)
-            turn.state_key = state_key
-            turn.began, turn.generate_seconds = began, seconds
-            trajectory.turns.append(turn)
-            if done:
-                trajectory.outcome = (
-                    Outcome.SUCCESS
-                    if is_success(trajectory.reward, success_score)
-                    else Outcome.FINISHED
-                )
-                return
-            if number + 1 < settings.horizon:
-                turn.observation_tokens = await conversation.observe(turn.observation)
-        trajectory.outcome, trajectory.reason = Outcome.TRUNCATED, "horizon"
-    except (TokenBudgetError, NoActionError) as end:
-        trajectory.outcome, trajectory.reason = Outcome.TRUNCATED, str(end)
-    finally:
-        if conversation is not None:
-            await conversation.close()
-        # A session that cannot be closed now ends with its lease.
-        with suppress(EnvironmentCallError, TimeoutError):
-            await client.close(session)
-
-
-async def _wait_for_pause(pause: GenerationPause, deadline: asyncio.Timeout) -> None:
-    """Wait while generation is paused and extend the episode's deadline by that time."""
-    if not pause.paused:
-        await pause.enter()
-        return
-    loop, when = asyncio.get_running_loop(), deadline.when()
-    left = None if when is None else when - loop.time()
-    deadline.reschedule(None)
-    await pause.enter()
-    deadline.reschedule(None if left is None else loop.time() + left)
+    async def _take_turns(
+        self, trajectory: Trajectory, temperature: float, deadline: asyncio.Timeout
+    ) -> None:
+        client, agent, rollout = self.client, self.agent, self.rollout
+        session, observation = await client.start(trajectory.task, lease_s=_lease(rollout))
+        conversation: Conversation | None = None
+        try:
+            trajectory.first_observation = observation
+            budgets = Budgets(temperature, rollout.turn_tokens, rollout.trajectory_tokens)
+            conversation = await agent.begin(trajectory.task, trajectory.seed, observation, budgets)
+            trajectory.prompt = conversation.prompt
+            for number in range(trajectory.horizon):
+                async with self.pause.message(deadline):
+                    began = time.time()
+                    message, seconds = await _generate(number, rollout, agent, conversation)
+                state_key = session.state_key
+                turn, done = await perform(message, client, session)
+                turn.state_key = state_key
+                turn.began, turn.generate_seconds = began, seconds
+                trajectory.turns.append(turn)
+                if done:
+                    trajectory.outcome = (
+                        Outcome.SUCCESS
+                        if is_success(trajectory.reward, self.success_score)
+                        else Outcome.FINISHED
+                    )
+                    return
+                if number + 1 < trajectory.horizon:
+                    turn.observation_tokens = await conversation.observe(turn.observation)
+            trajectory.outcome, trajectory.reason = Outcome.TRUNCATED, "horizon"
+        except (TokenBudgetError, NoActionError) as end:
+            trajectory.outcome, trajectory.reason = Outcome.TRUNCATED, str(end)
+        finally:
+            if conversation is not None:
+                await conversation.close()
+            # A session that cannot be closed now ends with its lease.
+            with suppress(EnvironmentCallError, TimeoutError):
+                await client.close(session)
 
 
 async def _generate(

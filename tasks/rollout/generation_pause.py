@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 
 # An in-process engine needs a few iterations of the event loop to notice that it is idle.
 SETTLE = 16
@@ -18,23 +20,27 @@ class GenerationPause:
         self._idle.set()
         self._generating = 0
 
-    @property
-    def paused(self) -> bool:
-        """Whether new messages must wait."""
-        return not self._running.is_set()
+    @asynccontextmanager
+    async def message(self, deadline: asyncio.Timeout) -> AsyncIterator[None]:
+        """Wait until generation is not paused, and count a message as being generated.
 
-    async def enter(self) -> None:
-        """Wait until generation is not paused, then count one more message as being generated."""
-        while self.paused:
-            await self._running.wait()
+        The deadline is extended by the time of the wait.
+        """
+        if not self._running.is_set():
+            loop, when = asyncio.get_running_loop(), deadline.when()
+            left = None if when is None else when - loop.time()
+            deadline.reschedule(None)
+            while not self._running.is_set():
+                await self._running.wait()
+            deadline.reschedule(None if left is None else loop.time() + left)
         self._generating += 1
         self._idle.clear()
-
-    def leave(self) -> None:
-        """Mark the message of an `enter` as done."""
-        self._generating -= 1
-        if self._generating == 0:
-            self._idle.set()
+        try:
+            yield
+        finally:
+            self._generating -= 1
+            if self._generating == 0:
+                self._idle.set()
 
     async def pause(self) -> None:
         """Block new messages and wait until the messages being generated are done."""
