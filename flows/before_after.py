@@ -30,7 +30,7 @@ from flows.evaluate import evaluate
 from flows.killed_flow_runs import note_flow_run
 from flows.model_check import fit_experiment
 from flows.recipe_form import Recipe
-from flows.records import finished_run
+from flows.records import is_finished
 from flows.requests import grid_of_run
 from flows.results import BeforeAfterResult
 from flows.run_names import named_by
@@ -69,11 +69,10 @@ def before_after(
         )
         fields = {**(overrides or {}), **seeded}
         experiment = fit_experiment(load_recipe(recipe, fields))
-        if finished_run(infrastructure, experiment) is None:
+        run = RunFolder(infrastructure.runs, experiment)
+        if not is_finished(run):
             scaling_inter(recipe, overrides=fields)
-        found.append(
-            measured(experiment, RunFolder(infrastructure.runs, experiment), infrastructure)
-        )
+        found.append(measured(run, infrastructure))
     baselines = scripted(experiment, infrastructure)
     table = before_after_table(found, baselines)
     seeds = f"{n_seeds}-seeds" if n_seeds > 1 else f"seed-{experiment.seeds.training}"
@@ -85,11 +84,10 @@ def before_after(
     return BeforeAfterResult(path.absolute(), tuple(found), baselines)
 
 
-def measured(experiment: Experiment, run: RunFolder, infrastructure: InfraSettings) -> BeforeAfter:
+def measured(run: RunFolder, infrastructure: InfraSettings) -> BeforeAfter:
     """Evaluate the three policies of one seed on the final tasks."""
-    end = results(
-        experiment, str(run.checkpoint(max(steps_in(run.path / "checkpoints")))), infrastructure
-    )
+    experiment, last = run.experiment, max(steps_in(run.path / "checkpoints"))
+    end = results(experiment, str(run.checkpoint(last)), infrastructure)
     if experiment.policy.model != "starter":
         return BeforeAfter(results(experiment, experiment.policy.model, infrastructure), end, None)
     starters, world, seed = (

@@ -254,7 +254,7 @@ def judge(
 ) -> Night:
     """Compare tonight's policy with the champion on the same held-out tasks and sampling seeds."""
     run = RunFolder(infrastructure.runs, experiment)
-    challenger = evaluations(run, experiment)[-1]
+    challenger = list(evaluations(run).values())[-1]
     measured = replace(
         begun,
         challenger=str(run.checkpoint(challenger.step)),

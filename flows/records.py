@@ -112,23 +112,17 @@ def measurements(experiment: Experiment, history: Steps) -> list[Measurement]:
     return [START, *map(phase_measurement, due)]
 
 
-def missing_measurements(folder: RunFolder, experiment: Experiment) -> list[Measurement]:
+def missing_measurements(folder: RunFolder) -> list[Measurement]:
     """Return the evaluations that the run has made so far but that are deleted or damaged."""
-    was_made = [
-        START,
-        *(each for each in measurements(experiment, folder.metrics()) if folder.is_done(each.name)),
-    ]
+    made = measurements(folder.experiment, folder.metrics())
+    was_made = [START, *(each for each in made if folder.is_done(each.name))]
     return [each for each in was_made if not is_readable(folder.evaluation(each.name))]
 
 
-def evaluations(folder: RunFolder, experiment: Experiment) -> list[EvaluationResult]:
-    """Return the evaluations of a run so far, from the start to the last phase."""
-    return list(named_evaluations(folder, experiment).values())
-
-
-def named_evaluations(folder: RunFolder, experiment: Experiment) -> dict[str, EvaluationResult]:
+def evaluations(folder: RunFolder) -> dict[str, EvaluationResult]:
     """Return the evaluations of a run so far by name, from the start to the last phase."""
-    names = [*(each.name for each in measurements(experiment, folder.metrics())), ROLLED_BACK]
+    made = measurements(folder.experiment, folder.metrics())
+    names = [*(each.name for each in made), ROLLED_BACK]
     return {
         name: read_evaluation(folder.evaluation(name))
         for name in names
@@ -144,10 +138,10 @@ def is_readable(path: Path) -> bool:
         return False
 
 
-def finished_run(infrastructure: InfraSettings, experiment: Experiment) -> RunFolder | None:
-    """Return the folder of a finished run, or None if a part is missing. Changes nothing."""
-    folder = RunFolder(infrastructure.runs, experiment)
-    if not folder.is_done(FINISHED) or missing_measurements(folder, experiment):
-        return None
-    rolled_back = folder.is_done(COLLAPSED) and experiment.algorithm.on_collapse == "roll_back"
-    return None if rolled_back and not is_readable(folder.evaluation(ROLLED_BACK)) else folder
+def is_finished(folder: RunFolder) -> bool:
+    """Return whether a run is finished and no part of it is missing. Changes nothing."""
+    if not folder.is_done(FINISHED) or missing_measurements(folder):
+        return False
+    on_collapse = folder.experiment.algorithm.on_collapse
+    rolled_back = folder.is_done(COLLAPSED) and on_collapse == "roll_back"
+    return not rolled_back or is_readable(folder.evaluation(ROLLED_BACK))

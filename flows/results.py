@@ -16,7 +16,7 @@ from configs.evaluation_grid import EvaluationGrid
 from configs.experiment import Experiment
 from configs.model_folder import RECIPE, recipe_of
 from configs.study import Study
-from flows.records import named_evaluations
+from flows.records import evaluations
 from flows.study_page import StudyPage
 from tasks.evaluation.before_after import BeforeAfter
 from tasks.evaluation.benchmark import EvaluationFileError, EvaluationResult, read_evaluation
@@ -213,17 +213,17 @@ def load_run(folder: Path | str) -> TrainingRun:
         raise NoRunError(
             f"{path} has no {RECIPE}. Give the folder of a run, e.g. runs/quickstart-1a2b3c."
         )
-    return training_run(_run_folder(path, recipe), recipe)
+    return training_run(_run_folder(path, recipe))
 
 
-def training_run(folder: RunFolder, recipe: Experiment) -> TrainingRun:
+def training_run(folder: RunFolder) -> TrainingRun:
     """Read what a run's folder holds."""
     steps = sorted(steps_in(folder.path / "checkpoints"))
     checkpoints = {step: folder.checkpoint(step) for step in steps}
     status: Status = "finished" if folder.is_done(FINISHED) else "unfinished"
     if folder.is_done(COLLAPSED):
         status = "collapsed"
-    return TrainingRun(folder.path, recipe, status, named_evaluations(folder, recipe), checkpoints)
+    return TrainingRun(folder.path, folder.experiment, status, evaluations(folder), checkpoints)
 
 
 def load_evaluation(folder: Path | str) -> Evaluation:

@@ -57,9 +57,8 @@ class Run:
     """One experiment in progress.
 
     Attributes:
-        experiment: The recipe.
         infrastructure: Where it runs.
-        folder: Finished stages and results on disk.
+        folder: The recipe, and finished stages and results on disk.
         tracker: Writes to MLflow.
         mlflow_run: The parent run, as the tracker names it.
         clock: Time per activity.
@@ -70,7 +69,6 @@ class Run:
         load: Machine load during each step of this process.
     """
 
-    experiment: Experiment
     infrastructure: InfraSettings
     folder: RunFolder
     tracker: Tracker
@@ -81,6 +79,11 @@ class Run:
     done_at: dict[int, int] = field(default_factory=dict)
     system: SystemMetrics | None = None
     load: dict[int, dict[str, float]] = field(default_factory=dict)
+
+    @property
+    def experiment(self) -> Experiment:
+        """The recipe."""
+        return self.folder.experiment
 
     def follow(self, events: Iterable[Event], mlflow_run: str) -> None:
         """Record and show the trainer's events until its current command ends.
@@ -174,17 +177,13 @@ class Run:
 
 @contextmanager
 def opened_run(
-    experiment: Experiment, infrastructure: InfraSettings, clock: TimeBreakdown, name: str
+    folder: RunFolder, infrastructure: InfraSettings, clock: TimeBreakdown, name: str
 ) -> Iterator[Run]:
     """Claim the run's folder and open its records; close them with the block's outcome."""
-    folder, runs, log = (
-        RunFolder(infrastructure.runs, experiment),
-        infrastructure.runs.absolute(),
-        flow_log(),
-    )
+    experiment, runs, log = folder.experiment, infrastructure.runs.absolute(), flow_log()
     with (
         folder.claimed(),
-        mirrored(folder, experiment, opened(infrastructure.shared_storage)) as mirror,
+        mirrored(folder, opened(infrastructure.shared_storage)) as mirror,
         open_tracker(infrastructure, experiment.name, folder.path) as tracker,
         PageProgress(experiment.algorithm.steps) as page,
         RunBar(experiment.algorithm.steps, log, page.show) as bar,
@@ -212,7 +211,6 @@ def opened_run(
         tag_flow_run(experiment.environment.name, experiment.algorithm.name)
         try:
             yield Run(
-                experiment,
                 infrastructure,
                 folder,
                 tracker,

@@ -25,13 +25,13 @@ from tasks.tracking.run_folder import RunFolder
 from tasks.training.collapse import collapse_note
 
 
-def show_finished(folder: RunFolder, experiment: Experiment, infrastructure: InfraSettings) -> None:
+def show_finished(folder: RunFolder, infrastructure: InfraSettings) -> None:
     """Show the table of a finished run. Its folder and its run in MLflow stay unchanged."""
-    results, note = evaluations(folder, experiment), collapse_note(folder.metrics())
+    results, note = list(evaluations(folder).values()), collapse_note(folder.metrics())
     if is_unsent(folder.path / "records"):  # MLflow was unreachable when the run ended
         with earlier_records_sent(infrastructure):
             pass
-    scripted = without_learning(experiment, results, infrastructure)
+    scripted = without_learning(folder.experiment, results, infrastructure)
     put_table(folder, results, scripted, note)
     print(
         f"\n{text_table(results)}\n{scripted}\n{note}\nThe run was already finished, so nothing "
@@ -41,7 +41,7 @@ def show_finished(folder: RunFolder, experiment: Experiment, infrastructure: Inf
 
 def report(run: Run) -> None:
     """Draw the learning curve and make the table, for MLflow, Prefect and the terminal."""
-    results = evaluations(run.folder, run.experiment)
+    results = list(evaluations(run.folder).values())
     picture = run.folder.path / "learning_curve.png"
     draw_learning_curve(picture, run.folder.metrics(), results, title=run.folder.path.name)
     note = collapse_note(run.folder.metrics())

@@ -40,7 +40,7 @@ from flows.records import (
     START,
     Measurement,
     earlier_records_sent,
-    finished_run,
+    is_finished,
     is_readable,
     missing_measurements,
     phase_measurement,
@@ -73,7 +73,7 @@ from tasks.evaluation.time_breakdown import TimeBreakdown
 from tasks.provision.replica_set import ReplicaSet
 from tasks.rollout.trajectory_parquet import TrajectoryFileError, read_trajectories
 from tasks.tracking.checkpoints import CheckpointEntry
-from tasks.tracking.run_folder import COLLAPSED
+from tasks.tracking.run_folder import COLLAPSED, RunFolder
 from tasks.tracking.traces import sample_of
 from tasks.training.checkpoint import CheckpointError, of_step, roll_back, steps_in, verify
 from tasks.training.collapse import TrainingCollapsedError
@@ -128,27 +128,28 @@ def scaling_inter(
     clock.add("Prefect start", time.time() - clock.began)
     overrides = all_overrides(recipe, changes, overrides)
     experiment, infrastructure = fit_experiment(load_recipe(recipe, overrides)), infra_settings()
-    if (finished := finished_run(infrastructure, experiment)) is not None:
-        upload_missing(finished, experiment, infrastructure)
-        show_finished(finished, experiment, infrastructure)
-        return training_run(finished, experiment)
+    folder = RunFolder(infrastructure.runs, experiment)
+    if is_finished(folder):
+        upload_missing(folder, infrastructure.shared_storage)
+        show_finished(folder, infrastructure)
+        return training_run(folder)
     check_experiment(experiment, infrastructure)
     check_memory(experiment, infrastructure)
     settled = nullcontext() if is_subflow() else earlier_records_sent(infrastructure)
     with (
         settled,
-        opened_run(experiment, infrastructure, clock, run_name(experiment, overrides)) as run,
+        opened_run(folder, infrastructure, clock, run_name(experiment, overrides)) as run,
     ):
         try:
             retry_after_lost_nodes(run, lambda: learn(run))
         except TrainingCollapsedError as fall:
-            run.folder.note_collapse(fall)
+            folder.note_collapse(fall)
             if not is_subflow():  # a subflow has no deployment that an automation could pause
-                announce_collapse(experiment.name, run.folder)
-        if (noted := run.folder.collapse()) is not None:
+                announce_collapse(experiment.name, folder)
+        if (noted := folder.collapse()) is not None:
             end_collapsed(run, noted)
         report(run)
-    return training_run(run.folder, experiment)
+    return training_run(folder)
 
 
 def is_subflow() -> bool:
@@ -166,7 +167,7 @@ def is_subflow() -> bool:
 
 def learn(run: Run) -> None:
     """Run the unfinished part of the curriculum."""
-    missing = missing_measurements(run.folder, run.experiment)
+    missing = missing_measurements(run.folder)
     trained = run.folder.collapse() is not None or run.next_phase() is None
     if trained and not missing:
         return

@@ -8,8 +8,6 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 
-from configs.experiment import Experiment
-from configs.infrastructure import InfraSettings
 from tasks.curriculum.horizon import phases
 from tasks.starter.starter_policy import MANIFEST
 from tasks.tracking.owner import RunBusyError
@@ -22,7 +20,7 @@ from tasks.training.collapse import checkpoints_kept
 
 
 def mirrored(
-    folder: RunFolder, experiment: Experiment, storage: SharedStorage | None
+    folder: RunFolder, storage: SharedStorage | None
 ) -> AbstractContextManager[RunMirror | None]:
     """Fetch the run's folder from shared storage, and mirror it there while the block runs.
 
@@ -32,24 +30,25 @@ def mirrored(
         return nullcontext()
 
     def superseded(steps: list[int]) -> list[int]:
-        ends = [phase.end_step for phase in phases(experiment, folder.metrics())]
-        return checkpoint.superseded(steps, checkpoints_kept(experiment), ends)
+        ends = [phase.end_step for phase in phases(folder.experiment, folder.metrics())]
+        return checkpoint.superseded(steps, checkpoints_kept(folder.experiment), ends)
 
     return RunMirror(storage, folder.path, folder.fingerprint, superseded)
 
 
-def upload_missing(
-    folder: RunFolder, experiment: Experiment, infrastructure: InfraSettings
-) -> None:
+def upload_missing(folder: RunFolder, url: str | None) -> None:
     """Upload the parts of a finished run that are missing in shared storage.
 
     The storage may have been unreachable, or not configured, when the run ended.
+
+    Args:
+        folder: Folder of the run.
+        url: Address of the shared storage, or None without it.
     """
-    url = infrastructure.shared_storage
     if url is None or is_stored(folder.path, url):
         return
     try:
-        with folder.claimed(), mirrored(folder, experiment, opened(url)):
+        with folder.claimed(), mirrored(folder, opened(url)):
             pass
     except (SharedStorageError, RunBusyError) as problem:
         print(

@@ -19,7 +19,7 @@ from environments.registry import load_world
 from flows.job import EvaluateJob, TrainJob, write_job
 from flows.model_check import fit_experiment
 from flows.parallel_commands import Command
-from flows.records import evaluations, finished_run
+from flows.records import evaluations, is_finished
 from flows.requests import grid_of_run
 from flows.results import read_results
 from tasks.evaluation.benchmark import EvaluationResult
@@ -85,7 +85,7 @@ class StudyRuns:
             self.folder / "logs",
         )
         name = f"{arm}, seed {seed}"
-        if finished_run(self._infrastructure, experiment) is None:
+        if not is_finished(RunFolder(self._infrastructure.runs, experiment)):
             recipe = (
                 self.folder / "recipes" / f"{arm}-{seed}.yaml"
             )  # a copy: the study's recipe may change meanwhile
@@ -118,8 +118,8 @@ class StudyRuns:
     def _found(self, arm: str, seed: int) -> StudyRun | None:
         """Return the results of a run, or None while a part of it is missing."""
         experiment = self._experiments[arm, seed]
-        folder = finished_run(self._infrastructure, experiment)
-        if folder is None:
+        folder = RunFolder(self._infrastructure.runs, experiment)
+        if not is_finished(folder):
             return None
         further: dict[str, dict[str, EvaluationResult]] = {"first": {}, "last": {}}
         for side, place, _ in self._further(arm, seed, experiment):
@@ -130,7 +130,7 @@ class StudyRuns:
         return StudyRun(
             arm,
             seed,
-            evaluations(folder, experiment),
+            list(evaluations(folder).values()),
             steps,
             bool(collapse_note(steps)),
             further["first"],

@@ -33,13 +33,19 @@ class RunFileError(Exception):
 
 
 class RunFolder:
-    """The folder runs/<name>-<fingerprint>. The same recipe always maps to the same folder."""
+    """The folder runs/<name>-<fingerprint>. The same recipe always maps to the same folder.
+
+    Attributes:
+        experiment: The recipe.
+        fingerprint: Identifier of the recipe.
+        path: The folder.
+    """
 
     def __init__(self, runs: Path, experiment: Experiment) -> None:
         """Set the folder's path. `claimed` creates the folder."""
+        self.experiment = experiment
         self.fingerprint = fingerprint(experiment)
         self.path = (runs / f"{experiment.name}-{self.fingerprint}").absolute()
-        self._experiment = experiment
 
     @contextmanager
     def claimed(self) -> Iterator[None]:
@@ -54,7 +60,7 @@ class RunFolder:
         with claimed(self.path, "this run", "wait for it or change a seed"):
             replace_file(
                 self.path / "recipe.yaml",
-                yaml.safe_dump(self._experiment.model_dump(mode="json"), sort_keys=False),
+                yaml.safe_dump(self.experiment.model_dump(mode="json"), sort_keys=False),
             )
             yield
 

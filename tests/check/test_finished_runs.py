@@ -12,7 +12,7 @@ from configs.experiment import Experiment
 from configs.infrastructure import InfraSettings
 from configs.recipe import load_recipe
 from flows.plan import PlanRequest, work_section
-from flows.records import evaluations, finished_run, measurements
+from flows.records import evaluations, is_finished, measurements
 from tasks.evaluation.benchmark import evaluate, write_evaluation
 from tasks.rollout.trajectory import Outcome, Trajectory
 from tasks.tracking.run_folder import FINISHED, RunFolder
@@ -42,10 +42,10 @@ def finished(runs: Path, experiment: Experiment) -> RunFolder:
 def test_a_finished_run_is_found_and_left_as_it_is(tmp_path: Path, experiment: Experiment) -> None:
     folder = finished(tmp_path, experiment)
     before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")}
-    found = finished_run(InfraSettings(runs=tmp_path), experiment)
-    assert found is not None
-    assert found.path == folder.path
-    assert [result.label for result in evaluations(found, experiment)] == [
+    again = RunFolder(tmp_path, experiment)
+    assert is_finished(again)
+    assert again.path == folder.path
+    assert [result.label for result in evaluations(again).values()] == [
         what.label for what in measurements(experiment, {})
     ]
     assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")} == before
@@ -56,7 +56,7 @@ def test_a_run_that_lacks_something_is_not_finished(
     tmp_path: Path, experiment: Experiment, lost: str
 ) -> None:
     (finished(tmp_path, experiment).path / lost).unlink()
-    assert finished_run(InfraSettings(runs=tmp_path), experiment) is None
+    assert not is_finished(RunFolder(tmp_path, experiment))
 
 
 @pytest.mark.parametrize(
@@ -80,14 +80,14 @@ def test_a_run_is_measured_every_so_many_steps_also_without_the_ends_of_phases(
 def test_a_damaged_evaluation_is_a_missing_one(tmp_path: Path, experiment: Experiment) -> None:
     folder = finished(tmp_path, experiment)
     folder.evaluation("phase-1").write_text("{")
-    assert finished_run(InfraSettings(runs=tmp_path), experiment) is None
+    assert not is_finished(RunFolder(tmp_path, experiment))
 
 
 def test_a_run_that_was_never_begun_is_not_finished_and_leaves_no_folder(
     tmp_path: Path, experiment: Experiment
 ) -> None:
-    assert finished_run(InfraSettings(runs=tmp_path / "runs"), experiment) is None
+    assert not is_finished(RunFolder(tmp_path / "runs", experiment))
     assert not (tmp_path / "runs").exists()
     finished(tmp_path / "runs", experiment)
     shutil.rmtree(tmp_path / "runs")
-    assert finished_run(InfraSettings(runs=tmp_path / "runs"), experiment) is None
+    assert not is_finished(RunFolder(tmp_path / "runs", experiment))

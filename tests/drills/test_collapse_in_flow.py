@@ -34,9 +34,7 @@ def followed(tmp_path: Path, on_collapse: str, *rewards: float) -> Run:
     folder = RunFolder(tmp_path, experiment)
     with folder.claimed(), Tracker(uri, "falls", folder.path) as tracker, RunBar(30) as bar:
         parent = tracker.start_run(on_collapse, {})
-        run = Run(
-            experiment, InfraSettings(runs=tmp_path), folder, tracker, parent, TimeBreakdown(), bar
-        )
+        run = Run(InfraSettings(runs=tmp_path), folder, tracker, parent, TimeBreakdown(), bar)
         try:
             run.follow(steps(*rewards), parent)
             run.record_steps(parent, 30)
