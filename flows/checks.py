@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from configs.experiment import Experiment
+from configs.experiment import Experiment, Rollout
 from configs.infrastructure import InfraSettings, urls_of
 from configs.model_folder import ModelError, check_model
 from configs.placement import PlacementError
@@ -26,7 +26,8 @@ def check_experiment(experiment: Experiment, infrastructure: InfraSettings) -> N
         RecipeError: A world, a task list or a model's folder does not exist, a setting and a field
             exclude each other, or two processes claim one GPU. The message lists the valid names.
     """
-    check_engine_sleep(experiment, infrastructure)
+    if infrastructure.engine_sleep:
+        check_engine_sleep(experiment.rollout)
     try:
         placement_of(infrastructure, experiment.policy.dtype)
     except PlacementError as problem:
@@ -51,10 +52,9 @@ def check_experiment(experiment: Experiment, infrastructure: InfraSettings) -> N
     ):
         check_policy("algorithm.teacher", teacher)
     check_task_lists(world.name, lists, infrastructure)
-    fit_experiment(experiment)
 
 
-def check_engine_sleep(experiment: Experiment, infrastructure: InfraSettings) -> None:
+def check_engine_sleep(rollout: Rollout) -> None:
     """Check that the recipe allows the engine to sleep while the trainer updates.
 
     It does not if the engine has no sleep mode, or if episodes are in flight during the update.
@@ -62,9 +62,6 @@ def check_engine_sleep(experiment: Experiment, infrastructure: InfraSettings) ->
     Raises:
         RecipeError: The message names the field, its value, and what to change.
     """
-    if not infrastructure.engine_sleep:
-        return
-    rollout = experiment.rollout
     if rollout.max_off_policy_steps:
         raise RecipeError(
             f"rollout.max_off_policy_steps: {rollout.max_off_policy_steps} keeps episodes running "
@@ -80,14 +77,16 @@ def check_engine_sleep(experiment: Experiment, infrastructure: InfraSettings) ->
 
 
 def check_study(study: Study, infrastructure: InfraSettings) -> None:
-    """Check every arm of a study (see `check_experiment`).
+    """Check every arm of a study and its model (see `check_experiment` and `fit_experiment`).
 
     Raises:
         RecipeError: An arm is invalid. The message names the arm.
     """
     for arm in study.arms:
         try:
-            check_experiment(study.experiment(arm, study.seeds[0]), infrastructure)
+            experiment = study.experiment(arm, study.seeds[0])
+            check_experiment(experiment, infrastructure)
+            fit_experiment(experiment)
         except RecipeError as problem:
             raise RecipeError(f"arm {arm!r}: {problem}") from None
 

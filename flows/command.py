@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, Self
 from configs.infrastructure import SettingsError, infra_settings
 from configs.recipe import RecipeError, load_recipe, parse_overrides, recipe_names
 from flows.checks import check_experiment
+from flows.model_check import fit_experiment
 from flows.signals import INTERRUPTED, Terminated, exit_on_sigterm
 from tasks.files import locked
 
@@ -92,11 +93,13 @@ def positive(word: str) -> int:
 def parse_recipe(
     parser: argparse.ArgumentParser, arguments: list[str]
 ) -> tuple[argparse.Namespace, dict[str, Any]]:
-    """Parse options and overrides, and check the recipe. Exits on --help and on errors."""
+    """Parse options and overrides, and check recipe and model. Exits on --help and on errors."""
     parsed, rest = parser.parse_known_args(arguments)
     try:
         overrides = parse_overrides(rest)
-        check_experiment(load_recipe(parsed.recipe, overrides), infra_settings())
+        experiment = load_recipe(parsed.recipe, overrides)
+        check_experiment(experiment, infra_settings())
+        fit_experiment(experiment)
     except (RecipeError, SettingsError) as problem:
         raise SystemExit(f"{parser.prog}: {problem}") from None
     return parsed, overrides

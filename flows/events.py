@@ -20,9 +20,12 @@ def announce(event: Event, recipe: str, **payload: str | int | float) -> None:
     emit_event(event, resource=resource, payload=payload)
 
 
-def announce_collapse(recipe: str, run: RunFolder) -> None:
+def announce_collapse(run: RunFolder) -> None:
     """Announce that the training of a run collapsed, if it did."""
     if (fall := run.collapse()) is not None:
         announce(
-            "agentgym.run.collapsed", recipe, folder=str(run.path), last_good_step=fall.last_good
+            "agentgym.run.collapsed",
+            run.experiment.name,
+            folder=str(run.path),
+            last_good_step=fall.last_good,
         )

@@ -37,7 +37,7 @@ from flows.killed_flow_runs import note_flow_run
 from flows.model_check import fit_experiment
 from flows.night_schedule import due_dates
 from flows.page_progress import PageProgress
-from flows.recipe_form import NOTHING_CHANGED, Recipe, RecipeForm, all_overrides
+from flows.recipe_form import NOTHING_CHANGED, Recipe, RecipeForm, requested_run
 from flows.records import earlier_records_sent, evaluations, mlflow_address, open_tracker
 from flows.requests import grid_of_run
 from flows.results import stored_episodes
@@ -118,9 +118,9 @@ def nightly(
         RunBusyError: Another process is running a night of this recipe.
     """
     set_engine_variables()
-    tonight, overrides = date_of(night), all_overrides(recipe, changes, overrides)
-    check_night(start_from, overrides)
-    experiment, infrastructure = fit_experiment(load_recipe(recipe, overrides)), infra_settings()
+    tonight, requested = date_of(night), requested_run(recipe, changes, overrides)
+    check_night(start_from, requested.overrides)
+    experiment, infrastructure = fit_experiment(requested.experiment), infra_settings()
     check_experiment(experiment, infrastructure)
     log = flow_log()
     folder = infrastructure.runs.absolute() / "nights" / experiment.name
@@ -132,16 +132,15 @@ def nightly(
     ):
         begun = begin(folder, tonight, infrastructure, experiment.name)
         try:
-            seeded = night_overrides(overrides, begun, start_from)
+            seeded = night_overrides(requested.overrides, begun, start_from)
             challenger = fit_experiment(load_recipe(recipe, seeded))
-            show_viewer_link(
-                RunFolder(infrastructure.runs, challenger).path, infrastructure.runs.absolute(), log
-            )
+            run = RunFolder(infrastructure.runs, challenger)
+            show_viewer_link(run.path, infrastructure.runs.absolute(), log)
             page.show(0, "training the challenger")
             scaling_inter(recipe, overrides=seeded)
-            announce_collapse(experiment.name, RunFolder(infrastructure.runs, challenger))
+            announce_collapse(run)
             page.show(1, "comparing the challenger with the champion")
-            judged = judge(folder, begun, challenger, infrastructure)
+            judged = judge(folder, begun, run)
         except Exception as problem:
             write_night(
                 folder,
@@ -152,7 +151,7 @@ def nightly(
         write_night(folder, judged)
         page.show(2, "recording the verdict")
         table = show(folder, experiment.name)
-        record(folder, judged, challenger, infrastructure, table)
+        record(folder, judged, run, infrastructure, table)
         page.show(STAGES, f"verdict: {judged.verdict}")
         log(f"Night {judged.date}: {judged.verdict}")
     print(f"\n{table}")
@@ -249,11 +248,8 @@ def night_overrides(overrides: Mapping[str, Any], begun: Night, start_from: str)
     return seeded
 
 
-def judge(
-    folder: Path, begun: Night, experiment: Experiment, infrastructure: InfraSettings
-) -> Night:
+def judge(folder: Path, begun: Night, run: RunFolder) -> Night:
     """Compare tonight's policy with the champion on the same held-out tasks and sampling seeds."""
-    run = RunFolder(infrastructure.runs, experiment)
     challenger = list(evaluations(run).values())[-1]
     measured = replace(
         begun,
@@ -264,7 +260,7 @@ def judge(
     if not begun.champion:
         return replace(measured, verdict="first")
     try:
-        held = measure_champion(folder / begun.date, Path(begun.champion), experiment)
+        held = measure_champion(folder / begun.date, Path(begun.champion), run.experiment)
     except ModelError as problem:
         return replace(measured, verdict="champion missing", said=str(problem))
     check_complete([held, challenger], "the comparison of champion and challenger")
@@ -326,16 +322,15 @@ def show(folder: Path, model: str) -> str:
 
 
 def record(
-    folder: Path, night: Night, experiment: Experiment, infrastructure: InfraSettings, table: str
+    folder: Path, night: Night, run: RunFolder, infrastructure: InfraSettings, table: str
 ) -> None:
     """Log the verdict to MLflow, on the challenger's run: aliases, metrics, table and picture."""
-    run = RunFolder(infrastructure.runs, experiment)
     published = verify(Path(night.challenger), run.fingerprint)
     horizon = int(run.metrics().get(published.step, {}).get("rollout/horizon", 0))
     entry = CheckpointEntry(
-        experiment.name, published.folder, published.digest, published.step, horizon
+        run.experiment.name, published.folder, published.digest, published.step, horizon
     )
-    with open_tracker(infrastructure, experiment.name, run.path) as tracker:
+    with open_tracker(infrastructure, run.experiment.name, run.path) as tracker:
         link_to_mlflow(tracker, RUN, infrastructure.runs.absolute(), flow_log())
         tracker.point_aliases(
             RUN, entry, [CHALLENGER, CHAMPION] if night.promoted else [CHALLENGER]
@@ -344,7 +339,7 @@ def record(
             success = night.challenger_success.value
             announce(
                 "agentgym.challenger.promoted",
-                experiment.name,
+                run.experiment.name,
                 checkpoint=night.challenger,
                 success=success,
             )

@@ -6,6 +6,7 @@ Empty fields keep the recipe's value.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Annotated, Any
 
 from pydantic import (
@@ -21,6 +22,7 @@ from configs.algorithm import ALGORITHMS
 from configs.config_model import ConfigModel
 from configs.experiment import Experiment
 from configs.recipe import RecipeError, explain, load_recipe, recipe_names
+from configs.run_name import run_name
 from environments.registry import world_names
 
 OWN_LISTS = {
@@ -127,6 +129,34 @@ _NAMES = {
     "evaluation_horizon": "evaluation.horizon",
 }
 """Dotted recipe name of each form field. The two horizon fields together make a curriculum."""
+
+
+@dataclass(frozen=True, slots=True)
+class RequestedRun:
+    """A recipe with the values that a person gave.
+
+    Attributes:
+        experiment: The recipe with these values.
+        overrides: The values by dotted field name.
+        name: Name of the run.
+    """
+
+    experiment: Experiment
+    overrides: dict[str, Any]
+    name: str
+
+
+def requested_run(
+    recipe: str, form: RecipeForm | Mapping[str, Any] | None, overrides: Mapping[str, Any] | None
+) -> RequestedRun:
+    """Read a recipe with the values of a form and of overrides (see `all_overrides`).
+
+    Raises:
+        RecipeError: A value is invalid.
+    """
+    given = all_overrides(recipe, form, overrides)
+    experiment = load_recipe(recipe, given)
+    return RequestedRun(experiment, given, run_name(experiment, given))
 
 
 def read_form(given: RecipeForm | Mapping[str, Any] | None) -> RecipeForm:

@@ -26,15 +26,14 @@ from prefect.context import FlowRunContext
 from pydantic import Field
 
 from configs.infrastructure import infra_settings
-from configs.recipe import RecipeError, load_recipe
-from configs.run_name import run_name
+from configs.recipe import RecipeError
 from flows.checks import check_experiment
 from flows.events import announce_collapse
 from flows.gpu_memory import check_memory
 from flows.killed_flow_runs import note_flow_run
 from flows.model_check import fit_experiment
 from flows.prefect_stand_in import wait_for_prefect
-from flows.recipe_form import NOTHING_CHANGED, Recipe, RecipeForm, all_overrides
+from flows.recipe_form import NOTHING_CHANGED, Recipe, RecipeForm, requested_run
 from flows.records import (
     ROLLED_BACK,
     START,
@@ -94,8 +93,7 @@ def described(parameters: Mapping[str, Any]) -> str:
     """Return the name of the run that these flow parameters describe."""
     recipe = str(parameters.get("recipe", "quickstart"))
     try:
-        overrides = all_overrides(recipe, parameters.get("changes"), parameters.get("overrides"))
-        return run_name(load_recipe(recipe, overrides), overrides)
+        return requested_run(recipe, parameters.get("changes"), parameters.get("overrides")).name
     except RecipeError:  # the flow reports it
         return recipe
 
@@ -126,8 +124,8 @@ def scaling_inter(
     """
     clock = TimeBreakdown(time.time()) if is_subflow() else TimeBreakdown()
     clock.add("Prefect start", time.time() - clock.began)
-    overrides = all_overrides(recipe, changes, overrides)
-    experiment, infrastructure = fit_experiment(load_recipe(recipe, overrides)), infra_settings()
+    requested, infrastructure = requested_run(recipe, changes, overrides), infra_settings()
+    experiment = fit_experiment(requested.experiment)
     folder = RunFolder(infrastructure.runs, experiment)
     if is_finished(folder):
         upload_missing(folder, infrastructure.shared_storage)
@@ -138,14 +136,14 @@ def scaling_inter(
     settled = nullcontext() if is_subflow() else earlier_records_sent(infrastructure)
     with (
         settled,
-        opened_run(folder, infrastructure, clock, run_name(experiment, overrides)) as run,
+        opened_run(folder, infrastructure, clock, requested.name) as run,
     ):
         try:
             retry_after_lost_nodes(run, lambda: learn(run))
         except TrainingCollapsedError as fall:
             folder.note_collapse(fall)
             if not is_subflow():  # a subflow has no deployment that an automation could pause
-                announce_collapse(experiment.name, folder)
+                announce_collapse(folder)
         if (noted := folder.collapse()) is not None:
             end_collapsed(run, noted)
         report(run)
