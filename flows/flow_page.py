@@ -8,7 +8,7 @@ import json
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from prefect import get_client, get_run_logger
 from prefect.artifacts import create_link_artifact, create_markdown_artifact
@@ -22,7 +22,6 @@ from flows.killed_flow_runs import prefect_server
 from tasks.provision.services import addresses
 from tasks.tracking.mlflow_page import run_link
 from tasks.tracking.owner import OWN_SERVER
-from tasks.tracking.page_links import FLOW_RUN, NOTE, links_line
 
 if TYPE_CHECKING:
     from configs.experiment import Experiment
@@ -162,12 +161,19 @@ def viewer_link(folder: Path, runs: Path) -> str | None:
     return f"{viewer.rstrip('/')}/runs/{folder.name}" if viewer else None
 
 
-def description_tags(experiment: Experiment, folder: Path, runs: Path) -> dict[str, Any]:
+def description_tags(experiment: Experiment, folder: Path, runs: Path) -> dict[str, str]:
     """Return MLflow tags that describe the run in words and link back to Prefect."""
     page, viewer = flow_run_link(runs), viewer_link(folder, runs)
     world, evaluation = experiment.environment, experiment.evaluation
     lines = [
-        links_line(folder.name, page, viewer),  # first, because MLflow collapses the rest
+        # First, because MLflow collapses the rest.
+        (f"[Flow run in Prefect]({page})" if page else "Flow run in Prefect: `make up` shows it")
+        + " · "
+        + (
+            f"[trajectories in the viewer]({viewer})"
+            if viewer
+            else f"trajectories: `agentgym view`, `/runs/{folder.name}`"
+        ),
         f"**{experiment.algorithm.name}** in **{world.name}**: trains on "
         f"`{selection_name(world.train_tasks)}` in "
         f"{experiment.algorithm.steps} steps with the horizon schedule "
@@ -176,4 +182,4 @@ def description_tags(experiment: Experiment, folder: Path, runs: Path) -> dict[s
         f"Policy: `{experiment.policy.model}`. Folder: `{folder}`. "
         f"To continue the run, start a run with the recipe `{folder / 'recipe.yaml'}`.",
     ]
-    return {NOTE: "\n\n".join(lines)} | ({FLOW_RUN: page} if page else {})
+    return {"mlflow.note.content": "\n\n".join(lines)}

@@ -161,7 +161,6 @@ class _Services:
             self._server("viewer", viewer, "/health", ["dashboards"]),
         )
         self._worker: ChildProcess | None = None
-        self._links: ChildProcess | None = None
         self._settling: ChildProcess | None = None
         self._settle_at: float | None = None
 
@@ -199,14 +198,7 @@ class _Services:
         self._start_worker()
         begun = time.monotonic()
         deploy = self._child("deploy", "prefect", "--no-prompt", "deploy", "--all")
-        self._links = self._child(
-            "links",
-            "tasks.tracking.page_links",
-            self.addresses.prefect_ui_url,
-            self.addresses.viewer_url,
-        )
-        for each in (deploy, self._links):
-            each.start()
+        deploy.start()
         if deploy.wait(START_DEADLINE_S):
             raise ProvisionError(
                 "the deployments of prefect.yaml could not be registered. Last lines of the "
@@ -270,7 +262,7 @@ class _Services:
             self._worker.end(END_GRACE_S)
             with suppress(OSError):  # no answer: the next worker's start reports them
                 self._report_crashed()
-        for each in (self._settling, self._links, *self._servers):
+        for each in (self._settling, *self._servers):
             if each is not None:
                 each.end()
 

@@ -45,7 +45,6 @@ STARTED_BY_US = {
     "tasks.provision.subreaper",
     "tasks.provision.supervisor",
     "tasks.provision.worker",
-    "tasks.tracking.page_links",
     "tasks.training.forked_launch",
     "tasks.training.launch",
     "tasks.training.memory_plan",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -15,7 +14,6 @@ from tasks.rollout.trajectory import Outcome, Trajectory
 from tasks.rollout.trajectory_parquet import read_trajectories
 from tasks.tracking import mlflow_writes
 from tasks.tracking.datasets import TaskListEntry
-from tasks.tracking.page_links import FLOW_RUN, NOTE, link_runs, links_line
 from tasks.tracking.system_metrics import SystemMetrics
 from tasks.tracking.tracker import LEFT_OUT, Tracker
 from tests.support.tracked import checkpoint, episode, history, stored
@@ -190,27 +188,6 @@ def test_run_links_phase_checkpoints_once(
             (output.model_id, output.step) for output in client.get_run(each).outputs.model_outputs
         ] == [(version.tags["logged_model"], 10)]
     assert "50.0%" in version.description  # the aliases, which come without figures, leave it
-
-
-def test_run_description_gets_links_to_prefect_and_the_viewer(
-    tracker: Tracker, client: MlflowClient, uri: str, tmp_path: Path
-) -> None:
-    run = tracker.start_run(
-        "run", {}, {NOTE: f"{links_line('run', None, None)}\n\nPolicy: starter."}
-    )
-    number = stored(tracker, run)
-    (tmp_path / "run" / "prefect.json").write_text(json.dumps({"flow_run": "6f1c", "page": None}))
-    for _ in range(2):
-        changed = link_runs(uri, tmp_path, "http://127.0.0.1:4200", "http://127.0.0.1:8080")
-        tags = client.get_run(number).data.tags
-        assert tags[FLOW_RUN] == "http://127.0.0.1:4200/runs/flow-run/6f1c"
-        assert tags[NOTE].startswith(
-            links_line("run", tags[FLOW_RUN], "http://127.0.0.1:8080/runs/run") + "\n\nPolicy"
-        )
-    assert changed == 0
-    client.set_tag(number, NOTE, "a person's own words")
-    link_runs(uri, tmp_path, "http://127.0.0.1:4201", "http://127.0.0.1:8080")
-    assert client.get_run(number).data.tags[NOTE] == "a person's own words"
 
 
 def test_system_metrics_include_the_machine_load(tracker: Tracker, client: MlflowClient) -> None:

@@ -17,11 +17,11 @@ from tasks.tracking.mlflow_import import TrackingError
 from tasks.tracking.mlflow_page import experiment_link
 from tasks.tracking.orphans import send_left_over, unsent_outboxes
 from tasks.tracking.outbox import Outbox, is_unsent
-from tasks.tracking.page_links import NOTE
 from tasks.tracking.store import open_store
 from tasks.tracking.tracker import Tracker
 from tests.support.tracked import checkpoint, stored
 
+NOTE = "mlflow.note.content"
 ROOT = Path(__file__).parents[3]
 
 
