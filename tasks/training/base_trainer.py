@@ -30,7 +30,7 @@ from tasks.tracking.step_metrics_file import METRICS, Steps, write_steps
 from tasks.tracking.timeline import TIMELINE, append_spans
 from tasks.training import checkpoint
 from tasks.training.compute_dtype import compute_dtype
-from tasks.training.lora import ADAPTER, adapters, load_adapter, set_adapters, without_lora
+from tasks.training.lora import ADAPTER, adapters, load_adapter, set_adapters
 from tasks.training.loss_record import LossRecord
 from tasks.training.micro_batches import Tensors, deal, pad_trajectories, whole_rows, within
 from tasks.training.model_loading import (
@@ -353,13 +353,6 @@ class BaseTrainer(Trainer):
         logps = torch.log_softmax(logits.float() / self.experiment.rollout.temperature, dim=-1)
         scores: torch.Tensor = logps.gather(2, ids[:, -length:].unsqueeze(2)).squeeze(2).cpu()
         return scores
-
-    def score_reference(self, tensors: Tensors) -> torch.Tensor:
-        """Return the log-probabilities under the starting policy, in the format of `score`."""
-        if self.experiment.policy.lora is None:
-            return self.score(self.ref_model, tensors)
-        with without_lora(self.model):
-            return self.score(self.model, tensors)
 
     def score_continuations(
         self, prompts: Sequence[Sequence[int]], continuations: Sequence[Sequence[int]]

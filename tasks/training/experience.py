@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import torch
 
 from tasks.rollout.trajectory import Trajectory
+from tasks.training.micro_batches import padded
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,21 +155,6 @@ def experience_of(trajectories: Sequence[Trajectory]) -> Experience:
             torch.long,
         ),
     )
-
-
-def padded(
-    rows: Sequence[Sequence[float] | torch.Tensor], value: float, dtype: torch.dtype
-) -> torch.Tensor:
-    """Stack rows of unequal length into one tensor, padded on the right.
-
-    Returns:
-        Shape (rows, longest row), with at least one column.
-    """
-    longest = max([1, *(len(row) for row in rows)])
-    tensor = torch.full((len(rows), longest), value, dtype=dtype)
-    for i, row in enumerate(rows):
-        tensor[i, : len(row)] = torch.as_tensor(row, dtype=dtype)
-    return tensor
 
 
 def policy_places(policy_mask: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:

@@ -19,12 +19,11 @@ from configs.imitation import DPO, Imitation
 from tasks.rollout.trajectory import Trajectory
 from tasks.training.base_trainer import BaseTrainer
 from tasks.training.lora import set_adapters
-from tasks.training.micro_batches import Tensors, pad_trajectories
+from tasks.training.micro_batches import Tensors, length_of, pad_trajectories
 from tasks.training.model_loading import load_model
 from tasks.training.packing import pack, packs
 from tasks.training.process_group import gather_ragged
 from tasks.training.sharding import scatter_weights
-from tasks.training.train_sample import length_of
 from tasks.training.trl_config import cloning_config, preference_config
 
 

@@ -14,10 +14,7 @@ from accelerate.utils import gather_object
 
 from tasks.rollout.train_sample_parquet import TrainSampleTokens, write_train_samples
 from tasks.rollout.trajectory import Trajectory
-from tasks.training.micro_batches import Tensors
-
-IDENTITY = "group_and_member"
-"""Key of a row's group, member and first place in its trajectory in a micro-batch. Shape (B, 3)."""
+from tasks.training.micro_batches import IDENTITY, Tensors
 
 
 class LossRecord:

@@ -1,15 +1,111 @@
-"""Turn trajectories into the padded tensors of one forward-backward pass."""
+"""Turn trajectories with advantages into the padded tensors of one forward-backward pass."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import torch
+from accelerate.utils import gather_object
 
 from tasks.agents.sampling_seeds import stable_seed
 from tasks.rollout.trajectory import Trajectory
+from tasks.training.value_targets import ValueTargets
 
 Tensors = dict[str, torch.Tensor]
+
+IDENTITY = "group_and_member"
+"""Key of a row's group, member and first place in its trajectory in a micro-batch. Shape (B, 3)."""
+
+
+@dataclass(frozen=True, slots=True)
+class TrainSample:
+    """A trajectory and its training targets.
+
+    Attributes:
+        trajectory: A trajectory with T completion tokens.
+        advantages: Shape (T,), 0 on the environment's tokens.
+        values: Value targets of the critic; None without a critic.
+        begin: Place of the row's first completion token in its episode. 0 for a whole episode.
+    """
+
+    trajectory: Trajectory
+    advantages: torch.Tensor
+    values: ValueTargets | None
+    begin: int = 0
+
+    def rows(self, *, mean_of_trajectory: bool) -> list[TrainSample]:
+        """Return a sample for each row of the trajectory.
+
+        A token has the same weight in the loss as in one undivided row. With the mean over each
+        trajectory a row's mean gets the share of the trajectory's policy tokens that it contains.
+        The share multiplies the advantages, because the clipped loss is proportional to them.
+
+        Args:
+            mean_of_trajectory: Whether the loss is the mean over each trajectory's tokens.
+        """
+        rows, whole = self.trajectory.rows, sum(self.trajectory.policy_mask)
+        if len(rows) == 1:
+            return [self]
+        samples, begin = [], 0
+        for row in rows:
+            mask = row.policy_mask
+            end = begin + len(mask)
+            share = sum(mask) / max(1, whole) if mean_of_trajectory else 1.0
+            values = None if self.values is None else self.values.part(begin, end)
+            samples.append(TrainSample(row, self.advantages[begin:end] * share, values, begin))
+            begin = end
+        return samples
+
+
+def by_mini_batch(
+    samples: Sequence[TrainSample], group_size: int, step: int, mini_batches: int
+) -> list[list[TrainSample]]:
+    """Assign the samples of a training step to its mini-batches (see `mini_batch_of`)."""
+    shares: list[list[TrainSample]] = [[] for _ in range(mini_batches)]
+    for sample in samples:
+        t = sample.trajectory
+        shares[mini_batch_of(t.group, t.member, group_size, step, mini_batches)].append(sample)
+    return shares
+
+
+def mini_batch_of(group: int, member: int, group_size: int, step: int, mini_batches: int) -> int:
+    """Return the mini-batch of a training step that a trajectory belongs to.
+
+    The result does not depend on the rank that holds the trajectory. The members of a group are
+    shuffled and assigned round-robin, so each mini-batch gets its share of every group. Groups
+    start at different mini-batches to balance the sizes.
+    """
+    order = torch.randperm(
+        group_size,
+        generator=torch.Generator().manual_seed(stable_seed("mini-batches", step, group)),
+    )
+    return (order.tolist().index(member) + group) % mini_batches
+
+
+def balanced(local: list[TrainSample], process: int, processes: int) -> list[TrainSample]:
+    """Redistribute the samples of all ranks so that each rank has about the same number of tokens.
+
+    Every rank must call it. The longest remaining sample goes to the rank with the fewest tokens.
+
+    Args:
+        local: This rank's samples.
+        process: This rank, from 0.
+        processes: Number of ranks.
+    """
+    if processes == 1:
+        return local
+    samples: list[TrainSample] = gather_object(local)
+    order = sorted(
+        samples, key=lambda s: (-length_of(s.trajectory), s.trajectory.group, s.trajectory.member)
+    )
+    loads, chosen = [0] * processes, []
+    for sample in order:
+        lightest = loads.index(min(loads))
+        loads[lightest] += length_of(sample.trajectory)
+        if lightest == process:
+            chosen.append(sample)
+    return chosen
 
 
 def deal(lengths: Sequence[int], parts: int) -> list[list[int]]:
@@ -36,20 +132,6 @@ def deal(lengths: Sequence[int], parts: int) -> list[list[int]]:
             low = middle + 1
     runs = within(lengths, high)
     return runs + [[] for _ in range(parts - len(runs))]
-
-
-def mini_batch_of(group: int, member: int, group_size: int, step: int, mini_batches: int) -> int:
-    """Return the mini-batch of a training step that a trajectory belongs to.
-
-    The result does not depend on the rank that holds the trajectory. The members of a group are
-    shuffled and assigned round-robin, so each mini-batch gets its share of every group. Groups
-    start at different mini-batches to balance the sizes.
-    """
-    order = torch.randperm(
-        group_size,
-        generator=torch.Generator().manual_seed(stable_seed("mini-batches", step, group)),
-    )
-    return (order.tolist().index(member) + group) % mini_batches
 
 
 def within(lengths: Sequence[int], budget: int) -> list[list[int]]:
@@ -90,12 +172,39 @@ def pad_trajectories(trajectories: Sequence[Trajectory], pad_token: int) -> Tens
     masks = [t.policy_mask for t in trajectories] or [[0]]
     sampled = [t.log_probabilities for t in trajectories] or [[0.0]]
     return {
-        "prompt_ids": _pad(prompts, pad_token, left=True),
-        "prompt_mask": _pad([[1] * len(row) for row in prompts], 0, left=True),
-        "completion_ids": _pad(completions, pad_token),
-        "completion_mask": _pad([[1] * len(row) for row in completions], 0),
-        "tool_mask": _pad(masks, 0),
-        "sampling_per_token_logps": _pad(sampled, 0.0, torch.float32),
+        "prompt_ids": padded(prompts, pad_token, torch.int64, left=True),
+        "prompt_mask": padded([[1] * len(row) for row in prompts], 0, torch.int64, left=True),
+        "completion_ids": padded(completions, pad_token, torch.int64),
+        "completion_mask": padded([[1] * len(row) for row in completions], 0, torch.int64),
+        "tool_mask": padded(masks, 0, torch.int64),
+        "sampling_per_token_logps": padded(sampled, 0.0, torch.float32),
+    }
+
+
+def loss_tensors(samples: Sequence[TrainSample]) -> Tensors:
+    """Return the loss inputs of some samples, without their tokens.
+
+    For no samples, the result is one masked row.
+
+    Returns:
+        advantages of shape (B, T); group, member and begin of each row; with a critic also
+        old_values,
+        returns and value_mask of shape (B, T + 1).
+    """
+    tensors = {
+        "advantages": padded(
+            [sample.advantages for sample in samples] or [torch.zeros(1)], 0.0, torch.float32
+        )
+    }
+    targets = [sample.values for sample in samples if sample.values is not None]
+    nothing = [torch.zeros(2)]
+    return tensors | {
+        IDENTITY: torch.tensor(
+            [[s.trajectory.group, s.trajectory.member, s.begin] for s in samples], dtype=torch.long
+        ),
+        "old_values": padded([t.old for t in targets] or nothing, 0.0, torch.float32),
+        "returns": padded([t.returns for t in targets] or nothing, 0.0, torch.float32),
+        "value_mask": padded([t.mask for t in targets] or nothing, 0.0, torch.float32),
     }
 
 
@@ -110,15 +219,26 @@ def whole_rows(tensors: Tensors, device: torch.device) -> tuple[torch.Tensor, to
     return ids.to(device), mask.to(device)
 
 
-def _pad(
-    rows: Sequence[Sequence[float]],
+def padded(
+    rows: Sequence[Sequence[float] | torch.Tensor],
     value: float,
-    dtype: torch.dtype = torch.int64,
+    dtype: torch.dtype,
+    *,
     left: bool = False,
 ) -> torch.Tensor:
-    longest = max(len(row) for row in rows)
-    fill = [[value] * (longest - len(row)) for row in rows]
-    return torch.tensor(
-        [[*gap, *row] if left else [*row, *gap] for row, gap in zip(rows, fill, strict=True)],
-        dtype=dtype,
-    )
+    """Stack rows of unequal length into one tensor, padded on the right or on the left.
+
+    Returns:
+        Shape (rows, longest row), with at least one column.
+    """
+    longest = max([1, *(len(row) for row in rows)])
+    tensor = torch.full((len(rows), longest), value, dtype=dtype)
+    for i, row in enumerate(rows):
+        begin = longest - len(row) if left else 0
+        tensor[i, begin : begin + len(row)] = torch.as_tensor(row, dtype=dtype)
+    return tensor
+
+
+def length_of(trajectory: Trajectory) -> int:
+    """Return the number of tokens of a trajectory, including the prompts of its rows."""
+    return sum(len(row.prompt) + len(row.completion) for row in trajectory.rows)

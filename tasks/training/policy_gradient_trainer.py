@@ -25,14 +25,24 @@ from tasks.rollout.trajectory import Outcome, Trajectory
 from tasks.training.algorithms.table import advantages as advantages_of
 from tasks.training.base_trainer import BaseTrainer
 from tasks.training.critic import Critic
-from tasks.training.experience import Experience, experience_of, padded
+from tasks.training.experience import Experience, experience_of
 from tasks.training.groups import learnable_groups, reward_range
-from tasks.training.micro_batches import Tensors, mini_batch_of, pad_trajectories, whole_rows
+from tasks.training.lora import without_lora
+from tasks.training.micro_batches import (
+    Tensors,
+    TrainSample,
+    balanced,
+    by_mini_batch,
+    length_of,
+    loss_tensors,
+    pad_trajectories,
+    padded,
+    whole_rows,
+)
 from tasks.training.off_policy import LossTokens, OffPolicyMeter, importance_weights
 from tasks.training.out_of_sync import EPISODES, GAP, TOLERATED, out_of_sync_note
 from tasks.training.packing import packed_scores, packs
 from tasks.training.process_group import gather_ragged
-from tasks.training.train_sample import TrainSample, balanced, items_at, length_of, loss_tensors
 from tasks.training.trl_config import policy_gradient_config
 from tasks.training.update_metrics import UpdateMetrics
 from tasks.training.value_targets import ValueTargets, explained_variance, value_targets
@@ -137,11 +147,11 @@ class PolicyGradientTrainer(BaseTrainer, GRPOTrainer):
             WeightSyncError: No trajectory is left because the engine sampled with other weights.
         """
         algorithm, self._updates_of_batch = self.algorithm, 0
-        trajectories = self.in_sync(trajectories, step)
+        trajectories, out_of_sync = self.in_sync(trajectories, step)
         self.policy_learns = self.critic is None or step >= self.critic.settings.pretraining_steps
         groups = learnable_groups(trajectories, algorithm.compares_groups)
         if self.count_everywhere(len(groups.kept)) == 0:
-            if note := out_of_sync_note(step, self._out_of_sync):
+            if note := out_of_sync_note(step, out_of_sync):
                 raise WeightSyncError(f"no episode is left to train on. {note}")
             reasons = sorted({t.reason for t in trajectories if t.reason})
             raise NothingToLearnError(step, groups.without_turns, reasons[:3])
@@ -150,7 +160,7 @@ class PolicyGradientTrainer(BaseTrainer, GRPOTrainer):
             (turn.policy_version for group in kept for t in group for turn in t.turns), default=step
         )
         self.batch_metrics = {
-            **self._out_of_sync,
+            **out_of_sync,
             "update/groups_filtered": float(self.count_everywhere(len(groups.kept) - len(kept))),
             "update/staleness_largest": float((step - oldest + 1) * algorithm.updates_per_step - 1),
         }
@@ -159,18 +169,9 @@ class PolicyGradientTrainer(BaseTrainer, GRPOTrainer):
             samples = [
                 sample for sample in samples if sample.trajectory.outcome is not Outcome.TRUNCATED
             ]
-        shares: list[list[TrainSample]] = [[] for _ in range(algorithm.mini_batches)]
-        for sample in samples:
-            t = sample.trajectory
-            shares[
-                mini_batch_of(
-                    t.group,
-                    t.member,
-                    self.experiment.rollout.group_size,
-                    step,
-                    algorithm.mini_batches,
-                )
-            ].append(sample)
+        shares = by_mini_batch(
+            samples, self.experiment.rollout.group_size, step, algorithm.mini_batches
+        )
         if algorithm.micro_batch_tokens is not None:
             shares = [
                 balanced(share, self.accelerator.process_index, self.accelerator.num_processes)
@@ -181,27 +182,29 @@ class PolicyGradientTrainer(BaseTrainer, GRPOTrainer):
         )
         return [self._mini_batch(share) for share in shares]
 
-    def in_sync(self, trajectories: list[Trajectory], step: int) -> list[Trajectory]:
+    def in_sync(
+        self, trajectories: list[Trajectory], step: int
+    ) -> tuple[list[Trajectory], dict[str, float]]:
         """Mark episodes as failed if their tokens were not sampled with the trainer's weights.
 
         Only tokens sampled under the weights of `step`, the trainer's current ones, are compared.
         For older weights a difference is expected. An episode fails if the mean of |log pi_trainer
         - log pi_engine| over its compared tokens exceeds `episode_tolerance` of the engine's dtype,
         or is not a number.
+
+        Returns:
+            All trajectories, and the metrics of the check.
         """
         fresh = [
             t
             for t in trajectories
             if t.outcome is not Outcome.FAILED and any(t.sampled_under(step))
         ]
-        self._out_of_sync = {EPISODES: 0.0}
+        metrics = {EPISODES: 0.0}
         if self.count_everywhere(len(fresh)) == 0:
-            return trajectories
-        dtype, out_of_sync, largest = (
-            self.experiment.policy.dtype,
-            set[int](),
-            torch.zeros(2, dtype=torch.float64),
-        )
+            return trajectories, metrics
+        dtype, out_of_sync = self.experiment.policy.dtype, set[int]()
+        largest = torch.zeros(2, dtype=torch.float64)
         for trajectory, scored in zip(
             fresh, self._rows(partial(self.score, self.model), fresh), strict=True
         ):
@@ -217,11 +220,12 @@ class PolicyGradientTrainer(BaseTrainer, GRPOTrainer):
                 )
         if count := self.count_everywhere(len(out_of_sync)):
             gap, allowed = self.all_reduce_max(largest).tolist()
-            self._out_of_sync = {EPISODES: float(count), GAP: gap, TOLERATED: allowed}
-        return [
+            metrics = {EPISODES: float(count), GAP: gap, TOLERATED: allowed}
+        checked = [
             replace(t, outcome=Outcome.FAILED, reason="out of sync") if id(t) in out_of_sync else t
             for t in trajectories
         ]
+        return checked, metrics
 
     def train_samples(self, trajectories: list[Trajectory]) -> list[TrainSample]:
         """Compute the advantages and the value targets of this rank's share of the batch."""
@@ -293,31 +297,27 @@ class PolicyGradientTrainer(BaseTrainer, GRPOTrainer):
             One row per trajectory, with one column per completion token (T) and `extra` more
             columns.
         """
-        scores = iter(self._scores(score, [row for t in trajectories for row in t.rows], extra))
-        joined = []
+        rows = [row for t in trajectories for row in t.rows]
+        scores = [torch.zeros(0)] * len(rows)
+        for part in self.parts([length_of(row) for row in rows], self.algorithm.mini_batches):
+            # Run even on an empty micro-batch: under FSDP every rank must do the same number of
+            # forward passes.
+            tensors = pad_trajectories([rows[i] for i in part], self._tokenizer.pad_token_id)
+            for i, scored in zip(part, score(tensors).cpu()[: len(part)], strict=True):
+                scores[i] = scored[: len(rows[i].completion) + extra]
+        in_order, joined = iter(scores), []
         for t in trajectories:
-            *earlier, last = [(next(scores), len(row.completion)) for row in t.rows]
+            *earlier, last = [(next(in_order), len(row.completion)) for row in t.rows]
             joined.append(torch.cat([*(scored[:length] for scored, length in earlier), last[0]]))
         return joined
 
-    def _scores(
-        self,
-        score: Callable[[Tensors], torch.Tensor],
-        trajectories: Sequence[Trajectory],
-        extra: int,
-    ) -> list[torch.Tensor]:
-        """Do the same for trajectories with one row each."""
-        rows: list[torch.Tensor] = [torch.zeros(0)] * len(trajectories)
-        for part in self.parts([length_of(t) for t in trajectories], self.algorithm.mini_batches):
-            # Run even on an empty micro-batch: under FSDP every rank must do the same number of
-            # forward passes.
-            scored = score(self._padded(items_at(trajectories, part))).cpu()
-            for i, row in zip(part, scored[: len(part)], strict=True):
-                rows[i] = row[: len(trajectories[i].completion) + extra]
-        return rows
-
+    @torch.no_grad()
     def _mini_batch(self, samples: Sequence[TrainSample]) -> list[Tensors]:
-        """Return the micro-batches of one optimiser update."""
+        """Return the micro-batches of one optimiser update.
+
+        They include the log-probabilities that the loss compares with: under the old policy and the
+        reference. The importance weights multiply the advantages.
+        """
         algorithm = self.algorithm
         tokens = self.count_everywhere(
             sum(len(turn.tokens) for sample in samples for turn in sample.trajectory.turns)
@@ -337,8 +337,10 @@ class PolicyGradientTrainer(BaseTrainer, GRPOTrainer):
         ]
         micro_batches, parts = [], self.parts([length_of(sample.trajectory) for sample in samples])
         for part in parts:
-            chosen = items_at(samples, part)
-            tensors = self._padded([sample.trajectory for sample in chosen]) | loss_tensors(chosen)
+            chosen = [samples[i] for i in part]
+            tensors = pad_trajectories(
+                [sample.trajectory for sample in chosen], self._tokenizer.pad_token_id
+            ) | loss_tensors(chosen)
             # TRL divides by the tokens of the whole batch over its number of mini-batches. Pass the
             # token count of this mini-batch instead.
             tensors["num_items_in_batch"] = torch.tensor(
@@ -353,28 +355,20 @@ class PolicyGradientTrainer(BaseTrainer, GRPOTrainer):
                 tensors["loss_weight"] = torch.tensor(share)
             if self.critic is not None:
                 tensors["value_count"] = torch.tensor(float(places))
-            micro_batches.append(self._with_old_probabilities(tensors))
+            sampled = tensors["sampling_per_token_logps"]
+            if algorithm.importance_correction == "behaviour":
+                tensors["old_per_token_logps"] = sampled
+            else:
+                tensors["old_per_token_logps"] = old = self.score(self.model, tensors)
+                gap = (old - sampled) * tensors["completion_mask"] * tensors["tool_mask"]
+                weights = importance_weights(
+                    gap, algorithm.importance_correction, algorithm.importance_cap
+                )
+                tensors["advantages"] = tensors["advantages"] * weights
+            if self.beta != 0:
+                tensors["ref_per_token_logps"] = self.score_reference(tensors)
+            micro_batches.append(tensors)
         return micro_batches
-
-    @torch.no_grad()
-    def _with_old_probabilities(self, tensors: Tensors) -> Tensors:
-        """Add the log-probabilities that the loss compares with.
-
-        These are the old log-probabilities, importance weights and reference log-probabilities.
-        """
-        sampled = tensors["sampling_per_token_logps"]
-        if self.algorithm.importance_correction == "behaviour":
-            tensors["old_per_token_logps"] = sampled
-        else:
-            tensors["old_per_token_logps"] = old = self.score(self.model, tensors)
-            gap = (old - sampled) * tensors["completion_mask"] * tensors["tool_mask"]
-            weights = importance_weights(
-                gap, self.algorithm.importance_correction, self.algorithm.importance_cap
-            )
-            tensors["advantages"] = tensors["advantages"] * weights
-        if self.beta != 0:
-            tensors["ref_per_token_logps"] = self.score_reference(tensors)
-        return tensors
 
     def _compute_loss(self, model: Any, inputs: Any) -> torch.Tensor:
         """Return TRL's loss minus the entropy bonus."""
@@ -535,14 +529,10 @@ class PolicyGradientTrainer(BaseTrainer, GRPOTrainer):
 
     def score_reference(self, tensors: Tensors) -> torch.Tensor:
         """Return the log-probabilities under the reference model, in the format of `score`."""
-        return (
-            super().score_reference(tensors)
-            if self.ref_model is None
-            else self.score(self.ref_model, tensors)
-        )
-
-    def _padded(self, trajectories: Sequence[Trajectory]) -> Tensors:
-        return pad_trajectories(trajectories, self._tokenizer.pad_token_id)
+        if self.ref_model is not None:
+            return self.score(self.ref_model, tensors)
+        with without_lora(self.model):
+            return self.score(self.model, tensors)
 
 
 def check_same_vocabulary(teacher: str, tokenizer: PreTrainedTokenizerBase) -> None:

@@ -77,4 +77,4 @@ def test_episodes_sampled_with_foreign_weights_are_left_out(
     trainer.mini_batches_of([t for t in sound if t.group < GROUPS - 1] + replaced, 0)
     assert trainer.batch_metrics[EPISODES] == MEMBERS
     assert trainer.batch_metrics[GAP] > 2 * trainer.batch_metrics[TOLERATED]
-    assert {t.outcome for t in trainer.in_sync(replaced, 0)} == {Outcome.FAILED}
+    assert {t.outcome for t in trainer.in_sync(replaced, 0)[0]} == {Outcome.FAILED}

@@ -15,6 +15,7 @@ from tasks.inference.engine import Sampling
 from tasks.inference.engine_factory import local_engine
 from tasks.inference.weight_sync_check import Gap, check_weight_sync
 from tasks.training.lora import ADAPTER, adapters, computed_weights, is_adapter
+from tasks.training.micro_batches import pad_trajectories
 from tests.support.recorded import (
     RecordedBatches,
     recorded_trajectories,
@@ -90,7 +91,9 @@ def test_checkpoint_holds_merged_weights_and_the_adapter(policy: str, trained: A
 def test_reference_is_the_policy_without_lora(policy: str, trained: Any) -> None:
     trainer, _ = trained
     assert trainer.ref_model is None
-    tensors = trainer._padded(recorded_trajectories(policy, 0)[:3])
+    tensors = pad_trajectories(
+        recorded_trajectories(policy, 0)[:3], trainer._tokenizer.pad_token_id
+    )
     plain = trainer_of(small_experiment(name="grpo"), policy, trained[1].parent.parent / "plain")
     assert torch.equal(trainer.score_reference(tensors), plain.score(plain.model, tensors))
     assert not torch.equal(trainer.score(trainer.model, tensors), plain.score(plain.model, tensors))
