@@ -6,6 +6,8 @@ recipe runs on a laptop and on a GPU node.
 
 from __future__ import annotations
 
+import hashlib
+import json
 from typing import Annotated, Any, Literal
 
 from pydantic import (
@@ -380,6 +382,14 @@ class Experiment(ConfigModel):
     """Training steps between checkpoints. Each phase also ends with a checkpoint."""
     keep_checkpoints: PositiveInt = 2
     """Number of recent checkpoints kept for resuming. Those at phase ends are always kept."""
+
+    def fingerprint(self) -> str:
+        """Return 12 hex digits that identify the experiment.
+
+        Equal recipes have equal fingerprints, regardless of their file.
+        """
+        canonical = json.dumps(self.model_dump(mode="json"), sort_keys=True)
+        return hashlib.sha256(canonical.encode()).hexdigest()[:12]
 
     @model_validator(mode="after")
     def _check_consistency(self) -> Experiment:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, get_args
@@ -31,15 +29,6 @@ def recipe_names() -> list[str]:
     return names_in(FOLDER)
 
 
-def recipe_path(recipe: str) -> Path:
-    """Return the file of a recipe, given as a path or as a name in configs/.
-
-    Raises:
-        RecipeError: The file does not exist.
-    """
-    return find_yaml(recipe, FOLDER, "recipe", RecipeError)
-
-
 def load_recipe(recipe: str, overrides: Mapping[str, Any] | None = None) -> Experiment:
     """Read and check a recipe.
 
@@ -56,7 +45,7 @@ def load_recipe(recipe: str, overrides: Mapping[str, Any] | None = None) -> Expe
         RecipeError: The file is missing or not YAML, or a field is unknown, missing or out of
             range.
     """
-    path = recipe_path(recipe)
+    path = find_yaml(recipe, FOLDER, "recipe", RecipeError)
     in_file, tree = read_yaml(path, RecipeError), read_yaml(path, RecipeError)
     for name, value in (overrides or {}).items():
         _put(tree, name.split("."), value, name)
@@ -127,15 +116,6 @@ def parse_overrides(arguments: Sequence[str]) -> dict[str, Any]:
         except yaml.YAMLError as problem:
             raise RecipeError(f"--{name}: {value!r} is not YAML: {problem}") from problem
     return overrides
-
-
-def fingerprint(experiment: Experiment) -> str:
-    """Return 12 hex digits that identify the experiment.
-
-    Equal recipes have equal fingerprints, regardless of their file.
-    """
-    canonical = json.dumps(experiment.model_dump(mode="json"), sort_keys=True)
-    return hashlib.sha256(canonical.encode()).hexdigest()[:12]
 
 
 def explain(

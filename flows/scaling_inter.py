@@ -125,14 +125,13 @@ def scaling_inter(
     clock = TimeBreakdown(time.time()) if is_subflow() else TimeBreakdown()
     clock.add("Prefect start", time.time() - clock.began)
     requested, infrastructure = requested_run(recipe, changes, overrides), infra_settings()
-    experiment = fit_experiment(requested.experiment)
-    folder = RunFolder(infrastructure.runs, experiment)
+    folder = RunFolder(infrastructure.runs, fit_experiment(requested.experiment))
     if is_finished(folder):
         upload_missing(folder, infrastructure.shared_storage)
         show_finished(folder, infrastructure)
         return training_run(folder)
-    check_experiment(experiment, infrastructure)
-    check_memory(experiment, infrastructure)
+    check_experiment(folder.experiment, infrastructure)
+    check_memory(folder.experiment, infrastructure)
     settled = nullcontext() if is_subflow() else earlier_records_sent(infrastructure)
     with (
         settled,

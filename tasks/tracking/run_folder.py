@@ -15,7 +15,6 @@ from pathlib import Path
 import yaml
 
 from configs.experiment import Experiment
-from configs.recipe import fingerprint
 from tasks.files import read_json, replace_file
 from tasks.provision.private_files import private_runs
 from tasks.tracking.owner import claimed
@@ -44,7 +43,7 @@ class RunFolder:
     def __init__(self, runs: Path, experiment: Experiment) -> None:
         """Set the folder's path. `claimed` creates the folder."""
         self.experiment = experiment
-        self.fingerprint = fingerprint(experiment)
+        self.fingerprint = experiment.fingerprint()
         self.path = (runs / f"{experiment.name}-{self.fingerprint}").absolute()
 
     @contextmanager

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from configs.infrastructure import infra_settings
-from configs.recipe import RecipeError, fingerprint, load_recipe
+from configs.recipe import RecipeError, load_recipe
 from configs.task_selection import indices, read_ids
 from environments.environment import TaskIndexError
 from environments.registry import task_indices_of
@@ -48,7 +48,7 @@ def test_a_file_is_looked_for_beside_the_recipe_too_and_its_content_is_part_of_t
     prints = set()
     for content in ("[3, 11]", "[3, 12]"):
         (tmp_path / "ids.json").write_text(content)
-        prints.add(fingerprint(load_recipe(str(tmp_path / "recipe.yaml"))))
+        prints.add(load_recipe(str(tmp_path / "recipe.yaml")).fingerprint())
     assert len(prints) == 2
 
 
