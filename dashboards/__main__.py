@@ -76,9 +76,7 @@ def main(arguments: list[str] | None = None, prog: str = "python -m dashboards")
         opens = login(private_runs(runs)) if is_own else stored_secret(file, new_login)
     except ProvisionError as problem:
         raise SystemExit(str(problem)) from None
-    links = Links(
-        settings.mlflow_tracking_uri, opens, lambda: addresses(runs), settings.mlflow_page_url
-    )
+    links = Links(settings.mlflow_tracking_uri, lambda: addresses(runs), settings.mlflow_page_url)
     app = application(runs, links, hosts, opens)
     sys.stdout.write(f"Viewer: http://{chosen.host}:{chosen.port} (runs in {runs})\n")
     # Print the login only to a terminal, because others may read logs.

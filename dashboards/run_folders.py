@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 from collections.abc import Iterator
@@ -12,6 +11,7 @@ from typing import Any
 
 import yaml
 
+from tasks.files import read_json
 from tasks.tracking.run_folder import COLLAPSED, FINISHED, TITLE
 from tasks.tracking.step_metrics_file import METRICS, Steps, read_steps
 
@@ -86,12 +86,8 @@ class RunFolder:
 
     def evaluations(self) -> dict[str, dict[str, Any]]:
         """Return name to evaluation, in the order of evaluation."""
-        found = {}
-        for path in (self.path / "evaluations").glob("*.json"):
-            try:
-                found[path.stem] = json.loads(path.read_text(encoding="utf-8"))
-            except (OSError, ValueError):
-                continue
+        files = (self.path / "evaluations").glob("*.json")
+        found = {path.stem: stored for path in files if (stored := read_json(path))}
         return dict(
             sorted(
                 found.items(),
@@ -127,11 +123,7 @@ class RunFolder:
 
     @property
     def _noted(self) -> dict[str, Any]:
-        try:
-            noted = json.loads((self.path / TITLE).read_text(encoding="utf-8"))
-        except (OSError, ValueError):
-            return {}
-        return noted if isinstance(noted, dict) else {}
+        return read_json(self.path / TITLE)
 
     @property
     def is_finished(self) -> bool:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import Any
 
 from dashboards.index import Index
 from dashboards.train_samples import TrainedToken, train_samples_of, trained_tokens
+from tasks.files import read_json
 from tasks.rollout.trajectory import Trajectory
 
 WHOLE = """
@@ -253,10 +253,12 @@ def tokenizer_of(file: Path, runs: Path) -> Any:
     for folder in file.parents:
         if (folder / "recipe.yaml").is_file():
             beside = next(iter(sorted(folder.glob("checkpoints/*/tokenizer.json"))), None)
-            found = beside or _tokenizer_file(_json_field(folder / "trainer.json", "policy"), runs)
+            found = beside or _tokenizer_file(
+                read_json(folder / "trainer.json").get("policy"), runs
+            )
             return _load_tokenizer(found) if found else None
         if (folder / "settings.json").is_file():
-            source = _json_field(folder / "settings.json", "source") or {}
+            source = read_json(folder / "settings.json").get("source") or {}
             found = _tokenizer_file(source.get("tokenizer") or source.get("model"), runs)
             return _load_tokenizer(found) if found else None
         if folder == runs:
@@ -281,13 +283,6 @@ def _tokenizer_file(policy: str | None, runs: Path) -> Path | None:
     except ValueError:  # a path, not a model name of the hub
         return None
     return Path(cached) if isinstance(cached, str) else None
-
-
-def _json_field(file: Path, name: str) -> Any:
-    try:
-        return json.loads(file.read_text(encoding="utf-8")).get(name)
-    except (OSError, ValueError, AttributeError):
-        return None
 
 
 @functools.lru_cache(maxsize=8)

@@ -40,12 +40,15 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for seed in range(3):
         made = recorded_run(folder, seed=seed)
         (made.path / "prefect.json").write_text(json.dumps({"flow_run": FLOW_RUN, "page": None}))
+        (made.path / "records").mkdir()
+        sent = {"key": "k", "offset": 1, "runs": {"run": "4f11"}, "experiment_id": "7"}
+        (made.path / "records" / "sent.json").write_text(json.dumps(sent))
     return folder
 
 
 @pytest.fixture(scope="module")
 def pages(runs: Path) -> Iterator[TestClient]:
-    app = application(runs, Links(None, None, lambda: SERVICES), ["testserver"], LOGIN)
+    app = application(runs, Links(None, lambda: SERVICES), ["testserver"], LOGIN)
     app.state.index.refresh()
     with TestClient(app, headers=basic(LOGIN)) as client:
         yield client
@@ -198,12 +201,13 @@ def test_several_runs_are_compared_in_one_figure(pages: TestClient, runs: Path) 
     assert pages.get(f"/compare?run=unknown&run={names[0]}").status_code == 200
 
 
-def test_a_runs_page_shows_its_health_and_links_to_its_flow_run(
+def test_a_runs_page_shows_its_health_and_links_to_prefect_and_mlflow(
     pages: TestClient, first: RunFolder
 ) -> None:
     page = pages.get(f"/runs/{first.name}").text
     assert 'id="health" data-level="0" data-step="3" data-signs="0"' in page
     assert f"http://127.0.0.1:4200/runs/flow-run/{FLOW_RUN}" in page
+    assert "http://127.0.0.1:5000/#/experiments/7/runs/4f11?" in page
 
 
 def test_a_runs_page_shows_a_collapse(tmp_path: Path) -> None:
@@ -213,7 +217,7 @@ def test_a_runs_page_shows_a_collapse(tmp_path: Path) -> None:
         made.add_metrics(
             step, {"rollout/reward": falling, "rollout/entropy": 1.0 if step < 10 else 0.01}
         )
-    app = application(tmp_path, Links(None, None, lambda: None), ["testserver"], LOGIN)
+    app = application(tmp_path, Links(None, lambda: None), ["testserver"], LOGIN)
     with TestClient(app, headers=basic(LOGIN)) as client:
         page = client.get(f"/runs/{made.path.name}").text
     assert 'id="health" data-level="2" data-step="20" data-signs="2"' in page

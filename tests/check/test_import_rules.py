@@ -18,11 +18,13 @@ BELOW = {
     "environments": {"configs"},
     "configs": set(),
     "dashboards": {
+        "tasks.files",
         "tasks.rollout",
         "tasks.evaluation",
         "tasks.agents",
         "tasks.provision",
         "tasks.tracking.mlflow_page",
+        "tasks.tracking.outbox",
         "tasks.tracking.run_folder",
         "tasks.tracking.step_metrics_file",
         "tasks.tracking.timeline",

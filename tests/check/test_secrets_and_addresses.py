@@ -7,21 +7,16 @@ from __future__ import annotations
 
 import asyncio
 import time
-from pathlib import Path
 
 import pytest
 
-from dashboards.links import Links
-from dashboards.run_folders import run_folders
 from environments.http import HttpClient
 from environments.token import DRAWN, URLS, VARIABLE, shared_token
 from environments.webarena.judge import Judge, JudgeError
 from tasks.agents.agent import Budgets
 from tasks.agents.chat_agent import ADDRESS, KEY, ChatAgent
 from tasks.inference.engine import EngineError
-from tasks.provision.services import Addresses
 from tests.support.listener import Listener, listener
-from tests.support.recorded_runs import recorded_run
 
 
 @pytest.fixture(autouse=True)
@@ -112,24 +107,3 @@ def test_configured_token_is_sent_to_configured_servers(monkeypatch: pytest.Monk
         assert shared_token() == "set"
         get(elsewhere)
     assert [headers.get("authorization") for headers in elsewhere.headers] == ["Bearer set"]
-
-
-def test_login_of_the_services_is_sent_only_to_their_own_mlflow(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for name in ("MLFLOW_TRACKING_USERNAME", "MLFLOW_TRACKING_PASSWORD"):
-        monkeypatch.delenv(name, raising=False)
-    recorded_run(tmp_path)
-    (run,) = run_folders(tmp_path)
-    with listener() as own, listener() as stranger:
-        services = Addresses(
-            "http://127.0.0.1:1", "http://127.0.0.1:1/api", own.origin, "http://127.0.0.1:2"
-        )
-        Links(None, "agentgym:secret", lambda: services).mlflow_run(run)
-        Links(stranger.origin, "agentgym:secret", lambda: services).mlflow_run(run)
-        assert "authorization" in own.headers[0]
-        assert "authorization" not in stranger.headers[0]
-        monkeypatch.setenv("MLFLOW_TRACKING_USERNAME", "me")
-        monkeypatch.setenv("MLFLOW_TRACKING_PASSWORD", "mine")
-        Links(f"{stranger.origin}/", "agentgym:secret", lambda: services).mlflow_run(run)
-    assert stranger.headers[-1]["authorization"] == "Basic bWU6bWluZQ=="
