@@ -16,6 +16,7 @@ from pydantic import (
     Field,
     NonNegativeFloat,
     NonNegativeInt,
+    PositiveFloat,
     PositiveInt,
     ValidationError,
     field_validator,
@@ -85,8 +86,15 @@ class Study(ConfigModel):
 
     Each seeds the starter policy, the task order, the sampling and the evaluation.
     """
+    tuning_seeds: tuple[NonNegativeInt, ...] = ()
+    """Seeds under which the recipe was chosen. None of them may be in `seeds`."""
     endpoint: Endpoint = Endpoint()
     """The outcome that decides the comparisons."""
+    smallest_effect: PositiveFloat | None = None
+    """Smallest difference of interest in the endpoint, e.g. 0.02 for two points of success.
+
+    The report tests whether a difference is smaller than this. Empty: it does not test this.
+    """
     comparisons: tuple[tuple[str, str], ...] = ()
     """The family of comparisons: pairs of an arm and its reference.
 
@@ -108,9 +116,18 @@ class Study(ConfigModel):
         )
 
     @model_validator(mode="after")
-    def _check_arms(self) -> Study:
+    def _check_seeds(self) -> Study:
         if len(set(self.seeds)) < len(self.seeds):
             raise ValueError(f"seeds {list(self.seeds)} has a duplicate; remove it")
+        if both := sorted(set(self.seeds) & set(self.tuning_seeds)):
+            raise ValueError(
+                f"seeds and tuning_seeds both have {both}; the recipe was chosen under these "
+                "seeds, so report others"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _check_arms(self) -> Study:
         if START in self.arms:
             raise ValueError(
                 f"arms has the name {START!r}, which is reserved for the policy before training; "
@@ -143,15 +160,14 @@ class Study(ConfigModel):
         return load_recipe(self.recipe, self.fields(arm, seed))
 
     def fingerprint(self) -> str:
-        """Return 8 hex digits that identify the study by everything its result depends on."""
+        """Return 8 hex digits that identify the study by everything its runs depend on."""
         runs = [
             self.experiment(arm, seed).model_dump(mode="json")
             for arm in self.arms
             for seed in self.seeds
         ]
-        return hashlib.sha256(
-            json.dumps([self.model_dump(mode="json"), runs], sort_keys=True).encode()
-        ).hexdigest()[:8]
+        own = self.model_dump(mode="json", exclude={"smallest_effect", "tuning_seeds"})
+        return hashlib.sha256(json.dumps([own, runs], sort_keys=True).encode()).hexdigest()[:8]
 
 
 def study_names() -> list[str]:

@@ -7,8 +7,9 @@ the machine's speed (`timings`). The former are the same on every machine.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from statistics import fmean
 from typing import Any
 
@@ -18,6 +19,7 @@ from tasks.evaluation.benchmark import EvaluationResult
 from tasks.evaluation.bootstrap import PairedDifference
 from tasks.evaluation.multiple_comparisons import holm, median_time
 from tasks.evaluation.report import change, share
+from tasks.evaluation.seed_tests import equivalence_p
 from tasks.evaluation.statistics import Estimate, mean
 from tasks.evaluation.study_results import (
     Axis,
@@ -48,7 +50,8 @@ MECHANISM = {
 
 WORDS: dict[Measure, str] = {"success": "success", "reward": "mean reward"}
 _INTERPOLATED = "Values are interpolated linearly between evaluations."
-_PAIRED = "paired by seed and task. Brackets are 95 % intervals. For differences, they and the p values come from a bootstrap over"
+_PAIRED = "paired by seed and task. Brackets are 95 % intervals. For differences they come from a bootstrap over"
+_HOW_TESTED = "Student's t is the 95 % interval over seeds, for these tasks. p comes from exact sign flips over seeds."
 NOTES: dict[Measure, str] = {
     "success": f"Differences are in percentage points, {_PAIRED} seeds and tasks. For success rates they are Student's t over seeds.",
     "reward": f"Differences are {_PAIRED} seeds and tasks. For mean rewards they are Student's t over seeds.",
@@ -107,6 +110,7 @@ def findings(
     sections += [
         *beyond_sections(study, runs),
         *threshold_section(study, runs, "turns"),
+        *behaviour_section(runs),
         *mechanism_sections(runs),
     ]
     return sections
@@ -209,19 +213,27 @@ def family_section(study: Study, runs: Runs) -> list[Section]:
             values = before if other == START else endpoint_values(against, study.endpoint, budget)
             pairs.append((endpoint_values(run, study.endpoint, budget), values))
         made.append((arm, other, compared(pairs)))
-    adjusted = holm([found.p for _, _, found in made])
+    adjusted, smallest = holm([found.p for _, _, found in made]), study.smallest_effect
     rows = [
         [
             f"{arm} - {other}",
             shown_change(found.estimate, study.endpoint.measure),
+            _bounds(found.over_seeds, study.endpoint.measure),
             p_value(found.p),
             p_value(p),
+            *([] if smallest is None else [p_value(equivalence_p(found.seeds, smallest))]),
             f"{sum(d > 0 for d in found.seeds)} of {len(found.seeds)}",
         ]
         for (arm, other, found), p in zip(made, adjusted, strict=True)
     ]
     data = {
-        f"{arm} - {other}": _plain(found) | {"p_holm": _known(p)}
+        f"{arm} - {other}": _plain(found)
+        | {"p_holm": _known(p)}
+        | (
+            {}
+            if smallest is None
+            else {"p_equivalence": _known(equivalence_p(found.seeds, smallest))}
+        )
         for (arm, other, found), p in zip(made, adjusted, strict=True)
     }
     at_turns = f"after {budget:,.0f} environment turns. {_INTERPOLATED} Two runs are compared by the evaluations that both have"
@@ -231,8 +243,20 @@ def family_section(study: Study, runs: Runs) -> list[Section]:
         else f"{at_turns}, and by each run's last one"
     )
     adjusted_for = f"p (Holm) is adjusted for {len(made)} comparison{'s' * (len(made) > 1)}."
-    note = f"Endpoint, fixed before the first run: {WORDS[study.endpoint.measure]} {when}. {adjusted_for}"
-    header = ["comparison", "difference", "p", "p (Holm)", "seeds in favour"]
+    note = f"Endpoint: {WORDS[study.endpoint.measure]} {when}. {_HOW_TESTED} {adjusted_for}"
+    equivalence = []
+    if smallest is None:
+        note += " The study states no smallest effect of interest, so none is ruled out."
+    else:
+        effect = f"{smallest:g}" if study.endpoint.measure == "reward" else f"{100 * smallest:g}"
+        equivalence = [f"p (at least {effect})"]
+        note += (
+            f" p (at least {effect}) comes from two one-sided t tests. Below 0.05 it shows that the "
+            f"difference is smaller than {effect}, the smallest effect of interest, in both "
+            "directions."
+        )
+    header = ["comparison", "difference", "Student's t", "p", "p (Holm)"]
+    header += [*equivalence, "seeds in favour"]
     return [Section("Comparisons", header, rows, note, data)] if made else []
 
 
@@ -396,6 +420,35 @@ def left_out(title: str, reason: str) -> Section:
     return Section(title, [], [], f"Not shown. {reason}", {"not shown": reason})
 
 
+def behaviour_section(runs: Runs) -> list[Section]:
+    """Return what the policies do besides success: refused and repeated turns, and answers."""
+    figures: dict[str, Callable[[EvaluationResult], float]] = {
+        "refused turns": lambda result: result.refused,
+        "repeated turns": lambda result: result.repeated,
+    }
+    ends = [run.results[i] for of_arm in runs.values() for run in of_arm for i in (0, -1)]
+    for source in sorted({source for result in ends for source in result.answers_from}):
+        figures[f"answers from {source}"] = partial(_answers_from, source)
+    rows, data = [], dict[str, dict[str, list[float | None]]]()
+    for title, figure in figures.items():
+        for arm, of_arm in runs.items():
+            before, later = (mean(figure(run.results[i]) for run in of_arm) for i in (0, -1))
+            if not math.isnan(before.value) or not math.isnan(later.value):
+                rows.append([title, arm, share(before), share(later)])
+                data.setdefault(title, {})[arm] = [_known(before.value), _known(later.value)]
+    header = ["behaviour", "arm", "before", "after"]
+    note = (
+        "Shares of turns and of answers in the recipe's evaluation, means over seeds. A refused "
+        "turn is one whose action the world rejected. A repeated turn has an action that the "
+        "episode had before. An answer is from the first passage of the last search that holds it."
+    )
+    return [Section("Behaviour before and after training", header, rows, note, data)] * bool(rows)
+
+
+def _answers_from(source: str, result: EvaluationResult) -> float:
+    return result.answers_from.get(source, 0.0) if result.answers_from else math.nan
+
+
 def mechanism_sections(runs: Runs) -> list[Section]:
     """Return the tables of training metrics and of success by kind of task."""
     sections = []
@@ -470,6 +523,11 @@ def shown_change(estimate: Estimate, measure: Measure) -> str:
     return f"{estimate.value:+.3f}{bounds}"
 
 
+def _bounds(estimate: Estimate, measure: Measure) -> str:
+    """Format only the interval of a difference, "-" if it is unknown."""
+    return shown_change(estimate, measure).partition(" ")[2] or "-"
+
+
 def p_value(p: float) -> str:
     """Format a p value, "-" if it is unknown."""
     return "-" if math.isnan(p) else "< 0.001" if p < 0.001 else f"{p:.3f}"
@@ -481,6 +539,8 @@ def _plain(found: PairedDifference) -> dict[str, Any]:
         "difference": _known(estimate.value),
         "low": _known(estimate.low),
         "high": _known(estimate.high),
+        "t_low": _known(found.over_seeds.low),
+        "t_high": _known(found.over_seeds.high),
         "p": _known(found.p),
         "seeds": list(found.seeds),
     }

@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import yaml
 from matplotlib.figure import Figure
@@ -27,9 +28,11 @@ from flows.study_page import write_page
 from flows.study_runs import StudyRuns
 from tasks.evaluation.benchmark import EvaluationFileError, EvaluationResult
 from tasks.evaluation.multiple_comparisons import holm, median_time
+from tasks.evaluation.seed_tests import equivalence_p
 from tasks.evaluation.statistics import Tally, mean, success_rate
 from tasks.evaluation.study_pictures import draw_measurements
 from tasks.evaluation.study_report import (
+    behaviour_section,
     budget_section,
     family_section,
     findings,
@@ -106,6 +109,8 @@ def test_all_rl_methods_of_the_study_use_the_same_loss_aggregation() -> None:
         ({"comparisons": [["long", "medium"]]}, ["comparisons", "'medium'", "long", "short"]),
         ({"comparisons": [["start", "long"]]}, ["comparisons", "'start'"]),
         ({"seeds": [1, 1]}, ["seeds", "[1, 1]"]),
+        ({"tuning_seeds": [2, 7]}, ["seeds", "tuning_seeds", "[2]"]),
+        ({"smallest_effect": 0}, ["smallest_effect"]),
         ({"arms": {"start": {}}, "comparisons": []}, ["arms", "'start'"]),
         (
             {"arms": {"a": {"algorithm.stps": 3}}, "comparisons": []},
@@ -238,9 +243,21 @@ def test_all_named_comparisons_have_p_values_adjusted_together() -> None:
     assert rows["long - short"][1].startswith(
         "+37.5 ["
     )  # (11 - 6) / 12 under seed 0, (10 - 6) / 12 under seed 1
-    assert rows["long - start"][4] == "2 of 2"
-    assert section.data["long - short"]["p_holm"] >= section.data["long - short"]["p"]
+    assert rows["long - start"][-1] == "2 of 2"
+    found = section.data["long - short"]
+    assert found["p_holm"] >= found["p"] == pytest.approx(0.5)  # two seeds have four sign flips
+    by_seed = stats.t.interval(0.95, 1, np.mean(found["seeds"]), stats.sem(found["seeds"]))
+    assert (found["t_low"], found["t_high"]) == pytest.approx(by_seed)
+    assert "p_equivalence" not in found
     assert "success after training" in section.note
+
+
+def test_the_smallest_effect_of_interest_adds_an_equivalence_test() -> None:
+    [section] = family_section(study(smallest_effect=0.6), {"long": LONG, "short": SHORT})
+    found = section.data["long - short"]
+    assert found["p_equivalence"] == pytest.approx(equivalence_p(found["seeds"], 0.6))
+    assert len(section.header) == len(section.rows[0])
+    assert study(smallest_effect=0.6).fingerprint() == study().fingerprint()
 
 
 def test_an_endpoint_at_equal_turns_uses_the_results_up_to_that_turn() -> None:
@@ -299,6 +316,24 @@ def test_the_page_has_every_table_and_separates_timings_from_findings(tmp_path: 
     )
     assert one["findings"] == two["findings"]
     assert one["timings"] != two["timings"]
+
+
+def test_the_report_compares_refused_and_repeated_turns_and_the_sources_of_answers() -> None:
+    def behaving(each: StudyRun) -> StudyRun:
+        before, after = (
+            replace(result, refused=refused, repeated=0.5, answers_from={"passage 1": first})
+            for result, refused, first in (
+                (each.results[0], 0.25, 1.0),
+                (each.results[-1], 0.1 * each.seed, 0.5),
+            )
+        )
+        return replace(each, results=[before, *each.results[1:-1], after])
+
+    [section] = behaviour_section({"long": [behaving(r) for r in LONG], "short": SHORT})
+    assert section.data["refused turns"] == {"long": [0.25, pytest.approx(0.05)]}
+    assert section.data["repeated turns"] == {"long": [0.5, 0.5]}
+    assert section.data["answers from passage 1"] == {"long": [1.0, 0.5]}
+    assert behaviour_section({"short": SHORT}) == []  # these runs have no such figures
 
 
 def test_the_page_of_an_unfinished_study_has_its_finished_runs(tmp_path: Path) -> None:
