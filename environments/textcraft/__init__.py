@@ -2,12 +2,7 @@
 
 from environments.package import WorldPackage
 
-_FAMILIES = {
-    "": "goals",
-    "wood-": "goals of the wood family, which logs alone make,",
-    "short-": "goals that take the oracle 2 to 5 turns",
-    "deep-": "goals that take the oracle 6 to 12 turns",
-}
+_FAMILIES = {"": "goals", "wood-": "goals of the wood family, which logs alone make,"}
 TASK_LISTS = {
     **{
         f"{family}{name}": text
@@ -17,8 +12,6 @@ TASK_LISTS = {
             "validation": f"{goals} for validation, of templates (plans without names) in no other list",
             "test": f"{goals} held out, of templates in no other list",
             "renamed-train": f"the goals of {family}train under 50 sets of other names each, for training",
-            "fresh-validation": f"goals of {family}train under names that training does not use",
-            "fresh-test": f"goals of {family}train under further unused names, held out",
         }.items()
     },
     "nonce-train": "goals of 2 to 4 turns with made-up words and random counts per task",

@@ -17,18 +17,15 @@ from environments.textcraft.one_command import (
     TRAIN,
     one_command_goals,
 )
-from environments.textcraft.renaming import Renaming, renaming
-from environments.textcraft.splits import DEEP_TURNS, nonce_splits, plan_to, shuffled, splits
+from environments.textcraft.splits import nonce_splits, plan_to, shuffled, splits
 from environments.textcraft.tasks import (
     DRAWN_VARIANTS,
     NONCE_VARIANTS,
-    VARIANTS,
     depth,
     goal,
     names_in,
     renaming_of,
     task,
-    words_exchanged,
 )
 from environments.textcraft.templates import template_of
 
@@ -36,13 +33,6 @@ EVALUATION_SIZE = 100
 EVALUATION = f"textcraft-ours-{EVALUATION_SIZE}"
 TRAIN_VARIANTS = range(1, 51)
 """Renamings of each training goal that are used for training."""
-FRESH_VARIANTS = {
-    "validation": range(VARIANTS // 2, 3 * VARIANTS // 4),
-    "test": range(3 * VARIANTS // 4, VARIANTS),
-}
-"""Candidate renamings of the fresh lists. Each training goal uses the first one that reveals
-nothing seen in training.
-"""
 
 NONCE_TRAIN = DRAWN_VARIANTS[:300]
 NONCE_HELD_OUT = {"validation": NONCE_VARIANTS[800:804], "test": NONCE_VARIANTS[900:904]}
@@ -64,18 +54,7 @@ def task_lists() -> dict[str, tuple[int, ...]]:
     }
     lists["renamed-train"] = list(_renamed(lists["train"]))
     lists |= {
-        f"fresh-{split}": list(_fresh(lists["train"], variants))
-        for split, variants in FRESH_VARIANTS.items()
-    }
-    turns = {goal: len(plan_to(goal)) for goal in goals()}
-    families = {
-        "wood": wood_goals(),
-        "short": {goal for goal in goals() if turns[goal] < DEEP_TURNS.start},
-        "deep": {goal for goal in goals() if turns[goal] in DEEP_TURNS},
-    }
-    lists |= {
-        f"{family}-{name}": [index for index in some if goal(index) in members]
-        for family, members in families.items()
+        f"wood-{name}": [index for index in some if goal(index) in wood_goals()]
         for name, some in lists.items()
     }
     lists |= {f"nonce-{name}": some for name, some in _nonce().items()}
@@ -165,45 +144,6 @@ def _in_turn(groups: Iterable[Sequence[str]], variants: range) -> list[int]:
         for some in groups
         for n, variant in enumerate(variants)
     ]
-
-
-def _fresh(tasks: Collection[int], variants: range) -> Iterator[int]:
-    """Yield for each task the first renaming whose last action occurs in no training plan.
-
-    A task without such a renaming is skipped. Short commands have few renamings.
-    """
-    for plain in tasks:
-        last = _words(plan_to(goal(plain))[-1])
-        for index in (plain + variant * len(goals()) for variant in variants):
-            if not _is_trained(_exchanged(last, renaming_of(index).there)):
-                yield index
-                break
-
-
-def _is_trained(action: tuple[str, ...]) -> bool:
-    """Return whether the oracle takes this action in a training task, renamed or not."""
-    return any(
-        _exchanged(action, exchanged.back) in _training_actions(in_wood)
-        for in_wood in (True, False)
-        for exchanged in (
-            Renaming({}),
-            *(renaming(variant, words_exchanged(in_wood)) for variant in TRAIN_VARIANTS),
-        )
-    )
-
-
-@cache
-def _training_actions(in_wood: bool) -> frozenset[tuple[str, ...]]:
-    """Return the oracle's actions for all training goals inside or outside the wood family.
-
-    Actions use the game's names.
-    """
-    wanted = [
-        goal
-        for goal, split in splits().items()
-        if split == "train" and (goal in wood_goals()) == in_wood
-    ]
-    return frozenset(_words(action) for goal in wanted for action in plan_to(goal))
 
 
 @cache

@@ -241,7 +241,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         prog="python -m tasks.evaluation.baselines",
         description=__doc__.split("\n\n")[0],
-        epilog="example: python -m tasks.evaluation.baselines textcraft --tasks wood-test deep-test --horizon 16",
+        epilog="example: python -m tasks.evaluation.baselines textcraft --tasks wood-test test --horizon 16",
     )
     parser.add_argument("world", help="name of a world (see `agentgym worlds`) or module:Class")
     parser.add_argument(

@@ -14,12 +14,11 @@ import pytest
 from environments.textcraft.goals import goals, needed_recipes, wood_goals
 from environments.textcraft.lists import task_list
 from environments.textcraft.oracle import plan
-from environments.textcraft.splits import splits
 from environments.textcraft.tasks import goal, task
 from environments.textcraft.templates import Tree, template_of, trees
 from environments.textcraft.world import TextCraft
 
-FAMILIES = ("", "wood-", "short-", "deep-")
+FAMILIES = ("", "wood-")
 HELD_OUT = sorted({*task_list("validation"), *task_list("test")})
 LEARNED = sorted({*task_list("train"), *task_list("renamed-train")})
 
@@ -107,46 +106,25 @@ def test_a_training_task_never_lists_the_command_of_a_held_out_goal_distractors_
         assert commands.isdisjoint(exchanged.undo(task(index).observation).splitlines())
 
 
-def test_the_lists_of_a_family_are_its_part_of_the_whole_games() -> None:
-    for name in ("train", "validation", "test", "renamed-train", "fresh-validation", "fresh-test"):
+def test_the_lists_of_the_wood_family_are_its_part_of_the_whole_game() -> None:
+    for name in ("train", "validation", "test", "renamed-train"):
         assert task_list(f"wood-{name}") == tuple(
             index for index in task_list(name) if goal(index) in wood_goals()
-        )
-        assert task_list(f"short-{name}") == tuple(
-            index for index in task_list(name) if len(_plain_plan(goal(index))) <= 5
-        )
-        assert task_list(f"deep-{name}") == tuple(
-            index for index in task_list(name) if 6 <= len(_plain_plan(goal(index))) <= 12
         )
 
 
 def test_every_list_has_enough_tasks() -> None:
-    assert len(task_list("deep-test")) >= 90
     assert len(task_list("wood-test")) >= 30
     assert len({template_of(goal(index)).goals for index in task_list("wood-test")}) >= 7
-    assert len({template_of(goal(index)).goals for index in task_list("short-test")}) >= 20
     assert len({template_of(goal(index)).goals for index in task_list("test")}) >= 70
     for family in FAMILIES:
         assert len(task_list(f"{family}validation")) >= 16
         assert len(task_list(f"{family}renamed-train")) >= 3000
 
 
-def test_fresh_goals_are_training_goals_under_unused_names() -> None:
-    trained = {task(index).observation for index in LEARNED[::3]}
-    shown = {action for index in LEARNED for action in actions(index)}
-    for split in ("validation", "test"):
-        fresh = task_list(f"fresh-{split}")
-        assert all(splits()[goal(index)] == "train" for index in fresh)
-        assert len({goal(index) for index in fresh}) == len(fresh) > 300
-        assert not set(fresh) & set(task_list("renamed-train"))
-        assert trained.isdisjoint(task(index).observation for index in fresh)
-        assert [index for index in fresh if actions(index)[-1] in shown] == []
-    assert not set(task_list("fresh-validation")) & set(task_list("fresh-test"))
-
-
-def test_the_oracle_solves_every_held_out_and_every_fresh_task() -> None:
+def test_the_oracle_solves_every_held_out_task() -> None:
     session = TextCraft().create()
-    for index in (*HELD_OUT, *task_list("fresh-validation"), *task_list("fresh-test")):
+    for index in HELD_OUT:
         session.reset(index)
         steps = [session.step(action) for action in actions(index)]
         assert (steps[-1].done, steps[-1].reward) == (True, 1.0)

