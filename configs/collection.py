@@ -16,7 +16,7 @@ from configs.task_selection import TaskSelection
 class Source(TurnFormat):
     """The policy that acts, and its prompt format."""
 
-    kind: Literal["model", "vllm", "openai", "oracle", "random", "nearest-neighbour"]
+    kind: Literal["model", "vllm", "openai", "oracle", "random"]
     """What chooses the actions.
 
     - "model": a causal language model in this process.
@@ -24,9 +24,6 @@ class Source(TurnFormat):
     - "openai": an endpoint of OpenAI's chat protocol.
     - "oracle": the environment's expert.
     - "random": a random valid action, in environments that list them.
-    - "nearest-neighbour": the nearest-neighbour replay baseline. It replays the expert's actions in
-      the training
-      task whose text is most similar.
     """
     model: str | None = None
     """Hugging Face name or folder ("model"), or the endpoint's name of the model ("openai")."""

@@ -50,12 +50,12 @@ __all__ = [
 ]
 
 Policy = str | Path | Source
-"""A checkpoint's folder, a Hugging Face name, "oracle", "random", "nearest-neighbour", or any `Source`."""
+"""A checkpoint's folder, a Hugging Face name, "oracle", "random", or any `Source`."""
 Tasks = str | Sequence[int | str]
 """Name of a task list, a file of indices, or task indices."""
 Result = TypeVar("Result")
 
-SCRIPTED = ("oracle", "random", "nearest-neighbour")
+SCRIPTED = ("oracle", "random")
 
 
 def train(

@@ -91,8 +91,7 @@ def policy_parser(prog: str, description: str, examples: str) -> argparse.Argume
     """
     parser = Arguments(
         prog,
-        "WORLD (--model ... | --vllm ... | --openai ... | --oracle | --random | "
-        "--nearest-neighbour) [options]",
+        "WORLD (--model ... | --vllm ... | --openai ... | --oracle | --random) [options]",
         description,
         examples,
     )
@@ -118,11 +117,6 @@ def policy_parser(prog: str, description: str, examples: str) -> argparse.Argume
         "--random",
         action="store_true",
         help="uniformly random valid actions (only worlds that list valid actions)",
-    )
-    who.add_argument(
-        "--nearest-neighbour",
-        action="store_true",
-        help="replay the expert's actions of the most similar training task",
     )
     parser.add_argument(
         "--endpoint-model", metavar="NAME", help="with --openai: name of the model at the endpoint"
@@ -204,8 +198,8 @@ def policy_of(
     Raises:
         RecipeError, ModelError: A name is wrong.
     """
-    kinds = ("model", "vllm", "openai", "oracle", "random", "nearest-neighbour")
-    kind = next(kind for kind in kinds if getattr(parsed, kind.replace("-", "_")))
+    kinds = ("model", "vllm", "openai", "oracle", "random")
+    kind = next(kind for kind in kinds if getattr(parsed, kind))
     source = {
         "kind": kind,
         "model": parsed.model or parsed.endpoint_model,

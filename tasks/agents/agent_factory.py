@@ -46,9 +46,8 @@ def open_agent(
     action_format = reading_format(
         source.action_format, collection.environment.name, collection.environment.rules
     )
-    if source.kind in ("oracle", "random", "nearest-neighbour"):
+    if source.kind in ("oracle", "random"):
         from environments.registry import load_world
-        from tasks.agents.nearest_neighbour_replay import NearestNeighbourReplay
         from tasks.agents.scripted_agent import ScriptedAgent
 
         known = load_world(collection.environment.name, collection.environment.rules)
@@ -60,15 +59,10 @@ def open_agent(
                 hosted=world.version,
                 expected=known.version,
             )
-        replay = (
-            NearestNeighbourReplay(known, known.tasks("train"))
-            if source.kind == "nearest-neighbour"
-            else None
-        )
         chat_format = _chat_format(
             source, source.tokenizer, instruction, action_format, known.tools
         )
-        yield ScriptedAgent(known, action_format, chat_format, source.kind, replay)
+        yield ScriptedAgent(known, action_format, chat_format, source.kind)
         return
     if source.kind == "openai":
         from tasks.agents.chat_agent import ChatAgent

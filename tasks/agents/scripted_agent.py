@@ -1,4 +1,4 @@
-"""Scripted policies: oracle (the world's expert), random valid action, nearest-neighbour replay.
+"""Scripted policies: oracle (the world's expert) and random valid action.
 
 They need the state of a world, which the server does not expose. Therefore each episode is also
 played in a local copy of the environment, stepped in lock-step with the server's. The same task and
@@ -19,7 +19,6 @@ from environments.tools import ToolCallError
 from tasks.agents.action_format import ActionFormat
 from tasks.agents.agent import Budgets, Message, NoActionError
 from tasks.agents.chat_format import ChatFormat
-from tasks.agents.nearest_neighbour_replay import NearestNeighbourReplay
 from tasks.agents.retokenisation import Retokenisation
 from tasks.inference.engine import EngineError
 
@@ -28,13 +27,10 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class ScriptedAgent:
-    """An `Agent` that plays the oracle, random valid actions, or a nearest-neighbour replay.
+    """An `Agent` that plays the oracle or random valid actions.
 
     Attributes:
-        name: "oracle", "random" (uniform over the environment's `valid_actions`) or
-            "nearest-neighbour" (replay
-            of the nearest training task, see `NearestNeighbourReplay`).
-        replay: The replay for "nearest-neighbour".
+        name: "oracle", or "random" (uniform over the environment's `valid_actions`).
         world: The world, in the version that the servers host.
         action_format: Format in which a message gives its action. For "react" the oracle also
             writes its thought, if its world provides one.
@@ -44,8 +40,7 @@ class ScriptedAgent:
     world: World
     action_format: ActionFormat
     chat_format: ChatFormat | None = None
-    name: Literal["oracle", "random", "nearest-neighbour"] = "oracle"
-    replay: NearestNeighbourReplay | None = None
+    name: Literal["oracle", "random"] = "oracle"
     version: int = 0
     kv_cache_tokens: int | None = None
     out_of_process: bool = False
@@ -90,15 +85,9 @@ class ScriptedConversation:
         self._blocking = agent.world.blocking
         self._task = task
         self._environment = environment
-        actions = {
-            "oracle": environment.oracle_action,
-            "random": self._random_action,
-            "nearest-neighbour": self._replay_action,
-        }
-        self._choose = actions[agent.name]
-        self._think = environment.oracle_thought if agent.name == "oracle" else str
-        self._replay = agent.replay
-        self._replayed: list[str] | None = None
+        is_oracle = agent.name == "oracle"
+        self._choose = environment.oracle_action if is_oracle else self._random_action
+        self._think = environment.oracle_thought if is_oracle else str
         self._random = random.Random(seed)
         self._retokenisation = retokenisation
         self._action: str | None = None
@@ -149,13 +138,6 @@ class ScriptedConversation:
     def _random_action(self) -> str:
         # checked in `begin`
         return self._random.choice(self._environment.valid_actions())
-
-    def _replay_action(self) -> str:
-        """Return the next action of the replayed plan, and repeat its last one at the end."""
-        if self._replayed is None:
-            assert self._replay is not None
-            self._replayed = self._replay.actions(self._environment.objective)
-        return self._replayed.pop(0) if len(self._replayed) > 1 else self._replayed[0]
 
     def _check_equal(self, server_text: str, local_text: str) -> None:
         if server_text != local_text:
