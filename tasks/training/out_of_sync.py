@@ -6,6 +6,7 @@ Imports no torch.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 EPISODES, GAP, TOLERATED = (
     "update/episodes_out_of_sync",
@@ -17,6 +18,24 @@ EPISODES, GAP, TOLERATED = (
 The last two exist only if there is such an episode: the largest mean gap of an episode and its
 tolerance, in nats.
 """
+
+
+@dataclass(frozen=True, slots=True)
+class Gap:
+    """How far an episode's log-probabilities are from the engine's, in nats per token.
+
+    Attributes:
+        mean: Mean of the absolute differences.
+        allowed: Tolerance of the mean.
+    """
+
+    mean: float
+    allowed: float
+
+    @property
+    def is_foreign(self) -> bool:
+        """Whether the episode was sampled with other weights. NaN is a mismatch too."""
+        return not self.mean <= self.allowed
 
 
 def out_of_sync_note(step: int, metrics: Mapping[str, float]) -> str:

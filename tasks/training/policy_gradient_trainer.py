@@ -40,7 +40,7 @@ from tasks.training.micro_batches import (
     whole_rows,
 )
 from tasks.training.off_policy import LossTokens, OffPolicyMeter, importance_weights
-from tasks.training.out_of_sync import EPISODES, GAP, TOLERATED, out_of_sync_note
+from tasks.training.out_of_sync import EPISODES, GAP, TOLERATED, Gap, out_of_sync_note
 from tasks.training.packing import packed_scores, packs
 from tasks.training.process_group import gather_ragged
 from tasks.training.trl_config import policy_gradient_config
@@ -192,6 +192,9 @@ class PolicyGradientTrainer(BaseTrainer, GRPOTrainer):
         - log pi_engine| over its compared tokens exceeds `episode_tolerance` of the engine's dtype,
         or is not a number.
 
+        The groups that enter the loss are compared, or one group if none does. If an episode of
+        them fails, all others are compared too.
+
         Returns:
             All trajectories, and the metrics of the check.
         """
@@ -203,29 +206,64 @@ class PolicyGradientTrainer(BaseTrainer, GRPOTrainer):
         metrics = {EPISODES: 0.0}
         if self.count_everywhere(len(fresh)) == 0:
             return trajectories, metrics
-        dtype, out_of_sync = self.experiment.policy.dtype, set[int]()
-        largest = torch.zeros(2, dtype=torch.float64)
-        for trajectory, scored in zip(
-            fresh, self._rows(partial(self.score, self.model), fresh), strict=True
-        ):
-            compared = torch.tensor(trajectory.sampled_under(step))
-            gaps = (
-                scored.double() - torch.tensor(trajectory.log_probabilities, dtype=torch.float64)
-            )[compared].abs()
-            gap, allowed = float(gaps.mean()), episode_tolerance(dtype, len(gaps))
-            if not gap <= allowed:  # NaN is a mismatch too
-                out_of_sync.add(id(trajectory))
+        groups = self._groups_in_loss(trajectories) or {t.group for t in fresh[:1]}
+        gaps = self._gaps([t for t in fresh if t.group in groups], step)
+        if self.count_everywhere(sum(gap.is_foreign for gap in gaps.values())):
+            gaps |= self._gaps([t for t in fresh if t.group not in groups], step)
+            foreign = [gap for gap in gaps.values() if gap.is_foreign]
+            largest = torch.zeros(2, dtype=torch.float64)
+            for gap in foreign:
                 largest = largest.maximum(
-                    torch.tensor([gap, allowed], dtype=torch.float64).nan_to_num(torch.finfo().max)
+                    torch.tensor([gap.mean, gap.allowed], dtype=torch.float64).nan_to_num(
+                        torch.finfo().max
+                    )
                 )
-        if count := self.count_everywhere(len(out_of_sync)):
-            gap, allowed = self.all_reduce_max(largest).tolist()
-            metrics = {EPISODES: float(count), GAP: gap, TOLERATED: allowed}
+            mean, allowed = self.all_reduce_max(largest).tolist()
+            count = self.count_everywhere(len(foreign))
+            metrics = {EPISODES: float(count), GAP: mean, TOLERATED: allowed}
         checked = [
-            replace(t, outcome=Outcome.FAILED, reason="out of sync") if id(t) in out_of_sync else t
+            replace(t, outcome=Outcome.FAILED, reason="out of sync")
+            if id(t) in gaps and gaps[id(t)].is_foreign
+            else t
             for t in trajectories
         ]
         return checked, metrics
+
+    def _groups_in_loss(self, trajectories: list[Trajectory]) -> set[int]:
+        """Return the groups with an advantage other than 0, or all if the loss has more terms."""
+        algorithm = self.algorithm
+        if (
+            not self._loss_needs_advantage
+            or algorithm.kl_in == "reward"
+            or (algorithm.scale_advantages == "batch")
+        ):
+            return {t.group for t in trajectories}
+        usable = [
+            t
+            for group in learnable_groups(trajectories, algorithm.compares_groups).kept
+            for t in group
+        ]
+        advantages = advantages_of(algorithm, experience_of(usable)) if usable else ()
+        return {t.group for t, row in zip(usable, advantages, strict=True) if row.any()}
+
+    @property
+    def _loss_needs_advantage(self) -> bool:
+        """Whether an episode whose advantages are 0 adds nothing to the gradient."""
+        return self.beta == 0 and self.algorithm.entropy_coefficient == 0 and self.critic is None
+
+    def _gaps(self, trajectories: list[Trajectory], step: int) -> dict[int, Gap]:
+        """Compare episodes with the engine's log-probabilities, by the identity of the episode."""
+        gaps = {}
+        for t, scored in zip(
+            trajectories, self._rows(partial(self.score, self.model), trajectories), strict=True
+        ):
+            compared = torch.tensor(t.sampled_under(step))
+            sampled = torch.tensor(t.log_probabilities, dtype=torch.float64)
+            gap = (scored.double() - sampled)[compared].abs()
+            gaps[id(t)] = Gap(
+                float(gap.mean()), episode_tolerance(self.experiment.policy.dtype, len(gap))
+            )
+        return gaps
 
     def train_samples(self, trajectories: list[Trajectory]) -> list[TrainSample]:
         """Compute the advantages and the value targets of this rank's share of the batch."""
@@ -326,9 +364,7 @@ class PolicyGradientTrainer(BaseTrainer, GRPOTrainer):
         places = self.count_everywhere(
             sum(int(sample.values.mask.sum()) for sample in samples if sample.values is not None)
         )
-        if self.beta == 0 and algorithm.entropy_coefficient == 0 and self.critic is None:
-            # A trajectory with advantage 0 adds nothing to the gradient. Its tokens still count in
-            # the mean.
+        if self._loss_needs_advantage:  # the tokens of the others still count in the mean
             samples = [sample for sample in samples if sample.advantages.any()]
         samples = [
             row

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -78,3 +79,27 @@ def test_episodes_sampled_with_foreign_weights_are_left_out(
     assert trainer.batch_metrics[EPISODES] == MEMBERS
     assert trainer.batch_metrics[GAP] > 2 * trainer.batch_metrics[TOLERATED]
     assert {t.outcome for t in trainer.in_sync(replaced, 0)[0]} == {Outcome.FAILED}
+
+
+def test_groups_that_do_not_learn_are_compared_only_if_others_are_foreign(
+    policy: str, tmp_path: Path
+) -> None:
+    trainer = trainer_of(experiment_in("float32", 1.0), policy, tmp_path)
+    engine = TransformersEngine(policy, context_length=64, max_num_seqs=16, dtype="float32")
+    sound = played(engine, 1.0, range(GROUPS))
+    torch.manual_seed(0)
+    engine.load(
+        (name, weight.detach() + 0.3 * torch.randn_like(weight))
+        for name, weight in trainer.model.named_parameters()
+    )
+    foreign = played(engine, 1.0, range(GROUPS - 1, GROUPS + 1))
+    equal = [
+        replace(t, turns=[replace(turn, reward=0.0) for turn in t.turns])
+        for t in foreign
+        if t.group == GROUPS
+    ]
+    trainer.mini_batches_of(sound + equal, 0)
+    assert trainer.batch_metrics[EPISODES] == 0
+    differing = [t for t in foreign if t.group < GROUPS]
+    trainer.mini_batches_of([t for t in sound if t.group < GROUPS - 1] + differing + equal, 0)
+    assert trainer.batch_metrics[EPISODES] == 2 * MEMBERS
