@@ -32,7 +32,7 @@ from flows.checks import check_experiment
 from flows.collect import collect
 from flows.command import set_engine_variables
 from flows.events import announce, announce_collapse
-from flows.flow_page import flow_log, link_to_mlflow, show_picture, show_viewer_link
+from flows.flow_page import flow_log, link_to_mlflow, show_viewer_link
 from flows.killed_flow_runs import note_flow_run
 from flows.model_check import fit_experiment
 from flows.night_schedule import due_dates
@@ -54,7 +54,6 @@ from tasks.evaluation.nights import (
     seed_of,
     write_night,
 )
-from tasks.evaluation.nights_picture import draw_nights
 from tasks.evaluation.statistics import difference
 from tasks.tracking.checkpoints import CheckpointEntry, aliased_checkpoint
 from tasks.tracking.mlflow_import import is_transient
@@ -306,17 +305,11 @@ def measure_champion(folder: Path, checkpoint: Path, experiment: Experiment) -> 
 
 
 def show(folder: Path, model: str) -> str:
-    """Put the table and the picture of the nights on the flow run's page, and return the table."""
+    """Put the table of the nights on the flow run's page, and return it."""
     nights, _ = read_nights(folder)
-    table, picture = nights_table(nights), folder / "nights.png"
-    draw_nights(picture, nights, title=f"Nightly training of {model}")
+    table = nights_table(nights)
     create_markdown_artifact(
         table, key="nights", description=f"Champion and challengers of {model}"
-    )
-    show_picture(
-        picture,
-        "nights-history",
-        f"Held-out success of the challengers and champions of {model} by night",
     )
     return table
 
@@ -324,7 +317,7 @@ def show(folder: Path, model: str) -> str:
 def record(
     folder: Path, night: Night, run: RunFolder, infrastructure: InfraSettings, table: str
 ) -> None:
-    """Log the verdict to MLflow, on the challenger's run: aliases, metrics, table and picture."""
+    """Log the verdict to MLflow, on the challenger's run: aliases, metrics and table."""
     published = verify(Path(night.challenger), run.fingerprint)
     horizon = int(run.metrics().get(published.step, {}).get("rollout/horizon", 0))
     entry = CheckpointEntry(
@@ -359,6 +352,3 @@ def record(
             of="night",
         )
         tracker.log_table(RUN, table, "nights.md")
-        picture = run.path / "nights.png"
-        picture.write_bytes((folder / "nights.png").read_bytes())
-        tracker.log_picture(RUN, picture)

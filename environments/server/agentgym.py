@@ -95,23 +95,14 @@ class _AgentGym:
 
     def _operation(self, path: str, body_type: type[msgspec.Struct], play: Play) -> Route:
         decoder = msgspec.json.Decoder(body_type, strict=False)
-        seconds = self._dispatcher.sessions.metrics.request_seconds.labels("agentgym", path[1:])
 
         async def operation(request: Request) -> Response:
             body, client = await body_of(request), client_of(request)
-            with seconds.time():
-                try:
-                    return answer(
-                        encode(
-                            await play(
-                                self._performing(request, client),
-                                decode(decoder, body or b"{}"),
-                                client,
-                            )
-                        )
-                    )
-                except RequestError as refusal:
-                    return _refused(refusal)
+            try:
+                asked = decode(decoder, body or b"{}")
+                return answer(encode(await play(self._performing(request, client), asked, client)))
+            except RequestError as refusal:
+                return _refused(refusal)
 
         return Route(path, operation, methods=["POST"])
 

@@ -74,37 +74,31 @@ def _operation(dispatcher: Dispatcher, name: str, item: type[msgspec.Struct]) ->
     items = [("items", list[item])]  # type: ignore[valid-type]
     whole = msgspec.json.Decoder(msgspec.defstruct("Items", items, forbid_unknown_fields=True))
     part = msgspec.json.Decoder(item)
-    seconds = dispatcher.sessions.metrics.request_seconds.labels("v1", name)
 
     async def operation(request: Request) -> Response:
         body = await body_of(request)
-        with seconds.time():
-            items: list[Any]
-            if commas_outside_strings(body, MAX_COMMAS) >= MAX_COMMAS:
-                raise _too_many("more than could be told apart")
-            try:
-                items = whole.decode(body).items  # type: ignore[attr-defined]
-            except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-                # If only one item is invalid, the others are still served.
-                raws = decode(_parts, body).items  # type: ignore[attr-defined]
-                if len(raws) > MAX_ITEMS:
-                    raise _too_many(str(len(raws))) from None
-                items = await _decoded(part, raws)
-            if len(items) > MAX_ITEMS:
-                raise _too_many(str(len(items)))
-            client = client_of(request)
-            calls = [
-                msgspec.structs.astuple(entry) for entry in items if not isinstance(entry, Reply)
-            ]
-            if name == "create":
-                calls = [(*call, False, client) for call in calls]
-            performed = await dispatcher.perform(name, calls, client, request.is_disconnected)
-            if len(calls) < len(items):
-                answers = iter(performed)
-                performed = [
-                    entry if isinstance(entry, Reply) else next(answers) for entry in items
-                ]
-            return _answered(performed)
+        items: list[Any]
+        if commas_outside_strings(body, MAX_COMMAS) >= MAX_COMMAS:
+            raise _too_many("more than could be told apart")
+        try:
+            items = whole.decode(body).items  # type: ignore[attr-defined]
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+            # If only one item is invalid, the others are still served.
+            raws = decode(_parts, body).items  # type: ignore[attr-defined]
+            if len(raws) > MAX_ITEMS:
+                raise _too_many(str(len(raws))) from None
+            items = await _decoded(part, raws)
+        if len(items) > MAX_ITEMS:
+            raise _too_many(str(len(items)))
+        client = client_of(request)
+        calls = [msgspec.structs.astuple(entry) for entry in items if not isinstance(entry, Reply)]
+        if name == "create":
+            calls = [(*call, False, client) for call in calls]
+        performed = await dispatcher.perform(name, calls, client, request.is_disconnected)
+        if len(calls) < len(items):
+            answers = iter(performed)
+            performed = [entry if isinstance(entry, Reply) else next(answers) for entry in items]
+        return _answered(performed)
 
     return operation
 

@@ -15,10 +15,10 @@ from PIL import Image
 
 from flows import flow_page
 from flows.killed_flow_runs import serves_these_runs
-from tasks.evaluation.nights import Night
-from tasks.evaluation.nights_picture import draw_nights
-from tasks.evaluation.statistics import Estimate
+from tasks.evaluation.benchmark import evaluate
+from tasks.evaluation.learning_curve import draw_learning_curve
 from tasks.provision.services import Addresses
+from tasks.rollout.trajectory import Outcome, Trajectory
 
 FLOW_RUN = "0b8f1cde-33aa-4c0e-9d4c-0f3f4a4f6a11"
 SERVICES = Addresses(
@@ -92,38 +92,29 @@ def test_a_picture_is_below_twelve_kilobytes_and_keeps_its_colours(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     draws = random.Random(5)
-    nights = []
-    for number in range(30):
-        held, tried = (
-            Estimate(value, value - 0.08, value + 0.08, 100)
-            for value in (draws.uniform(0.1, 0.9), draws.uniform(0.1, 0.9))
-        )
-        nights.append(
-            Night(
-                f"2026-01-{number + 1:02}",
-                number,
-                "/a",
-                "/b",
-                "better" if number % 5 == 0 else "not better",
-                tried,
-                held,
-            )
-        )
-    drawn = tmp_path / "nights.png"
-    draw_nights(drawn, nights, "Nights of quickstart")
+    steps = {
+        step: {"rollout/success": draws.uniform(0.1, 0.9), "rollout/horizon": 6 + step // 20}
+        for step in range(1, 61)
+    }
+    played = [
+        Trajectory("textcraft", task, 0, 0, 0, 4, 60, "vllm", outcome=outcome)
+        for task, outcome in enumerate([Outcome.SUCCESS, Outcome.TRUNCATED] * 10)
+    ]
+    drawn = tmp_path / "curve.png"
+    draw_learning_curve(drawn, steps, [evaluate(played, label="end", step=60, horizon=4)])
     texts: list[str] = []
     monkeypatch.setattr(flow_page, "create_markdown_artifact", lambda text, **_: texts.append(text))
-    flow_page.show_picture(drawn, "nights-history", "Night by night")
+    flow_page.show_picture(drawn, "learning-curve", "Step by step")
     (text,) = texts
     assert len(text) < 12_000
     assert str(drawn) in text
     shown = Image.open(io.BytesIO(base64.b64decode(text.partition("base64,")[2].partition(")")[0])))
-    assert shown.size == (750, 375)
+    assert shown.size == (750, 420)
     for colour in (
         (0x2A, 0x78, 0xD6),
         (0xC2, 0x41, 0x0C),
         (255, 255, 255),
-    ):  # challenger, champion, paper
+    ):  # training, held-out, paper
         assert (
             min(math.dist(colour, found) for _, found in shown.convert("RGB").getcolors(100)) < 40
         )

@@ -21,7 +21,6 @@ from tasks.evaluation.nights import (
     seed_of,
     write_night,
 )
-from tasks.evaluation.nights_picture import draw_nights
 from tasks.evaluation.statistics import UNKNOWN, Estimate, Tally, difference
 
 BETTER = Night(
@@ -118,9 +117,3 @@ def test_the_table_lists_verdicts_failures_and_missed_nights_newest_first() -> N
     assert "TrainerFailedError: it ended / badly at once |" in rows[2]
     assert "`/runs/b/step-2`" in nights_table(NIGHTS)
     assert last_champion(NIGHTS[:2]) == "/runs/a/step-1"
-
-
-def test_nights_picture_is_drawn_with_and_without_measurements(tmp_path: Path) -> None:
-    for nights in ([], NIGHTS[1:2], NIGHTS):
-        draw_nights(tmp_path / "nights.png", nights, "Nights of quickstart")
-        assert (tmp_path / "nights.png").read_bytes().startswith(b"\x89PNG")
