@@ -373,7 +373,6 @@ def trainer_process(
         engine_urls, check_engines = parts.enter_context(engine_servers(run, policy))
         job = TrainerJob(
             experiment=run.experiment,
-            fingerprint=run.folder.fingerprint,
             policy=policy,
             folder=run.folder.path,
             environment_urls=list(environment_urls(run, servers)),

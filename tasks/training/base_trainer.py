@@ -62,16 +62,13 @@ class BaseTrainer(Trainer):
             methods, which have no advantages.
     """
 
-    def begin(
-        self, experiment: Experiment, policy: str, folder: Path, fingerprint: str, sharded: bool
-    ) -> None:
+    def begin(self, experiment: Experiment, policy: str, folder: Path, sharded: bool) -> None:
         """Set the attributes that TRL's constructor needs.
 
         Args:
             experiment: The recipe.
             policy: Hugging Face name or folder of the policy that training starts from.
             folder: The run's folder, which will contain the checkpoints.
-            fingerprint: Identifier of the experiment, stored in its checkpoints.
             sharded: Whether to shard weights, gradients and optimiser state across ranks (FSDP2).
 
         Raises:
@@ -89,7 +86,6 @@ class BaseTrainer(Trainer):
         self.loss_record = LossRecord()
         self._folder = folder
         self._checkpoints = folder / "checkpoints"
-        self._fingerprint = fingerprint
         self._loss = torch.zeros(())
         self._measured: dict[str, list[float]] = defaultdict(list)
 
@@ -280,7 +276,9 @@ class BaseTrainer(Trainer):
             (written / TRAINING_ARGS_NAME).unlink(missing_ok=True)  # a pickle that is never read
             write_steps(written / METRICS, steps)
             write_recipe(written, self.experiment)
-            published = checkpoint.publish(written, self._checkpoints, step, self._fingerprint)
+            published = checkpoint.publish(
+                written, self._checkpoints, step, self.experiment.fingerprint()
+            )
         self.accelerator.wait_for_everyone()
         return published
 

@@ -41,11 +41,10 @@ class CloningTrainer(BaseTrainer, SFTTrainer):
         policy: str,
         tokenizer: PreTrainedTokenizerBase,
         folder: Path,
-        fingerprint: str,
         sharded: bool = False,
     ) -> None:
         """Load the policy. The arguments are those of `PolicyGradientTrainer`."""
-        self.begin(experiment, policy, folder, fingerprint, sharded)
+        self.begin(experiment, policy, folder, sharded)
         SFTTrainer.__init__(
             self,
             model=self.load_policy(),
@@ -122,13 +121,12 @@ class PreferenceTrainer(BaseTrainer, DPOTrainer):
         policy: str,
         tokenizer: PreTrainedTokenizerBase,
         folder: Path,
-        fingerprint: str,
         sharded: bool = False,
     ) -> None:
         """Load the policy and its reference. The arguments are those of `PolicyGradientTrainer`."""
         assert isinstance(experiment.algorithm, DPO)
         self.algorithm = experiment.algorithm
-        self.begin(experiment, policy, folder, fingerprint, sharded)
+        self.begin(experiment, policy, folder, sharded)
         DPOTrainer.__init__(
             self,
             model=self.load_policy(),

@@ -17,8 +17,6 @@ class TrainerJob(ConfigModel):
 
     experiment: Experiment
     """The recipe."""
-    fingerprint: str
-    """Identifier of the experiment, stored in its checkpoints."""
     policy: str
     """Hugging Face name or folder of the policy that training starts from."""
     folder: Path

@@ -79,7 +79,6 @@ class PolicyGradientTrainer(BaseTrainer, GRPOTrainer):
         policy: str,
         tokenizer: PreTrainedTokenizerBase,
         folder: Path,
-        fingerprint: str,
         sharded: bool = False,
     ) -> None:
         """Load the policy and, if the method uses them, the reference and the critic.
@@ -90,12 +89,11 @@ class PolicyGradientTrainer(BaseTrainer, GRPOTrainer):
                 the reference of the KL term.
             tokenizer: The policy's tokenizer.
             folder: The run's folder, which will contain the checkpoints.
-            fingerprint: Identifier of the experiment, stored in its checkpoints.
             sharded: Whether to shard all models across ranks (FSDP2).
         """
         assert isinstance(experiment.algorithm, PolicyGradient)
         self.algorithm = algorithm = experiment.algorithm
-        self.begin(experiment, policy, folder, fingerprint, sharded)
+        self.begin(experiment, policy, folder, sharded)
         self._in_loss: Tensors | None = None  # the micro-batch whose loss is being computed
         self._updates_of_batch = 0
         self._extra_metrics = UpdateMetrics(algorithm.update_metrics)

@@ -68,14 +68,12 @@ class TrainerMain:
         algorithm = self.experiment.algorithm
         with without_vllm():
             trainer = trainer_class(algorithm)
-        self.trainer = trainer(
-            self.experiment, job.policy, tokenizer, job.folder, job.fingerprint, job.sharded
-        )
-        checkpoints = job.folder / "checkpoints"
+        self.trainer = trainer(self.experiment, job.policy, tokenizer, job.folder, job.sharded)
+        checkpoints, fingerprint = job.folder / "checkpoints", self.experiment.fingerprint()
         self.resume, self.notes = (
-            checkpoint.latest(checkpoints, job.fingerprint)
+            checkpoint.latest(checkpoints, fingerprint)
             if job.from_step is None
-            else (checkpoint.of_step(checkpoints, job.from_step, job.fingerprint), [])
+            else (checkpoint.of_step(checkpoints, job.from_step, fingerprint), [])
         )
         self.steps = read_steps(self.resume.folder / METRICS) if self.resume else {}
         self.trainer.prepare(self.resume.folder if self.resume else None)

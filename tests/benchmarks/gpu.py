@@ -155,7 +155,6 @@ def train(steps: int, model: str, small: bool) -> dict[str, Any]:
         server = start("--rules", str(experiment.environment.rules))
         job = TrainerJob(
             experiment=experiment,
-            fingerprint="gpu",
             policy=policy,
             folder=folder / "run",
             environment_urls=[server.url],

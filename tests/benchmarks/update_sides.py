@@ -158,9 +158,7 @@ class Ours:
         lora_rank: int | None = None,
     ) -> None:
         tokenizer = AutoTokenizer.from_pretrained(policy)
-        self.trainer = PolicyGradientTrainer(
-            recipe(size, lora_rank), policy, tokenizer, folder, "bench"
-        )
+        self.trainer = PolicyGradientTrainer(recipe(size, lora_rank), policy, tokenizer, folder)
         self.batch = batch
         _ready(self.trainer, size.micro_batches)
         # As sampled by this very policy: the ratio is 1, as it is in TRL without vLLM.

@@ -90,7 +90,7 @@ def test_manifest_detects_planted_code(
     run = planted(trained[name], file, tmp_path / "witness", tmp_path / "run")
     with pytest.raises(CheckpointError, match=file):
         verify(run / "checkpoints" / STEP)
-    assert latest(run / "checkpoints", "test")[0] is None
+    assert latest(run / "checkpoints", recipe(name).fingerprint())[0] is None
     assert not (tmp_path / "witness").exists()
 
 

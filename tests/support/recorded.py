@@ -135,7 +135,7 @@ def trainer_of(
 ) -> Any:
     """The method's trainer, prepared."""
     trainer = trainer_class(experiment.algorithm)(
-        experiment, policy, AutoTokenizer.from_pretrained(policy), folder, "test", sharded
+        experiment, policy, AutoTokenizer.from_pretrained(policy), folder, sharded
     )
     trainer.prepare(resume)
     return trainer

@@ -34,7 +34,6 @@ def small_job(
     """What the trainer is told; `fields` are further fields of the recipe, `job` of this message."""
     return TrainerJob(
         experiment=load_recipe("textcraft", {"policy.model": policy, **SMALL, **fields}),
-        fingerprint="small",
         policy=policy,
         folder=folder,
         environment_urls=[environment_url],
