@@ -97,7 +97,7 @@ class CollectionSession:
                     agent,
                     self._urls,
                     writer,
-                    identity=world.identity if world.version else "",
+                    identity=world.identity,
                     success_score=world.success_score,
                     finished=tally.add,
                     check=check,

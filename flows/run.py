@@ -293,10 +293,7 @@ def task_lists(run: Run, servers: ReplicaSet | None) -> TaskLists:
         held_out = await task_indices(urls, environment, evaluation.tasks, "evaluation.tasks")
         tags = await task_tags(urls, evaluation.tasks)
         return TaskLists(
-            world.instruction,
-            world.tools,
-            world.identity,
-            world.success_score,
+            world,
             train[: environment.n_train_tasks],
             held_out[: evaluation.n_tasks],
             tags,
@@ -376,12 +373,10 @@ def trainer_process(
             policy=policy,
             folder=run.folder.path,
             environment_urls=list(environment_urls(run, servers)),
-            environment_identity=tasks.identity
-            if run.experiment.environment.dialect == "ours"
-            else "",
-            success_score=tasks.success_score,
-            instruction=tasks.instruction if run.experiment.policy.instruction else None,
-            tools=msgspec.to_builtins(tasks.tools),
+            environment_identity=tasks.world.identity,
+            success_score=tasks.world.success_score,
+            instruction=tasks.world.instruction if run.experiment.policy.instruction else None,
+            tools=msgspec.to_builtins(tasks.world.tools),
             train_tasks=tasks.train,
             from_step=from_step,
             sharded=trainer_launch(infrastructure).sharding == "fsdp2",

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from configs.experiment import Experiment
 from configs.task_selection import selection_name
-from environments.tools import Tool
+from environments.protocol import WorldInfo
 from tasks.tracking.datasets import TaskListEntry
 
 
@@ -15,40 +15,25 @@ class TaskLists:
     """The tasks of a run, as the environment servers report them.
 
     Attributes:
-        instruction: First message to the agent.
-        tools: The world's actions as functions.
-        identity: Name and version of the world; only the name if the servers report no version.
-        success_score: Minimum score of a successful episode.
+        world: The world that the servers host.
         train: Task indices for training.
         evaluation: Held-out task indices for evaluation.
         tags: Tag of each task index, such as "depth 2", by which success is broken down. Empty for
             worlds without tags.
     """
 
-    instruction: str
-    tools: list[Tool]
-    identity: str
-    success_score: float
+    world: WorldInfo
     train: list[int]
     evaluation: list[int]
     tags: dict[int, str]
 
     def entries(self, experiment: Experiment) -> list[TaskListEntry]:
         """Return the lists as MLflow datasets."""
-        world = experiment.environment.name
+        name, identity = experiment.environment.name, self.world.identity
+        train, held_out = experiment.environment.train_tasks, experiment.evaluation.tasks
         return [
+            TaskListEntry.of(name, identity, selection_name(train), "training", self.train),
             TaskListEntry.of(
-                world,
-                self.identity,
-                selection_name(experiment.environment.train_tasks),
-                "training",
-                self.train,
-            ),
-            TaskListEntry.of(
-                world,
-                self.identity,
-                selection_name(experiment.evaluation.tasks),
-                "evaluation",
-                self.evaluation,
+                name, identity, selection_name(held_out), "evaluation", self.evaluation
             ),
         ]

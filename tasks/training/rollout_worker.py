@@ -87,7 +87,7 @@ class RolloutWorker:
             reading_format(
                 policy.action_format, experiment.environment.name, experiment.environment.rules
             ),
-            job.instruction if policy.instruction else None,
+            job.instruction,
             conversation_start=policy.conversation_start,
             chat_template_kwargs=policy.chat_template_kwargs,
             thinking=policy.thinking,
