@@ -1,8 +1,8 @@
 """Run a study: train the arms of an experiment under several seeds and compare them.
 
-    agentgym study configs/studies/NAME.yaml [--field value ...] [--report]
+    agentgym study configs/studies/NAME.yaml [--field value ...] [--look-again REASON] [--report]
 
-The comparison is fixed before training. Finished work is not repeated, so the same command
+The study is registered before training. Finished work is not repeated, so the same command
 continues after a kill. With --report nothing is trained: the page is written to docs/evidence/,
 from the existing runs and from those kept there.
 """
@@ -23,7 +23,7 @@ from prefect import flow
 from prefect.artifacts import create_markdown_artifact
 from pydantic import WithJsonSchema
 
-from configs.infrastructure import PREFIX, infra_settings
+from configs.infrastructure import PREFIX, InfraSettings, infra_settings
 from configs.study import load_study, study_names
 from flows.checks import check_study
 from flows.flow_page import flow_log, show_picture
@@ -36,6 +36,7 @@ from flows.scripted_policies import scripted_in_study
 from flows.study_page import StudyPage, write_page
 from flows.study_runs import StudyRuns
 from tasks.evaluation.benchmark import EvaluationFileError
+from tasks.evaluation.study_registry import FILE, publish, register, registered
 from tasks.evaluation.study_runs_file import read_runs, write_runs
 from tasks.tracking.tracker import Tracker
 from tasks.training.trainer_client import TrainerFailedError
@@ -55,7 +56,11 @@ Named = Annotated[str, WithJsonSchema({"type": "string", "enum": study_names()})
     on_running=[note_flow_run],
     flow_run_name=named_by(lambda given: f"study {Path(str(given.get('name'))).stem}"),
 )
-def study(name: Named = "quickstart", overrides: dict[str, Any] | None = None) -> StudyResult:
+def study(
+    name: Named = "quickstart",
+    overrides: dict[str, Any] | None = None,
+    look_again: str | None = None,
+) -> StudyResult:
     """Train every arm under every seed, and compare the arms.
 
     Failed runs are reported at the end, after all others. The page then covers the successful ones.
@@ -63,14 +68,17 @@ def study(name: Named = "quickstart", overrides: dict[str, Any] | None = None) -
     Args:
         name: A study of configs/studies/ by name, or the path of a YAML file.
         overrides: New values of the study's own fields, e.g. {"seeds": 2}.
+        look_again: Reason to measure held-out tasks that another study has measured.
 
     Raises:
+        StudyChangedError: The study differs from the one that was registered under its name.
+        TasksLookedAtError: Its held-out tasks were measured before, and no reason is given.
         TrainerFailedError: At least one run failed. The same command retries only those.
     """
     infrastructure, what = infra_settings(), load_study(name, overrides)
     check_study(what, infrastructure)
     runs = StudyRuns(what, infrastructure)
-    runs.folder.mkdir(parents=True, exist_ok=True)
+    registration = register(what, runs.folder, registries(infrastructure), look_again)
     with open_tracker(infrastructure, what.name, runs.folder) as tracker:
         run = tracker.start_run(
             f"study {what.name}",
@@ -85,7 +93,8 @@ def study(name: Named = "quickstart", overrides: dict[str, Any] | None = None) -
         )
         found = runs.found()
         say("Playing scripted policies on the same tasks, unless their results are recorded")
-        page = write_page(what, found, runs.folder, scripted_in_study(what, found, infrastructure))
+        scripted = scripted_in_study(what, found, infrastructure)
+        page = write_page(what, found, runs.folder, scripted, registration)
         show(page, tracker, run)
         if not failures:
             tracker.end_run(run)
@@ -93,6 +102,11 @@ def study(name: Named = "quickstart", overrides: dict[str, Any] | None = None) -
     if failures:
         raise TrainerFailedError("\n".join(failures))
     return StudyResult(runs.folder, what, found, page)
+
+
+def registries(infrastructure: InfraSettings) -> tuple[Path, Path]:
+    """Return the registry of the studies on this machine, and that of the published studies."""
+    return infrastructure.runs.absolute() / "studies" / FILE, DOCS / FILE
 
 
 def say(line: str) -> None:
@@ -115,7 +129,7 @@ def report(name: str, overrides: dict[str, Any]) -> Path:
 
     Nothing is trained. The folder also keeps the runs, so that runs deleted here or made on another
     machine are read from its file. The results of scripted policies are kept next to the studies,
-    because several studies may share tasks.
+    because several studies may share tasks. The study's registration is published there, too.
 
     Raises:
         EvaluationFileError: The study has no runs. An existing page stays.
@@ -134,12 +148,11 @@ def report(name: str, overrides: dict[str, Any]) -> Path:
         "Playing scripted policies on the same tasks, unless their results are recorded",
         file=sys.stderr,
     )
-    write_page(
-        what,
-        found,
-        DOCS / what.name,
-        scripted_in_study(what, found, infrastructure, DOCS / SCRIPTED),
-    )
+    scripted = scripted_in_study(what, found, infrastructure, DOCS / SCRIPTED)
+    registration = registered(what, registries(infrastructure))
+    write_page(what, found, DOCS / what.name, scripted, registration)
+    if registration is not None:
+        publish(registration, DOCS / FILE)
     write_runs(
         file,
         kept | {runs.key(arm, run.seed): run for arm, of_arm in found.items() for run in of_arm},

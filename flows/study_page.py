@@ -11,9 +11,10 @@ from typing import Any
 from configs.study import Study
 from tasks.evaluation.benchmark import EvaluationResult
 from tasks.evaluation.study_pictures import draw_mechanism, draw_study
+from tasks.evaluation.study_registry import Registration
 from tasks.evaluation.study_report import Section, family_section, findings, timings
 from tasks.evaluation.study_results import Runs
-from tasks.evaluation.tables import filled
+from tasks.evaluation.tables import filled, markdown
 
 CURVES, TRAINING = "success.png", "training.png"
 
@@ -34,17 +35,29 @@ class StudyPage:
 
 
 def write_page(
-    study: Study, runs: Runs, folder: Path, scripted: Mapping[str, Mapping[str, EvaluationResult]]
+    study: Study,
+    runs: Runs,
+    folder: Path,
+    scripted: Mapping[str, Mapping[str, EvaluationResult]],
+    registration: Registration | None,
 ) -> StudyPage:
     """Write report.md, report.json and the pictures of the complete runs and scripted policies.
 
     In report.json, "findings" depends only on the seeds, so it is the same whenever and wherever
     the study runs. "timings" also depends on the machine.
+
+    Args:
+        study: The study.
+        runs: Its runs.
+        folder: Folder of the files.
+        scripted: Maps each list of measured tasks to the results of scripted policies on it.
+        registration: What was registered before the first run. None: nothing was.
     """
     folder.mkdir(parents=True, exist_ok=True)
     whole = {arm: of_arm for arm, of_arm in runs.items() if of_arm}
     found, timed = (findings(study, whole, scripted), timings(study, whole)) if whole else ([], [])
-    lines = [f"# {study.name}", filled(study.question), _setting(study), _progress(study, whole)]
+    lines = [f"# {study.name}", filled(study.question), _setting(study)]
+    lines += [_registered(registration), _progress(study, whole)]
     pictures: tuple[Path, ...] = ()
     if whole:
         family = family_section(study, whole)
@@ -63,6 +76,8 @@ def write_page(
     page = "\n\n".join(lines) + "\n"
     figures = {
         "study": study.model_dump(mode="json"),
+        "registration": registration
+        and registration.model_dump(mode="json", exclude={"study", "recipes"}),
         "findings": _data(found),
         "timings": _data(timed),
     }
@@ -84,7 +99,36 @@ def _setting(study: Study) -> str:
         for arm, fields in study.arms.items()
     )
     seeds = f"Seeds of the starter policy, the task order, the sampling and the evaluation: {', '.join(map(str, study.seeds))}."
-    return filled(f"{recipe}\n\n{seeds}\n\nArms:\n\n{arms}")
+    tuning = (
+        f"Seeds of tuning, none of which is above: {', '.join(map(str, study.tuning_seeds))}."
+        if study.tuning_seeds
+        else "The study states no seeds of tuning."
+    )
+    return filled(f"{recipe}\n\n{seeds} {tuning}\n\nArms:\n\n{arms}")
+
+
+def _registered(registration: Registration | None) -> str:
+    """Describe the registration in Markdown, with the earlier looks at the study's tasks."""
+    if registration is None or registration.registered is None:
+        return "The study was not registered before its first run."
+    rows = [
+        [each.name, each.use, each.world, each.version, str(each.n_tasks), f"`{each.digest}`"]
+        for each in registration.lists
+    ]
+    header = ["task list", "use", "world", "version", "tasks", "digest"]
+    lines = [
+        f"Registered before the first run, on {registration.registered} UTC: recipe, seeds, "
+        "endpoint, comparisons and these task lists.",
+        markdown(header, rows),
+    ]
+    if registration.looks:
+        looks = "\n".join(
+            f"- {look.n_tasks} tasks of {look.list_name}, by the study {look.study}"
+            for look in registration.looks
+        )
+        lines.append(f"Held-out tasks were looked at before:\n\n{looks}")
+        lines.append(f"The stated reason to look again: {registration.look_again}")
+    return "\n\n".join(filled(line) if not line.startswith("|") else line for line in lines)
 
 
 def _progress(study: Study, runs: Runs) -> str:

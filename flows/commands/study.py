@@ -12,18 +12,19 @@ from flows.command import Arguments, LocalRecords, run_command
 
 EXAMPLES = """examples:
   agentgym study configs/studies/methods.yaml
-  agentgym study methods --seeds 2
+  agentgym study methods --seeds 2 --name methods-trial
   AGENTGYM_STUDY_RUNS_AT_ONCE=4 agentgym study quickstart
   agentgym study quickstart --report
 
 configs/study.py describes the fields of a study. Each field can be overridden by its name.
 The same command continues an interrupted study.
+A study is registered before its first run. Give a changed study another --name.
 With --report nothing is trained. The page of the finished runs is written to docs/evidence/."""
 
 
 def main(arguments: list[str]) -> None:
     """Parse the command line, and run the study or write its page."""
-    name, overrides, only_report = study_arguments(arguments)
+    name, overrides, look_again, only_report = study_arguments(arguments)
     if only_report:
         from flows.study import report
         from tasks.evaluation.benchmark import EvaluationFileError
@@ -36,17 +37,27 @@ def main(arguments: list[str]) -> None:
     records = LocalRecords()
     from flows.study import study
 
-    run_command(records, lambda: study(name, overrides), continues="with the missing runs")
+    run_command(
+        records, lambda: study(name, overrides, look_again), continues="with the missing runs"
+    )
 
 
-def study_arguments(arguments: list[str] | None = None) -> tuple[str, dict[str, Any], bool]:
+def study_arguments(
+    arguments: list[str] | None = None,
+) -> tuple[str, dict[str, Any], str | None, bool]:
     """Parse and check the command line. Exits on --help and on errors.
 
     Returns:
-        The study, overrides of its fields, and whether to write only its page.
+        The study, overrides of its fields, the reason to look again at held-out tasks, and whether
+        to write only its page.
     """
     about = "Train all arms of a study with its seeds, and compare them."
-    parser = Arguments("agentgym study", "STUDY [--field value ...] [--report]", about, EXAMPLES)
+    parser = Arguments(
+        "agentgym study",
+        "STUDY [--field value ...] [--look-again REASON] [--report]",
+        about,
+        EXAMPLES,
+    )
     parser.add_argument(
         "study", metavar="STUDY", help=f"a YAML file, or one of: {', '.join(study_names())}"
     )
@@ -55,10 +66,15 @@ def study_arguments(arguments: list[str] | None = None) -> tuple[str, dict[str, 
         action="store_true",
         help="write the page of the finished runs to docs/evidence/, without training",
     )
+    parser.add_argument(
+        "--look-again",
+        metavar="REASON",
+        help="measure held-out tasks that another study has measured; the report prints the reason",
+    )
     parsed, rest = parser.parse_known_args(arguments)
     try:
         overrides = parse_overrides(rest)
         check_study(load_study(parsed.study, overrides), infra_settings())
     except (RecipeError, SettingsError) as problem:
         raise SystemExit(f"agentgym study: {problem}") from None
-    return parsed.study, overrides, parsed.report
+    return parsed.study, overrides, parsed.look_again, parsed.report

@@ -280,7 +280,7 @@ def test_the_page_has_every_table_and_separates_timings_from_findings(tmp_path: 
         tasks: {"random valid action": measured(0, [0, 1, 2]), "oracle": measured(0, [4, 4, 4])}
         for tasks in ("one-command-test, horizon 16", "deep, horizon 8")
     }
-    page = write_page(made, runs, tmp_path / "one", scripted)
+    page = write_page(made, runs, tmp_path / "one", scripted, None)
     for title in (
         "Success before and after training",
         "Scripted policies on the same tasks",
@@ -310,6 +310,7 @@ def test_the_page_has_every_table_and_separates_timings_from_findings(tmp_path: 
         {arm: [slower(r) for r in of_arm] for arm, of_arm in runs.items()},
         tmp_path / "two",
         scripted,
+        None,
     )
     one, two = (
         json.loads((tmp_path / folder / "report.json").read_text()) for folder in ("one", "two")
@@ -337,8 +338,8 @@ def test_the_report_compares_refused_and_repeated_turns_and_the_sources_of_answe
 
 
 def test_the_page_of_an_unfinished_study_has_its_finished_runs(tmp_path: Path) -> None:
-    assert "0 of 4" in write_page(study(), {"long": [], "short": []}, tmp_path, {}).markdown
-    page = write_page(study(), {"long": LONG, "short": SHORT[:1]}, tmp_path, {})
+    assert "0 of 4" in write_page(study(), {"long": [], "short": []}, tmp_path, {}, None).markdown
+    page = write_page(study(), {"long": LONG, "short": SHORT[:1]}, tmp_path, {}, None)
     assert "3 of 4" in page.markdown
     assert "| long - short |" in page.markdown
 
@@ -356,7 +357,7 @@ def test_a_study_of_rewards_has_tables_of_rewards(tmp_path: Path) -> None:
         )
 
     runs = {"long": [half(r) for r in LONG], "short": [half(r) for r in SHORT]}
-    page = write_page(study(endpoint={"measure": "reward"}), runs, tmp_path, {})
+    page = write_page(study(endpoint={"measure": "reward"}), runs, tmp_path, {}, None)
     assert "| arm | seeds | mean reward before | mean reward after |" in page.markdown
     assert "| long - short | +0.375 [" in page.markdown
     beyond = page.markdown.split("### Comparisons on the further evaluations")[1]
@@ -483,7 +484,7 @@ def test_the_page_is_written_from_the_stored_runs_without_their_folders(
     )
     kept = (folder / "runs.jsonl.gz").read_bytes()
     whole = write_page(
-        made, runs, tmp_path / "whole", scripted_in_study(made, runs, infrastructure)
+        made, runs, tmp_path / "whole", scripted_in_study(made, runs, infrastructure), None
     )
     assert "| policy | one-command-validation, horizon 16 |" in whole.markdown
     lines = [json.loads(line) for line in gzip.decompress(kept).splitlines()]

@@ -15,6 +15,7 @@ import psutil
 import pytest
 import yaml
 
+from tasks.evaluation.study_registry import FROZEN, Registration, read_registry
 from tests.support.empty_databases import give_empty_databases
 from tests.support.small_runs import ROOT, SMALL, end, family, wait_for
 
@@ -109,6 +110,15 @@ def test_a_study_writes_its_page_and_one_parent_run_in_mlflow(undisturbed: Path)
     assert len(children) == 2
     assert {run.info.status for run in runs} == {"FINISHED"}
     assert "report.md" in {file.path for file in client.list_artifacts(parent.info.run_id)}
+
+
+def test_a_study_is_registered_before_its_first_run(undisturbed: Path) -> None:
+    [entry] = read_registry(undisturbed / "studies" / "registry.jsonl")
+    assert entry.study.name == "tiny"
+    (frozen,) = undisturbed.glob(f"studies/tiny-*/{FROZEN}")
+    assert Registration.model_validate_json(frozen.read_text()) == entry
+    (page,) = undisturbed.glob("studies/tiny-*/report.md")
+    assert all(each.digest in page.read_text() for each in entry.lists)
 
 
 def test_report_writes_the_page_without_training(
