@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import io
-import json
 import time
 from collections.abc import Callable
 from importlib.util import find_spec
@@ -23,13 +22,13 @@ from dashboards.index import Index
 from dashboards.lookup import (
     TRAJECTORY,
     index_of,
-    requested_arms,
     requested_run,
     requested_runs,
+    requested_study,
     requested_trajectory,
 )
 from dashboards.overlay import overlay
-from dashboards.pages import about, about_study
+from dashboards.pages import STUDY_PICTURES, about
 from dashboards.run_folders import RunFolder, run_folder
 from dashboards.step_timeline import step_timeline, timeline_figure
 from dashboards.templating import TEMPLATES, NotFoundError
@@ -70,9 +69,12 @@ def compare_figure(request: Request) -> Response:
     )
 
 
-def study_figure(request: Request) -> Response:
-    """Return a study's curves as JSON."""
-    return JSONResponse(figures.bands(requested_arms(request)[0]))
+def study_picture(request: Request) -> Response:
+    """Return a picture of a study's report."""
+    path = requested_study(request) / f"{request.path_params['picture']}.png"
+    if path.name not in STUDY_PICTURES or not path.is_file():
+        raise NotFoundError(f"There is no picture {path.name}.")
+    return Response(path.read_bytes(), media_type="image/png")
 
 
 def drawing(request: Request) -> Response:
@@ -112,20 +114,6 @@ def shared(request: Request) -> Response:
         f"{found.row['environment']}-{found.row['task']}-{found.address.name}-{found.address.group}"
     )
     return _file(page, "text/html", f"{name}.html")
-
-
-def shared_study(request: Request) -> Response:
-    """Export a study's table and interactive curves as a self-contained HTML file."""
-    known = about_study(request)
-    page = TEMPLATES.get_template("shared_study.html").render(
-        style=_static("style.css"),
-        plotly=Markup(plotly_script().decode()),
-        script=_static("figures.js"),
-        figure=Markup(json.dumps(figures.bands(known["arms"])).replace("<", "\\u003c")),
-        request=request,
-        **known,
-    )
-    return _file(page, "text/html", f"{known['experiment']}-study.html")
 
 
 def data(request: Request) -> Response:
@@ -193,8 +181,7 @@ ROUTES: list[tuple[str, Callable[[Request], Response]]] = [
     ("/compare/figure.json", compare_figure),
     ("/drawings" + TRAJECTORY + "/{turns:int}", drawing),
     ("/shared" + TRAJECTORY, shared),
-    ("/shared/studies/{experiment}", shared_study),
-    ("/studies/{experiment}/figure.json", study_figure),
+    ("/studies/{study}/{picture}.png", study_picture),
     ("/data/{what}.csv", data),
     ("/figures/{run:path}/lanes/{step:int}.json", timeline),
     ("/figures/{run:path}/{figure}.json", figure),

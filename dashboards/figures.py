@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 from itertools import groupby
 from typing import Any
 
-from dashboards.arms import Arm
 from dashboards.run_folders import RunFolder
 
 Figure = dict[str, Any]
@@ -168,37 +167,6 @@ def signs(run: RunFolder) -> Figure:
             "height": 340,
         },
     )
-
-
-def bands(arms: Sequence[Arm]) -> Figure:
-    """Plot each arm's success on held-out tasks: the mean over seeds with its 95 % interval."""
-    data: list[dict[str, Any]] = []
-    for arm, colour in zip(arms, COLOURS * 8, strict=False):
-        points = [point for point in arm.curve if point.mean is not None]
-        steps = [point.step for point in points]
-        name = f"{arm.name} ({len(arm.runs)} seeds)"
-        if len(points) <= 2:
-            data.append(
-                measured(steps, [(p.mean, p.low, p.high) for p in points], colour)
-                | {"name": name, "legendgroup": arm.name}
-            )
-            continue
-        if any(point.low is not None for point in points):
-            lows = [
-                max(0.0, point.low) if point.low is not None else point.mean for point in points
-            ]
-            highs = [
-                min(1.0, point.high) if point.high is not None else point.mean for point in points
-            ]
-            data += [edge | {"legendgroup": arm.name} for edge in band(steps, lows, highs, colour)]
-        means = line(steps, [point.mean for point in points], name, colour)
-        data.append({**means, "mode": "lines+markers", "legendgroup": arm.name})
-    layout = {
-        "xaxis": {"title": {"text": "training step"}},
-        "yaxis": {"title": {"text": "held-out success"}, **SHARE},
-        "height": 460,
-    }
-    return figure(data, layout)
 
 
 def band(

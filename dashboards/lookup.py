@@ -1,18 +1,21 @@
-"""Resolve the address of a request to a run, the runs of an experiment or a trajectory.
+"""Resolve the address of a request to a run, a study or a trajectory.
 
 Addresses that do not exist raise errors that are shown as pages.
 """
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from starlette.requests import Request
 
-from dashboards.arms import Arm, arms_of, arms_of_studies, comparable_runs
 from dashboards.index import Index
-from dashboards.run_folders import RunFolder, run_folder, run_folders
+from dashboards.run_folders import RunFolder, run_folder
 from dashboards.templating import NotFoundError
 from dashboards.trajectory import Address, TrajectoryView, load_trajectory
 
+REPORT = "report.md"
+"""File of a study's report."""
 TRAJECTORY = "/{run:path}/{kind}/{name}/{group:int}/{member:int}"
 """Part of an address that names a trajectory."""
 
@@ -65,21 +68,19 @@ def requested_runs(request: Request) -> list[RunFolder]:
     return [found for name in names if name and (found := run_folder(runs, name)) is not None]
 
 
-def requested_arms(request: Request) -> tuple[list[Arm], dict[str, str]]:
-    """Return the arms of the experiment in the address, and the runs that are left out.
-
-    See `comparable_runs`.
+def requested_study(request: Request) -> Path:
+    """Return the folder of the study in the address.
 
     Raises:
-        NotFoundError: No run of the experiment has finished.
+        NotFoundError: It has no report.
     """
-    name = request.path_params["experiment"]
-    runs = index_of(request).runs
-    taken, left_out = comparable_runs(
-        [each for each in run_folders(runs) if each.recipe.get("name") == name]
-    )
-    if not taken:
-        raise NotFoundError(
-            f"No run of the experiment {name!r} has finished. A study needs finished runs."
-        )
-    return arms_of(taken, arms_of_studies(runs, name)), left_out
+    name, folders = request.path_params["study"], study_folders(index_of(request).runs)
+    found = next((folder for folder in folders if folder.name == name), None)
+    if found is None:
+        raise NotFoundError(f"There is no report of the study {name!r}.")
+    return found
+
+
+def study_folders(runs: Path) -> list[Path]:
+    """Return the folders of the studies that have a report."""
+    return sorted(report.parent for report in runs.glob(f"studies/*/{REPORT}"))

@@ -1,8 +1,8 @@
-"""One figure with several runs."""
+"""Compare runs: differences of their evaluations, and one figure with all of them."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from dashboards.figures import (
@@ -15,6 +15,7 @@ from dashboards.figures import (
     with_interval,
 )
 from dashboards.run_folders import RunFolder
+from tasks.evaluation.statistics import UNKNOWN, Estimate, Tally, difference
 
 MANY = 8
 """Above this number of runs, training success is not drawn. It would hide held-out success."""
@@ -60,3 +61,27 @@ def overlay(runs: Sequence[RunFolder]) -> Figure:
         data.append({**cut, **grouped, "yaxis": "y2"})
         data.append({**horizon, **grouped, "yaxis": "y3", "line": {"shape": "vh", "color": colour}})
     return success_figure(data, "horizon")
+
+
+def difference_by_task(before: Mapping[str, Any], after: Mapping[str, Any]) -> Estimate:
+    """Return success in `after` minus success in `before`, paired by task.
+
+    The estimate has a 95 % interval (see `tasks.evaluation`). It is unknown if an evaluation is
+    incomplete.
+    """
+    if before.get("failed") or after.get("failed"):
+        return UNKNOWN
+    return difference(tallies(before), tallies(after))
+
+
+def tallies(evaluation: Mapping[str, Any]) -> dict[int, Tally]:
+    """Return task index to successes and episodes of a stored evaluation."""
+    return {int(task): Tally(*tally) for task, tally in evaluation.get("tallies", {}).items()}
+
+
+def final_evaluation(run: RunFolder) -> dict[str, Any] | None:
+    """Return the last evaluation of a run, or None if only the initial policy was evaluated."""
+    found = [
+        evaluation for evaluation in run.evaluations().values() if evaluation.get("step", 0) > 0
+    ]
+    return found[-1] if found else None

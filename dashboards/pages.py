@@ -15,24 +15,28 @@ from markupsafe import Markup
 from starlette.requests import Request
 from starlette.responses import Response
 
-from dashboards.arms import best_arm, difference_by_seed, difference_by_task, final_evaluation
 from dashboards.by_turn import success_by_horizon
 from dashboards.divergence import Attempt, attempts_of_task, divergence_of
 from dashboards.filters import BOUNDS, Filters, choices, list_trajectories
 from dashboards.lookup import (
+    REPORT,
     TRAJECTORY,
     index_of,
-    requested_arms,
     requested_run,
     requested_runs,
+    requested_study,
     requested_trajectory,
+    study_folders,
 )
-from dashboards.overlay import names_of
+from dashboards.overlay import difference_by_task, final_evaluation, names_of
 from dashboards.run_folders import STEP_FILE, checkpoints_of, run_folder, run_folders
 from dashboards.step_timeline import step_timeline
 from dashboards.templating import NotFoundError, html
 from dashboards.trajectory import Address, TrajectoryView, group_of
 from tasks.training.collapse import last_good_step, verdict_at
+
+STUDY_PICTURES = ("success.png", "training.png")
+"""Pictures of a study's report."""
 
 
 def runs(request: Request) -> Response:
@@ -59,7 +63,12 @@ def runs(request: Request) -> Response:
     )
     problems = index.query("select path, problem from files where problem <> '' order by path")
     return html(
-        request, "runs.html", experiments=experiments, collected=collected, problems=problems
+        request,
+        "runs.html",
+        experiments=experiments,
+        studies=[folder.name for folder in study_folders(index.runs)],
+        collected=collected,
+        problems=problems,
     )
 
 
@@ -212,26 +221,15 @@ def compare(request: Request) -> Response:
 
 
 def study(request: Request) -> Response:
-    """Show the runs of one experiment as arms with several seeds."""
-    return html(request, "study.html", **about_study(request))
-
-
-def about_study(request: Request) -> dict[str, Any]:
-    """Return the template values of a study's page."""
-    arms, left_out = requested_arms(request)
-    reference = next(
-        (arm for arm in arms if arm.name == request.query_params.get("against")), arms[0]
+    """Show the report of a study, which `agentgym study` wrote."""
+    folder = requested_study(request)
+    return html(
+        request,
+        "study.html",
+        name=folder.name,
+        report=(folder / REPORT).read_text(encoding="utf-8"),
+        pictures=[name for name in STUDY_PICTURES if (folder / name).is_file()],
     )
-    return {
-        "experiment": request.path_params["experiment"],
-        "arms": arms,
-        "reference": reference,
-        "differences": {
-            arm.name: difference_by_seed(reference, arm) for arm in arms if arm is not reference
-        },
-        "best": best_arm(arms),
-        "left_out": left_out,
-    }
 
 
 def about(request: Request, found: TrajectoryView) -> dict[str, Any]:
@@ -262,7 +260,7 @@ ROUTES: list[tuple[str, Callable[[Request], Response]]] = [
     ("/trajectories" + TRAJECTORY, trajectory),
     ("/groups/{run:path}/{kind}/{name}/{group:int}", group),
     ("/tasks/{environment}/{task:int}", task),
-    ("/studies/{experiment}", study),
+    ("/studies/{study}", study),
     ("/steps/{run:path}/{kind}/{name}", step),
     ("/runs/{run:path}", run),
 ]

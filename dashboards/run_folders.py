@@ -167,17 +167,11 @@ def run_folder(runs: Path, name: str) -> RunFolder | None:
     path = (runs / name).resolve()
     if not path.is_relative_to(runs.resolve()):
         return None
-    recipe = read_recipe(path / "recipe.yaml")
-    return RunFolder(path, name, recipe) if recipe is not None else None
-
-
-def read_recipe(path: Path) -> dict[str, Any] | None:
-    """Return a recipe as written. None if it is missing, damaged or being written."""
     try:
-        recipe = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, yaml.YAMLError):
+        recipe = yaml.safe_load((path / "recipe.yaml").read_text(encoding="utf-8"))
+    except (OSError, ValueError, yaml.YAMLError):  # missing, damaged or being written
         return None
-    return recipe if isinstance(recipe, dict) else None
+    return RunFolder(path, name, recipe) if isinstance(recipe, dict) else None
 
 
 def checkpoints_of(run: RunFolder) -> list[Path]:

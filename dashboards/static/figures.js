@@ -38,9 +38,7 @@ function save(plot, kind, name) {
   setTimeout(() => URL.revokeObjectURL(link.href), 10000);
 }
 
-async function figureOf(plot) { // an exported file embeds its figure
-  const inline = document.querySelector("#figure");
-  if (inline) return JSON.parse(inline.textContent);
+async function figureOf(plot) {
   const answer = await fetch(plot.dataset.figure);
   return answer.ok ? answer.json() : null;
 }

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from starlette.testclient import TestClient
 
+from configs.recipe import load_recipe
 from dashboards.by_turn import success_by_horizon, success_by_turn
 from dashboards.divergence import attempts_of_task, divergence_of
 from dashboards.index import Index
@@ -20,6 +21,8 @@ from dashboards.web import application
 from tasks.provision.services import Addresses
 from tasks.rollout.trajectory import Outcome
 from tasks.rollout.trajectory_parquet import read_trajectories, write_trajectories
+from tasks.tracking.run_folder import COLLAPSED, FINISHED
+from tasks.tracking.run_folder import RunFolder as StoredRun
 from tasks.tracking.timeline import TIMELINE, append_spans, read_spans
 from tests.support.recorded_runs import numbers_of, played, recorded_run
 from tests.support.viewer_login import basic
@@ -231,16 +234,19 @@ def test_every_page_and_figure_of_a_run_is_served(pages: TestClient, first: RunF
     assert 'id="timeline" data-staleness="0"' in step
 
 
-def test_an_exported_study_loads_nothing_else(pages: TestClient) -> None:
-    answer = pages.get("/shared/studies/textcraft")
-    assert "attachment" in answer.headers["content-disposition"]
-    assert 'src="' not in answer.text.split("<script>")[0]
-    assert "Content-Security-Policy".lower() in answer.text
-    assert (
-        '"error_y"' in answer.text
-        or '"fillcolor"' in answer.text
-        or '"lines+markers"' in answer.text
-    )
+def test_a_study_has_its_report_and_pictures_and_is_listed(pages: TestClient, runs: Path) -> None:
+    folder = runs / "studies" / "methods-1a2b"
+    folder.mkdir(parents=True)
+    (folder / "report.md").write_text("# methods <script>")
+    (folder / "success.png").write_bytes(b"\x89PNG")
+    (folder / "other.png").write_bytes(b"\x89PNG")
+    assert 'href="/studies/methods-1a2b"' in pages.get("/").text
+    page = pages.get("/studies/methods-1a2b").text
+    assert "# methods &lt;script&gt;" in page
+    assert page.count("<img") == 1
+    assert pages.get("/studies/methods-1a2b/success.png").content == b"\x89PNG"
+    for missing in ("methods-1a2b/other.png", "methods-1a2b/training.png", "unknown"):
+        assert pages.get(f"/studies/{missing}").status_code == 404
 
 
 def test_a_task_over_training_shows_a_success_of_each_evaluation_or_the_requested_sample(
@@ -257,3 +263,20 @@ def test_a_task_over_training_shows_a_success_of_each_evaluation_or_the_requeste
     for each in others:
         assert not each.requested
         assert (each.trajectory.row["outcome"] == "success") == (each.succeeded > 0)
+
+
+def test_a_run_has_its_recorded_title_status_and_duration(tmp_path: Path) -> None:
+    written = StoredRun(tmp_path, load_recipe("textcraft"))
+    with written.claimed():
+        written.note_title("grpo, stepwise, textcraft, seed 0")
+        written.note_title("grpo, stepwise, textcraft, seed 0, again")
+    [run] = run_folders(tmp_path)
+    assert run.title == "grpo, stepwise, textcraft, seed 0, again"
+    assert run.began is not None
+    assert run.duration is not None
+    assert run.status(run.changed) == "running"
+    assert run.status(run.changed + 3600) == "stopped"
+    written.mark_done(FINISHED)
+    assert run.status(run.changed) == "finished"
+    written.mark_done(COLLAPSED)
+    assert run.status(run.changed) == "collapsed"

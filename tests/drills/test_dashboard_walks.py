@@ -103,12 +103,11 @@ def press(page: Page, selector: str) -> None:
     raise AssertionError(f"the Tab key does not reach {selector}")
 
 
-def test_a_study_names_its_best_arm(page: Page) -> None:
-    best = viewer_walks.open_study(page)
-    assert (
-        best.get_attribute("data-arm"),
-        best.get_attribute("data-zero") in ("excluded", "included"),
-    ) == ("grpo", True)
+def test_a_study_opens_with_its_report(page: Page, run: Path) -> None:
+    folder = run.parent / "studies" / "methods-1a2b"
+    folder.mkdir(parents=True)
+    (folder / "report.md").write_text("# methods")
+    assert viewer_walks.open_study(page).inner_text() == "# methods"
 
 
 def test_tokens_are_coloured_by_the_training_data(page: Page, run: Path) -> None:

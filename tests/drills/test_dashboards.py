@@ -197,14 +197,12 @@ def test_a_branch_is_played_by_hand_and_by_the_expert_to_success_and_saved(
     assert trajectory.turns[1].action == "inventory"
 
 
-def test_a_study_page_compares_the_arms_with_the_reference(page: Page) -> None:
-    page.locator("[data-do=study]").click()
+def test_the_runs_of_an_experiment_are_compared_with_the_first(page: Page) -> None:
+    page.locator("[data-do=compare]").click()
     page.locator("[data-drawn]").wait_for()
-    rows = page.locator("tbody tr")
-    assert rows.count() == 2
-    assert rows.nth(0).locator("[data-zero]").get_attribute("data-zero") == "reference"
-    assert rows.nth(1).locator("[data-zero]").get_attribute("data-zero") in ("excluded", "included")
-    assert page.locator(".js-plotly-plot .scatterlayer .trace").count() >= 2
+    assert page.locator("#compared").get_attribute("data-runs") == "6"
+    assert page.locator("[data-reference]").count() == 1
+    assert page.locator(".js-plotly-plot .scatterlayer .trace").count() >= 6
 
 
 def test_runs_are_sorted_by_a_column_in_both_directions(page: Page, runs: Path) -> None:

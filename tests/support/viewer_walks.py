@@ -69,11 +69,10 @@ def branch_to_success(page: Page, turn: int) -> None:
 
 
 def open_study(page: Page) -> Locator:
-    """Open a study and return the element that names its best arm."""
+    """Open a study and return its report."""
     page.goto("/")
     page.locator("[data-do=study]").first.click()
-    page.locator("[data-drawn]").wait_for()
-    return page.locator("#best-arm")
+    return page.locator("#report")
 
 
 def export(page: Page, folder: Path) -> Path:
@@ -142,7 +141,7 @@ def take_all(
     page = context.new_page()
     page.goto("/")
     began = time.perf_counter()
-    open_study(page)
+    open_study(page).wait_for()
     done("study")
     look(page, "study")
     context.close()
@@ -183,7 +182,6 @@ def every_kind_of_page(run: str, task: int) -> list[str]:
         "/trajectories",
         f"/compare?run={run}",
         "/play",
-        "/studies/textcraft",
         f"/runs/{run}",
         f"/steps/{run}/rollouts/step-000002",
         f"/groups/{run}/rollouts/step-000002/0",
