@@ -88,7 +88,7 @@ class AgentGymClient:
             urls: Base URLs of servers of one world, or files that hold them (see `present_url`). A
                 new session goes to the server with the fewest sessions of this client.
             world: The world that they host, a key of WIRES.
-            deadline_s: Default time limit of a call in seconds.
+            deadline_s: Time limit of a call in seconds.
             connections: Most requests in flight at once.
 
         Raises:
@@ -138,12 +138,10 @@ class AgentGymClient:
             EnvironmentCallError: A server does not answer.
             WrongWorldError: A server hosts another world.
         """
-        deadline = self._deadline(None)
+        deadline = self._deadline()
         await asyncio.gather(*(self._check(server, deadline) for server in self._servers))
 
-    async def start(
-        self, index: int, *, lease_s: float = 0.0, deadline_s: float | None = None
-    ) -> tuple[Session, str]:
+    async def start(self, index: int, *, lease_s: float = 0.0) -> tuple[Session, str]:
         """Open a session and begin task `index`. Return the session and the first observation.
 
         If the call is cancelled, a session that it still opens is closed in the background.
@@ -151,12 +149,11 @@ class AgentGymClient:
         Args:
             index: The task.
             lease_s: Ignored: these servers' sessions have no leases.
-            deadline_s: Time limit of this call in seconds. None: the default.
 
         Raises:
             EnvironmentCallError: See `EnvironmentClient.start`.
         """
-        starting = asyncio.ensure_future(self._start(index, self._deadline(deadline_s)))
+        starting = asyncio.ensure_future(self._start(index, self._deadline()))
         try:
             return await asyncio.shield(starting)
         except asyncio.CancelledError:
@@ -165,7 +162,7 @@ class AgentGymClient:
             undoing.add_done_callback(self._abandoned.discard)
             raise
 
-    async def step(self, session: Session, action: str, *, deadline_s: float | None = None) -> Step:
+    async def step(self, session: Session, action: str) -> Step:
         """Perform one action, at most once.
 
         Raises:
@@ -173,7 +170,7 @@ class AgentGymClient:
                 episode is unknown.
         """
         body = {"action": self._wire.sent(action), self._wire.field: session.number}
-        reply = await self._ask(session.server, "step", body, self._deadline(deadline_s))
+        reply = await self._ask(session.server, "step", body, self._deadline())
         observation = _read(lambda answer: answer["observation"], reply, str)
         score = _read(self._wire.score, reply, int, float) / self._wire.full
         reward = score - session.score if self._wire.running else score
@@ -259,8 +256,8 @@ class AgentGymClient:
                 expected=self._world,
             )
 
-    def _deadline(self, deadline_s: float | None) -> float:
-        return time.monotonic() + (self._deadline_s if deadline_s is None else deadline_s)
+    def _deadline(self) -> float:
+        return time.monotonic() + self._deadline_s
 
     async def _ask(self, server: Server, operation: str, body: Any, deadline: float) -> Any:
         url = f"{server.url}/{operation}"

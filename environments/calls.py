@@ -114,8 +114,9 @@ class Calls:
         choose: Callable[[], Replica],
         operation: str,
         item: msgspec.Struct,
-        deadline_s: float | None,
         complete: Callable[[Reply], bool] = lambda _: True,
+        *,
+        deadline_s: float | None = None,
     ) -> Reply:
         """Perform one operation, with retries until a valid answer or the deadline.
 
@@ -125,8 +126,8 @@ class Calls:
             choose: Returns the replica of each attempt.
             operation: One of the protocol's operations.
             item: The item to send.
-            deadline_s: Time limit in seconds for all attempts. None: the default.
             complete: Returns whether a successful reply has all fields of the operation.
+            deadline_s: Time limit in seconds for all attempts. None: the default.
 
         Raises:
             EnvironmentCallError: The error of the last attempt, or the server's refusal.

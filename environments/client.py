@@ -116,7 +116,7 @@ class EnvironmentClient:
                 new session goes to the server with the most room left.
             expected: `WorldInfo.identity` of the world. No session is opened on another world or
                 version. Empty: any world.
-            deadline_s: Default time limit of a call in seconds, with all its retries.
+            deadline_s: Time limit of a call in seconds, with all its retries.
             connections: Most requests in flight at once. Further calls wait.
 
         Raises:
@@ -150,9 +150,7 @@ class EnvironmentClient:
                 task.cancel()
             await self._calls.close()
 
-    async def start(
-        self, index: int, *, lease_s: float = 600.0, deadline_s: float | None = None
-    ) -> tuple[Session, str]:
+    async def start(self, index: int, *, lease_s: float = 600.0) -> tuple[Session, str]:
         """Open a session and begin task `index`, in one request.
 
         If the call is cancelled, a session that it still opens is closed in the background.
@@ -161,7 +159,6 @@ class EnvironmentClient:
             index: The task.
             lease_s: Seconds that the session outlives its last request. It must exceed the longest
                 pause between two actions.
-            deadline_s: Time limit of this call in seconds. None: the default.
 
         Returns:
             The session and the first observation.
@@ -171,14 +168,14 @@ class EnvironmentClient:
                 ServerFailedError, WrongWorldError (another world than expected), or RefusedError
                 (no such task).
         """
-        starting = asyncio.ensure_future(self._start(index, lease_s, deadline_s))
+        starting = asyncio.ensure_future(self._start(index, lease_s))
         try:
             return await asyncio.shield(starting)
         except asyncio.CancelledError:
             self._in_background(self._undo(starting))
             raise
 
-    async def step(self, session: Session, action: str, *, deadline_s: float | None = None) -> Step:
+    async def step(self, session: Session, action: str) -> Step:
         """Perform one action.
 
         After a cancelled or failed step, repeat it with the same action or close the session.
@@ -190,7 +187,7 @@ class EnvironmentClient:
         item = StepItem(session.id, session.turn, action)
         try:
             reply = await self._calls.perform(
-                lambda: session.replica, "step", item, deadline_s, session.accepts
+                lambda: session.replica, "step", item, session.accepts
             )
         except DamagedAnswerError:
             raise
@@ -212,7 +209,7 @@ class EnvironmentClient:
         self._forget(session)
         try:
             await self._calls.perform(
-                lambda: session.replica, "close", CloseItem(session.id), CLOSE_S
+                lambda: session.replica, "close", CloseItem(session.id), deadline_s=CLOSE_S
             )
         except SessionLostError:
             pass
@@ -294,9 +291,7 @@ class EnvironmentClient:
         )
         return dict(zip(found.tasks, found.tags, strict=True)) if found.tags else {}
 
-    async def _start(
-        self, index: int, lease_s: float, deadline_s: float | None
-    ) -> tuple[Session, str]:
+    async def _start(self, index: int, lease_s: float) -> tuple[Session, str]:
         asked: list[Replica] = []
 
         def choose() -> Replica:
@@ -309,7 +304,7 @@ class EnvironmentClient:
 
         try:
             item = CreateItem(index, lease_s, secrets.token_hex(16))
-            reply = await self._calls.perform(choose, "create", item, deadline_s, _opens)
+            reply = await self._calls.perform(choose, "create", item, _opens)
             assert reply.session is not None
             assert reply.observation is not None
             assert reply.reward_range is not None

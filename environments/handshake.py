@@ -26,11 +26,9 @@ from environments.registry import entry_of, task_indices_of
 class EpisodeClient(Protocol):
     """Interface of clients that play episodes, for both protocols. See `EnvironmentClient`."""
 
-    async def start(
-        self, index: int, *, lease_s: float = ..., deadline_s: float | None = ...
-    ) -> tuple[Any, str]: ...
+    async def start(self, index: int, *, lease_s: float = ...) -> tuple[Any, str]: ...
 
-    async def step(self, session: Any, action: str, *, deadline_s: float | None = ...) -> Step: ...
+    async def step(self, session: Any, action: str) -> Step: ...
 
     async def close(self, session: Any) -> None: ...
 
@@ -62,7 +60,7 @@ def open_client(
         expected: `WorldInfo.identity` of the world, as returned by `verify_servers`. Ignored for
             AgentGym's
             protocol.
-        deadline_s: Default time limit of a call in seconds.
+        deadline_s: Time limit of a call in seconds.
         connections: Most requests in flight at once.
     """
     if dialect == "agentgym":

@@ -26,12 +26,11 @@ FIRST_PAUSE_S, LAST_PAUSE_S = 0.05, 1.0
 class HttpClient:
     """A pool of keep-alive connections, bound to the event loop that created it."""
 
-    def __init__(self, connections: int, token: str | None = None) -> None:
-        """
-        Args:
-            connections: Most connections open at once.
-            token: Secret for the servers. None: the one in this process's environment variables. A
-                password in a URL takes precedence.
+    def __init__(self, connections: int) -> None:
+        """Open at most this many connections at once.
+
+        Requests carry the token in this process's environment variables. A password in a URL takes
+        precedence.
         """
         connector = aiohttp.TCPConnector(limit=connections, keepalive_timeout=30.0)
         self._http = aiohttp.ClientSession(
@@ -42,7 +41,7 @@ class HttpClient:
             "content-type": "application/json",
             "environment-client": secrets.token_hex(8),
         }
-        token = token or token_here()
+        token = token_here()
         self._authorization = {"authorization": f"Bearer {token}"} if token else {}
         self._foreign = foreign_origins()
 

@@ -107,7 +107,6 @@ class Tracker:
         phase: str,
         name: str,
         params: Mapping[str, Any] | None = None,
-        tags: Mapping[str, str] | None = None,
         step: int = 0,
     ) -> str:
         """Start or resume a phase of the run (see `start_run`).
@@ -117,10 +116,10 @@ class Tracker:
         Args:
             phase: Our name of the phase.
             name: Name in MLflow.
-            params, tags: As for `start_run`.
+            params: As for `start_run`.
             step: Number of training steps before the phase.
         """
-        self._start(phase, RUN, name, params or {}, tags, step)
+        self._start(phase, RUN, name, params or {}, None, step)
         self._parents[phase] = RUN
         return phase
 
@@ -167,9 +166,9 @@ class Tracker:
         )
         self._sender.wake()
 
-    def has_metrics(self, step: int, of: str = "step") -> bool:
-        """Return whether `log_metrics` recorded this step and `of` before."""
-        return f"{of} {step}" in self._outbox
+    def has_metrics(self, step: int) -> bool:
+        """Return whether `log_metrics` recorded this step before."""
+        return f"step {step}" in self._outbox
 
     def log_trajectories(
         self,

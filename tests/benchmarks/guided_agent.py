@@ -74,10 +74,10 @@ class LateClient(EnvironmentClient):
 
     latency: Latency = staticmethod(none)
 
-    async def step(self, session: Session, action: str, *, deadline_s: float | None = None) -> Step:
+    async def step(self, session: Session, action: str) -> Step:
         if seconds := self.latency(session.index, session.turn):
             await asyncio.sleep(seconds)
-        return await super().step(session, action, deadline_s=deadline_s)
+        return await super().step(session, action)
 
 
 def expert_solutions() -> dict[int, list[str]]:

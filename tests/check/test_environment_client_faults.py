@@ -101,10 +101,10 @@ def test_a_step_that_takes_too_long_exceeds_its_deadline(serve: Serve) -> None:
     url = serve("slow_counting").url
 
     async def wait() -> None:
-        async with EnvironmentClient([url]) as client:
+        async with EnvironmentClient([url], deadline_s=2) as client:
             session, _ = await client.start(1)
             with pytest.raises(DeadlineExceededError):
-                await client.step(session, "sleep 2", deadline_s=0.2)
+                await client.step(session, "sleep 4")
 
     asyncio.run(wait())
 
@@ -130,8 +130,9 @@ def test_a_full_server_is_waited_for_until_the_deadline(serve: Serve) -> None:
     async def wait() -> None:
         async with EnvironmentClient([url]) as client:
             session, _ = await client.start(1)
-            with pytest.raises(BusyError):
-                await client.start(2, deadline_s=2)
+            async with EnvironmentClient([url], deadline_s=2) as hasty:
+                with pytest.raises(BusyError):
+                    await hasty.start(2)
             waiting = asyncio.create_task(client.start(3))
             await asyncio.sleep(0.2)
             assert not waiting.done()
@@ -340,14 +341,14 @@ def test_a_wrong_answer_to_a_step_is_asked_for_again_and_never_taken(wrong: dict
 
     async def ask() -> None:
         nonlocal twice
-        async with raw_server(answer) as url, EnvironmentClient([url]) as client:
+        async with raw_server(answer) as url, EnvironmentClient([url], deadline_s=2) as client:
             session, _ = await client.start(1)
             assert await client.step(session, "add 1") == Step("o", 0.5, False)
             assert len(asked) == 3
             assert len(set(asked)) == 1
             session, twice = (await client.start(1))[0], False
             with pytest.raises(DamagedAnswerError):
-                await client.step(session, "add 1", deadline_s=0.3)
+                await client.step(session, "add 1")
             assert session.turn == 0
 
     asyncio.run(ask())
