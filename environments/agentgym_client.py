@@ -20,6 +20,7 @@ from typing import Any, Self
 
 from environments.address import present_url
 from environments.agentgym_wires import WIRES
+from environments.calls import Replica
 from environments.environment import Step
 from environments.errors import (
     EnvironmentCallError,
@@ -31,26 +32,7 @@ from environments.errors import (
 from environments.http import FIRST_PAUSE_S, HttpClient, pause
 from environments.protocol import in_range
 
-AVOID_S = 2.0
-"""Seconds for which an unreachable server gets no new session, if another server can take it."""
 CLOSE_S = 5.0
-
-
-@dataclass(eq=False)
-class Server:
-    """One of several servers of the same world.
-
-    Attributes:
-        address: Its URL, or the file that holds it. See `present_url`.
-        url: Its last known base URL.
-        sessions: Number of this client's sessions on it.
-        avoided_until: Time of time.monotonic() from which it may get new sessions again.
-    """
-
-    address: str
-    url: str
-    sessions: int = 0
-    avoided_until: float = 0.0
 
 
 @dataclass(eq=False)
@@ -68,7 +50,7 @@ class Session:
 
     number: int
     index: int
-    server: Server
+    server: Replica
     turn: int = 0
     score: float = 0.0
     state_key: str = ""
@@ -100,7 +82,7 @@ class AgentGymClient:
             )
         if not urls:
             raise ValueError("urls is empty: name at least one environment server")
-        self._servers = [Server(url, present_url(url)) for url in urls]
+        self._servers = [Replica(url, present_url(url)) for url in urls]
         self._world = world
         self._wire = WIRES[world]
         self._deadline_s = deadline_s
@@ -214,8 +196,7 @@ class AgentGymClient:
         except BaseException as fault:
             server.sessions -= 1
             if isinstance(fault, UnreachableError):
-                server.avoided_until = time.monotonic() + AVOID_S
-                server.url = present_url(server.address, server.url)
+                server.avoid()
             raise
         self._sessions.add(session)
         try:
@@ -240,7 +221,7 @@ class AgentGymClient:
             return
         await self.close(session)
 
-    async def _check(self, server: Server, deadline: float) -> None:
+    async def _check(self, server: Replica, deadline: float) -> None:
         greeting = await self._exchange("GET", f"{server.url}/", None, deadline)
         if greeting != self._wire.greeting:
             known = [
@@ -259,7 +240,7 @@ class AgentGymClient:
     def _deadline(self) -> float:
         return time.monotonic() + self._deadline_s
 
-    async def _ask(self, server: Server, operation: str, body: Any, deadline: float) -> Any:
+    async def _ask(self, server: Replica, operation: str, body: Any, deadline: float) -> Any:
         url = f"{server.url}/{operation}"
         reply = await self._exchange("POST", url, json.dumps(body).encode(), deadline)
         # AgentGym's servers report errors with status 200.

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from starlette.datastructures import MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 MODEL_TRAINING = (
@@ -42,11 +43,9 @@ def _with_script(app: ASGIApp, script: bytes, is_page: Callable[[str], bool]) ->
             return
         # Request the page complete and uncompressed, so that the script can be inserted. Caching is
         # off, so that an updated package is served at once.
-        skipped = (b"accept-encoding", b"if-none-match", b"if-modified-since", b"range")
-        scope = {
-            **scope,
-            "headers": [(name, value) for name, value in scope["headers"] if name not in skipped],
-        }
+        asked = MutableHeaders(raw=list(scope["headers"]))
+        for name in ("accept-encoding", "if-none-match", "if-modified-since", "range"):
+            del asked[name]
         start: Message = {}
         body = b""
 
@@ -59,15 +58,13 @@ def _with_script(app: ASGIApp, script: bytes, is_page: Callable[[str], bool]) ->
             if message.get("more_body"):
                 return
             page = body.replace(b"<head>", b"<head>" + script, 1)
-            dropped = (b"content-length", b"etag", b"last-modified")
-            headers = [
-                (name, value) for name, value in start["headers"] if name.lower() not in dropped
-            ]
-            await send(
-                {**start, "headers": [*headers, (b"content-length", str(len(page)).encode())]}
-            )
+            headers = MutableHeaders(raw=list(start["headers"]))
+            for name in ("etag", "last-modified"):
+                del headers[name]
+            headers["content-length"] = str(len(page))
+            await send({**start, "headers": headers.raw})
             await send({"type": "http.response.body", "body": page})
 
-        await app(scope, receive, hold)
+        await app({**scope, "headers": asked.raw}, receive, hold)
 
     return wrapped
