@@ -36,12 +36,14 @@ from flows.scripted_policies import scripted_in_study
 from flows.study_page import StudyPage, write_page
 from flows.study_runs import StudyRuns
 from tasks.evaluation.benchmark import EvaluationFileError
+from tasks.evaluation.study_episodes_file import episode_rows, write_episodes
 from tasks.evaluation.study_registry import FILE, publish, register, registered
 from tasks.evaluation.study_runs_file import read_runs, write_runs
 from tasks.tracking.tracker import Tracker
 from tasks.training.trainer_client import TrainerFailedError
 
-DOCS, KEPT, SCRIPTED = Path("docs") / "evidence", "runs.jsonl.gz", "scripted"
+DOCS, SCRIPTED = Path("docs") / "evidence", "scripted"
+KEPT, EPISODES = "runs.jsonl.gz", "episodes.parquet"
 PROCESSES = f"{PREFIX}TRAINER_PROCESSES"
 """Variable for the number of trainer processes, by default 1 on every machine.
 
@@ -127,8 +129,8 @@ def show(page: StudyPage, tracker: Tracker, run: str) -> None:
 def report(name: str, overrides: dict[str, Any]) -> Path:
     """Write the page of the existing runs to docs/evidence/NAME and return that folder.
 
-    Nothing is trained. The folder also keeps the runs, so that runs deleted here or made on another
-    machine are read from its file. The results of scripted policies are kept next to the studies,
+    Nothing is trained. The folder also keeps the runs and the actions of their evaluations, so that
+    runs deleted here or made on another machine are read from its files. The results of scripted policies are kept next to the studies,
     because several studies may share tasks. The study's registration is published there, too.
 
     Raises:
@@ -157,4 +159,7 @@ def report(name: str, overrides: dict[str, Any]) -> Path:
         file,
         kept | {runs.key(arm, run.seed): run for arm, of_arm in found.items() for run in of_arm},
     )
+    of_all = [run for of_arm in found.values() for run in of_arm]
+    rows = [row for run in of_all for row in episode_rows(run.arm, run.seed, runs.episodes(run))]
+    write_episodes(DOCS / what.name / EPISODES, rows, {(run.arm, run.seed) for run in of_all})
     return DOCS / what.name

@@ -21,10 +21,12 @@ from flows.model_check import fit_experiment
 from flows.parallel_commands import Command
 from flows.records import evaluations, is_finished
 from flows.requests import grid_of_run
-from flows.results import read_results
+from flows.results import cell_folder, read_results, stored_episodes
 from tasks.evaluation.benchmark import EvaluationResult
 from tasks.evaluation.study_results import StudyRun
 from tasks.evaluation.study_runs_file import run_key
+from tasks.rollout.trajectory import Trajectory
+from tasks.rollout.trajectory_parquet import read_trajectories
 from tasks.tracking.run_folder import RunFileError, RunFolder
 from tasks.training.collapse import collapse_note
 
@@ -136,6 +138,25 @@ class StudyRuns:
             further["first"],
             further["last"],
         )
+
+    def episodes(self, run: StudyRun) -> dict[str, list[Trajectory]]:
+        """Return the episodes of a complete run by evaluation, as far as they are on this machine.
+
+        Further evaluations have names such as "last, test, horizon 8, temperature 1".
+        """
+        experiment = self._experiments[run.arm, run.seed]
+        folder = RunFolder(self._infrastructure.runs, experiment)
+        if not is_finished(folder):
+            return {}
+        files = {
+            name: folder.evaluation(name).with_suffix(".parquet") for name in evaluations(folder)
+        }
+        played = {name: read_trajectories(file) for name, file in files.items() if file.is_file()}
+        for side, place, _ in self._further(run.arm, run.seed, experiment):
+            if (place / "evaluation.json").is_file():
+                for cell in read_results(place):
+                    played[f"{side}, {cell}"] = stored_episodes(place / cell_folder(cell))
+        return played
 
     def _further(
         self, arm: str, seed: int, experiment: Experiment

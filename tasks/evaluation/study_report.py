@@ -325,28 +325,28 @@ def beyond_sections(study: Study, runs: Runs) -> list[Section]:
     rows, differences = [], dict[str, dict[str, Any]]()
     for cell in cells:
         for arm, other in study.comparisons:
-            found = _beyond_difference(runs, arm, other, cell, measure)
-            rows.append([cell, f"{arm} - {other}", shown_change(found.estimate, measure)])
-            differences.setdefault(f"{arm} - {other}", {})[cell] = _plain(found)
+            compared_with = {f"{arm} - {other}": cell}
+            greedy = f"{cell.rpartition(', temperature ')[0]}, temperature 0"
+            if other == START and greedy in cells and greedy != cell:
+                compared_with[f"{arm} - {other} at temperature 0"] = greedy
+            for title, cell_of_other in compared_with.items():
+                found = _beyond_difference(runs, arm, other, (cell, cell_of_other), measure)
+                rows.append([cell, title, shown_change(found.estimate, measure)])
+                differences.setdefault(title, {})[cell] = _plain(found)
     header = ["evaluation", "comparison", "difference"]
-    return [
-        table,
-        *(
-            [Section("Comparisons on the further evaluations", header, rows, "", differences)]
-            if rows
-            else []
-        ),
-    ]
+    further = Section("Comparisons on the further evaluations", header, rows, "", differences)
+    return [table, *([further] if rows else [])]
 
 
 def _beyond_difference(
-    runs: Runs, arm: str, other: str, cell: str, measure: Measure
+    runs: Runs, arm: str, other: str, cells: tuple[str, str], measure: Measure
 ) -> PairedDifference:
-    pairs = []
+    """Compare one cell of an arm with one of its reference."""
+    (own, others), pairs = cells, []
     for run, against in paired(runs, arm, other):
         side = against.first if other == START else against.last
-        if cell in run.last and cell in side:
-            pairs.append((by_task(run.last[cell], measure), by_task(side[cell], measure)))
+        if own in run.last and others in side:
+            pairs.append((by_task(run.last[own], measure), by_task(side[others], measure)))
     return compared(pairs)
 
 

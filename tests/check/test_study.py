@@ -33,6 +33,7 @@ from tasks.evaluation.statistics import Tally, mean, success_rate
 from tasks.evaluation.study_pictures import draw_measurements
 from tasks.evaluation.study_report import (
     behaviour_section,
+    beyond_sections,
     budget_section,
     family_section,
     findings,
@@ -317,6 +318,29 @@ def test_the_page_has_every_table_and_separates_timings_from_findings(tmp_path: 
     )
     assert one["findings"] == two["findings"]
     assert one["timings"] != two["timings"]
+
+
+def test_a_policy_is_also_compared_with_its_start_at_temperature_0() -> None:
+    warm, greedy = "deep, horizon 8, temperature 1", "deep, horizon 8, temperature 0"
+    runs = [
+        replace(
+            r,
+            first={warm: measured(0, [0, 1, 0]), greedy: measured(0, [2, 2, 2])},
+            last={warm: measured(6, [3, 3, 3]), greedy: measured(6, [4, 4, 4])},
+        )
+        for r in LONG
+    ]
+    _, section = beyond_sections(study(comparisons=[["long", "start"]]), {"long": runs})
+    found = {
+        (title, cell): each["difference"]
+        for title, of_cells in section.data.items()
+        for cell, each in of_cells.items()
+    }
+    assert found == {
+        ("long - start", warm): pytest.approx(8 / 12),
+        ("long - start", greedy): pytest.approx(6 / 12),
+        ("long - start at temperature 0", warm): pytest.approx(3 / 12),
+    }
 
 
 def test_the_report_compares_refused_and_repeated_turns_and_the_sources_of_answers() -> None:

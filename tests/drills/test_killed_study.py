@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import mlflow
+import pandas as pd
 import psutil
 import pytest
 import yaml
@@ -136,7 +137,12 @@ def test_report_writes_the_page_without_training(
         "success.png",
         "training.png",
         "runs.jsonl.gz",
+        "episodes.parquet",
     }
+    episodes = pd.read_parquet(written / "episodes.parquet")
+    assert set(episodes["arm"]) == {"short", "long"}
+    kept = {each.partition(", ")[0] for each in episodes["evaluation"]}
+    assert kept == {"start", "phase-1", "first", "last"}
     figures = (written / "report.json").read_text()
     elsewhere = environment | {
         "AGENTGYM_RUNS": str(tmp_path / "nothing")
@@ -144,6 +150,7 @@ def test_report_writes_the_page_without_training(
     subprocess.run(command, cwd=tmp_path, env=elsewhere, check=True, timeout=300)
     assert (written / "report.md").read_text() == page.read_text()
     assert (written / "report.json").read_text() == figures
+    pd.testing.assert_frame_equal(pd.read_parquet(written / "episodes.parquet"), episodes)
 
 
 def test_a_killed_study_continues_to_the_same_results(
