@@ -130,8 +130,9 @@ def report(name: str, overrides: dict[str, Any]) -> Path:
     """Write the page of the existing runs to docs/evidence/NAME and return that folder.
 
     Nothing is trained. The folder also keeps the runs and the actions of their evaluations, so that
-    runs deleted here or made on another machine are read from its files. The results of scripted policies are kept next to the studies,
-    because several studies may share tasks. The study's registration is published there, too.
+    runs deleted here or made on another machine are read from its files. The results of scripted
+    policies are kept next to the studies, because several studies may share tasks. The study's
+    registration is published there, too.
 
     Raises:
         EvaluationFileError: The study has no runs. An existing page stays.
