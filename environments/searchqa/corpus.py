@@ -4,7 +4,7 @@
     passages.jsonl   one {"id", "contents": "title\\ntext"} a line, as in FlashRAG and Search-R1
     questions.jsonl  line `index` is the question of task `index`
     lists.json       task indices by list
-    bm25/ or vectors.npy or vectors.faiss
+    bm25/ or vectors.faiss
     NAME/bm25/       index of a collection: passages searched only for that collection's questions
 
 Large files are memory-mapped, so the processes of a server share them.

@@ -116,7 +116,7 @@ def build_published(
                     "the index of this corpus"
                 )
         else:
-            ranking = "float16"
+            ranking = "faiss float16"
             encoder = vectors.encoder if vectors.encoder is not None else E5(vectors.model)
             build_vectors(folder, _texts(folder), count, encoder, vectors.batch)
         write_questions(folder, questions, _lists(questions))

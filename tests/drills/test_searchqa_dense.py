@@ -1,4 +1,4 @@
-"""Search by vectors: exact, the same whatever is searched at the same time, over arrays and FAISS indexes."""
+"""Search by vectors: exact, the same whatever is searched at the same time, over FAISS indexes."""
 
 from __future__ import annotations
 
@@ -16,20 +16,10 @@ from numpy.typing import NDArray
 from environments.searchqa.corpus import SearchDataError
 from environments.searchqa.published import VectorSource
 from environments.searchqa.retrieval import dense
-from environments.searchqa.retrieval.dense import (
-    FAISS,
-    VECTORS,
-    Dense,
-    MappedVectors,
-    build_vectors,
-)
+from environments.searchqa.retrieval.dense import FAISS, Dense, FaissVectors, build_vectors
 from environments.searchqa.settings import Settings
 from environments.searchqa.world import SearchQA
 from tests.support.tiny_searchqa import CORPUS, WORDS, tiny_corpus, tiny_e5, word_vectors
-
-
-def no_faiss(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(dense, "find_spec", lambda name: None)
 
 
 def by_hand(vectors: NDArray[np.float16], query: str, count: int) -> list[int]:
@@ -37,10 +27,7 @@ def by_hand(vectors: NDArray[np.float16], query: str, count: int) -> list[int]:
     return sorted(range(len(vectors)), key=lambda row: (-scores[row], row))[:count]
 
 
-def test_a_library_of_vectors_is_built_and_played(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    no_faiss(monkeypatch)
+def test_a_library_of_vectors_is_built_and_played(tmp_path: Path) -> None:
     folder = tiny_corpus(tmp_path, VectorSource("hashed words", batch=2, encoder=word_vectors))
     world = SearchQA(Settings(data=folder), encoder=word_vectors)
     assert world.blocking
@@ -49,7 +36,7 @@ def test_a_library_of_vectors_is_built_and_played(
     found = session.step("<search>the capital of Peru</search>").observation
     assert found.startswith('<information>Doc 1(Title: "Lima") Lima is the capital of Peru.')
     assert found.count("Doc ") == 3
-    assert len(MappedVectors(folder / VECTORS)) == len(CORPUS)
+    assert len(FaissVectors(folder / FAISS)) == len(CORPUS)
 
 
 @settings(max_examples=30, deadline=None)
@@ -63,9 +50,7 @@ def test_search_finds_the_best_of_all_passages(
 ) -> None:
     import tempfile
 
-    with tempfile.TemporaryDirectory() as name, pytest.MonkeyPatch.context() as patch:
-        no_faiss(patch)
-        patch.setattr(dense, "ROWS_AT_ONCE", data.draw(st.integers(1, 70)))
+    with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         build_vectors(
             folder,
@@ -75,16 +60,13 @@ def test_search_finds_the_best_of_all_passages(
             data.draw(st.integers(1, 9)),
         )
         found = Dense(folder, word_vectors).search(" ".join(query), 3)
-        vectors = np.load(folder / VECTORS)
+        vectors = FaissVectors(folder / FAISS).rows(np.arange(len(texts)))
         scores = vectors.astype(np.float64) @ word_vectors([dense.QUERY + " ".join(query)])[0]
         assert len(found) == min(3, len(texts))
         assert np.allclose(scores[found], np.sort(scores)[::-1][: len(found)])
 
 
-def test_equal_scores_are_ordered_by_number(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    no_faiss(monkeypatch)
+def test_equal_scores_are_ordered_by_number(tmp_path: Path) -> None:
     build_vectors(tmp_path, ["same words"] * 9, 9, word_vectors, 4)
     assert Dense(tmp_path, word_vectors).search("same words", 3) == [0, 1, 2]
 
@@ -92,7 +74,6 @@ def test_equal_scores_are_ordered_by_number(
 def test_concurrent_queries_are_batched_and_find_the_same(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    no_faiss(monkeypatch)
     texts = [f"{one} {other} {n}" for n, one in enumerate(WORDS * 40) for other in WORDS]
     build_vectors(tmp_path, texts, len(texts), word_vectors, 256)
     index = Dense(tmp_path, word_vectors)
@@ -121,7 +102,6 @@ def test_concurrent_queries_are_batched_and_find_the_same(
 def test_a_failed_scan_fails_only_the_searches_that_wait_for_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    no_faiss(monkeypatch)
     build_vectors(tmp_path, ["one", "two"], 2, word_vectors, 1)
     index = Dense(tmp_path, word_vectors)
     with monkeypatch.context() as broken:
@@ -131,12 +111,9 @@ def test_a_failed_scan_fails_only_the_searches_that_wait_for_it(
     assert index.search("one", 1) == [0]
 
 
-def test_a_faiss_index_is_built_and_searched_where_faiss_is_installed(tmp_path: Path) -> None:
-    pytest.importorskip("faiss")
+def test_search_equals_a_ranking_by_hand(tmp_path: Path) -> None:
     texts = [f"{one} {other} {n}" for n, one in enumerate(WORDS) for other in WORDS]
     build_vectors(tmp_path, texts, len(texts), word_vectors, 16)
-    assert (tmp_path / FAISS).exists()
-    assert not (tmp_path / VECTORS).exists()
     vectors = word_vectors([dense.PASSAGE + text for text in texts]).astype(np.float16)
     index = Dense(tmp_path, word_vectors)
     assert [index.search(query, 3) for query in WORDS] == [
@@ -145,7 +122,8 @@ def test_a_faiss_index_is_built_and_searched_where_faiss_is_installed(tmp_path: 
 
 
 def test_an_existing_faiss_index_of_the_corpus_is_used(tmp_path: Path) -> None:
-    faiss = pytest.importorskip("faiss")
+    import faiss
+
     flat = faiss.IndexFlatIP(64)
     flat.add(word_vectors([f'{dense.PASSAGE}"{title}"\n{text}' for title, text in CORPUS]))
     faiss.write_index(flat, str(tmp_path / "e5_Flat.index"))

@@ -1,4 +1,4 @@
-"""Exact inner-product search over memory-mapped float16 vectors or a FAISS index."""
+"""Exact inner-product search over a FAISS index."""
 
 from __future__ import annotations
 
@@ -6,83 +6,25 @@ import threading
 from collections.abc import Iterable
 from concurrent.futures import Future
 from importlib import import_module
-from importlib.util import find_spec
 from itertools import islice
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
-from numpy.lib.format import open_memmap
 from numpy.typing import NDArray
 from tqdm import tqdm
 
 from environments.searchqa.corpus import SearchDataError
 from environments.searchqa.retrieval.encoder import Encoder
 
-VECTORS, FAISS = "vectors.npy", "vectors.faiss"
+FAISS = "vectors.faiss"
 QUERY, PASSAGE = "query: ", "passage: "
 """Prefixes that E5 models expect before a text."""
-ROWS_AT_ONCE = 65_536
 SPARE = 16
 """Extra candidates per scan.
 
 They are re-ranked by exact scores, so the result does not depend on the other queries in the batch.
 """
-
-
-class Vectors(Protocol):
-    """The passage embeddings."""
-
-    def __len__(self) -> int: ...
-
-    def best(self, queries: NDArray[np.float32], count: int) -> NDArray[np.int64]:
-        """Return the rows with the largest inner products.
-
-        Args:
-            queries: Shape (q, d).
-            count: Rows per query.
-
-        Returns:
-            Row numbers of shape (q, count), in any order.
-        """
-        ...
-
-    def rows(self, numbers: NDArray[np.int64]) -> NDArray[np.float32]:
-        """Return n rows by number, shape (n, d)."""
-        ...
-
-
-class MappedVectors:
-    """Vectors in a memory-mapped float16 array on disk."""
-
-    def __init__(self, path: Path) -> None:
-        self._array: NDArray[np.float16] = np.load(path, mmap_mode="r")
-
-    def __len__(self) -> int:
-        return len(self._array)
-
-    def best(self, queries: NDArray[np.float32], count: int) -> NDArray[np.int64]:
-        """Implements `Vectors.best` block by block."""
-        scores = np.empty((len(queries), 0), np.float32)
-        numbers = np.empty((len(queries), 0), np.int64)
-        for start in range(0, len(self), ROWS_AT_ONCE):
-            part = queries @ self._array[start : start + ROWS_AT_ONCE].astype(np.float32).T
-            scores = np.concatenate((scores, part), axis=1)
-            numbers = np.concatenate(
-                (numbers, np.broadcast_to(np.arange(start, start + part.shape[1]), part.shape)),
-                axis=1,
-            )
-            if scores.shape[1] > count:
-                kept = np.argpartition(-scores, count - 1, axis=1)[:, :count]
-                scores, numbers = (
-                    np.take_along_axis(scores, kept, 1),
-                    np.take_along_axis(numbers, kept, 1),
-                )
-        return numbers
-
-    def rows(self, numbers: NDArray[np.int64]) -> NDArray[np.float32]:
-        """Implements `Vectors.rows`."""
-        return self._array[numbers].astype(np.float32)
 
 
 class FaissVectors:
@@ -107,12 +49,20 @@ class FaissVectors:
         return int(self._index.ntotal)
 
     def best(self, queries: NDArray[np.float32], count: int) -> NDArray[np.int64]:
-        """Implements `Vectors.best`."""
+        """Return the rows with the largest inner products.
+
+        Args:
+            queries: Shape (q, d).
+            count: Rows per query.
+
+        Returns:
+            Row numbers of shape (q, count), in any order.
+        """
         numbers: NDArray[np.int64] = self._index.search(queries, count)[1]
         return numbers
 
     def rows(self, numbers: NDArray[np.int64]) -> NDArray[np.float32]:
-        """Implements `Vectors.rows`."""
+        """Return n rows by number, shape (n, d)."""
         return np.stack([self._index.reconstruct(int(number)) for number in numbers])
 
 
@@ -133,9 +83,7 @@ def import_faiss() -> Any:
 def build_vectors(
     folder: Path, passages: Iterable[str], count: int, encoder: Encoder, batch: int
 ) -> None:
-    """Write the passage embeddings as a FAISS index if FAISS is installed, else as an array.
-
-    Both store float16.
+    """Write the passage embeddings as a FAISS index in float16.
 
     Args:
         folder: The corpus folder.
@@ -144,30 +92,19 @@ def build_vectors(
         encoder: Maps texts to vectors.
         batch: Passages encoded per batch.
     """
-    array: np.memmap[Any, np.dtype[np.float16]] | None = None
-    done = 0
+    faiss, index = import_faiss(), None
     remaining = iter(passages)
     with tqdm(total=count, desc="vectors", disable=None) as bar:
         while some := [PASSAGE + text for text in islice(remaining, batch)]:
             vectors = encoder(some)
-            if array is None:
-                array = open_memmap(folder / VECTORS, "w+", np.float16, (count, vectors.shape[1]))  # type: ignore[no-untyped-call]
-            assert array is not None
-            array[done : done + len(some)] = vectors
-            done += len(some)
+            index = index or faiss.IndexScalarQuantizer(
+                vectors.shape[1], faiss.ScalarQuantizer.QT_fp16, faiss.METRIC_INNER_PRODUCT
+            )
+            index.add(vectors)
             bar.update(len(some))
-    if array is None:
+    if index is None:
         raise SearchDataError("the corpus has no passages")
-    array.flush()
-    if find_spec("faiss") is not None:
-        faiss = import_faiss()
-        index = faiss.IndexScalarQuantizer(
-            array.shape[1], faiss.ScalarQuantizer.QT_fp16, faiss.METRIC_INNER_PRODUCT
-        )
-        for start in range(0, count, ROWS_AT_ONCE):
-            index.add(array[start : start + ROWS_AT_ONCE].astype(np.float32))
-        faiss.write_index(index, str(folder / FAISS))
-        (folder / VECTORS).unlink()
+    faiss.write_index(index, str(folder / FAISS))
 
 
 class Dense:
@@ -175,11 +112,7 @@ class Dense:
 
     def __init__(self, folder: Path, encoder: Encoder) -> None:
         self._encoder = encoder
-        self._vectors: Vectors = (
-            FaissVectors(folder / FAISS)
-            if (folder / FAISS).exists()
-            else MappedVectors(folder / VECTORS)
-        )
+        self._vectors = FaissVectors(folder / FAISS)
         self._encoding, self._scanning, self._queueing = (
             threading.Lock(),
             threading.Lock(),
