@@ -23,6 +23,7 @@ from tasks.inference.event_loop import in_event_loop
 from tasks.inference.transformers_engine import TransformersEngine
 from tasks.inference.vllm_engine import VllmEngine
 from tasks.inference.weight_sync_check import WeightSyncError, check_weight_sync
+from tests.support.vllm_servers import log_probabilities
 
 PROMPTS = [[5 + (7 * i + 3 * k) % 90 for k in range(10 + 9 * i)] for i in range(12)]
 
@@ -66,23 +67,6 @@ def sampling(seed: int = 1, tokens: int = 12, temperature: float = 1.0) -> Sampl
     return Sampling(temperature=temperature, max_tokens=tokens, stop_tokens=(0,), seed=seed)
 
 
-def score(
-    model: Any, prompt: Sequence[int], tokens: Sequence[int], temperature: float = 1.0
-) -> list[float]:
-    """Plain log-probabilities of `tokens` after `prompt`: the reference."""
-    with torch.no_grad():
-        logits = (
-            model(torch.tensor([[*prompt, *tokens]])).logits[0, len(prompt) - 1 : -1].double()
-            / temperature
-        )
-    return (
-        torch.log_softmax(logits, dim=-1)
-        .gather(1, torch.tensor(tokens).unsqueeze(1))
-        .squeeze(1)
-        .tolist()
-    )
-
-
 def generate(
     engine: Engine, requests: Sequence[tuple[Sequence[int], Sampling]]
 ) -> list[Generation]:
@@ -101,7 +85,7 @@ def test_log_probabilities_match_the_sampling_distribution(
     )
     for prompt, answer in zip(PROMPTS, answers, strict=True):
         assert answer.log_probabilities == pytest.approx(
-            score(trainer_model, prompt, answer.tokens, temperature), abs=1e-4
+            log_probabilities(trainer_model, prompt, answer.tokens, temperature), abs=1e-4
         )
 
 
@@ -196,7 +180,7 @@ def test_weight_sync_check_detects_missing_weights(engine: Engine, trainer_model
         prompts: Sequence[Sequence[int]], continuations: Sequence[Sequence[int]]
     ) -> list[list[float]]:
         return [
-            score(trainer_model, prompt, tokens)
+            log_probabilities(trainer_model, prompt, tokens)
             for prompt, tokens in zip(prompts, continuations, strict=True)
         ]
 

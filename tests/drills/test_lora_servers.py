@@ -20,11 +20,11 @@ from tasks.inference.engine import Generation, Sampling
 from tasks.inference.event_loop import in_event_loop
 from tasks.inference.launch_command import command
 from tasks.inference.pool_engine import VllmPoolEngine
-from tasks.inference.token_guard import authorization, share_token
+from tasks.inference.token_guard import authorization
 from tasks.provision.local import LocalServer
 from tasks.training.lora import adapters, add_lora
-from tests.support.counting_servers import ROOT
 from tests.support.small_training import STEPS, train
+from tests.support.vllm_servers import log_probabilities, vllm_servers
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
@@ -43,17 +43,8 @@ def server(policy: str, state_dir: Path) -> Iterator[LocalServer]:
         cpu_cache_gb=1,
         max_lora_rank=max_adapter_rank(LORA),
     )
-    share_token()
-    started = LocalServer(
-        "vllm-lora",
-        words,
-        state_dir=state_dir,
-        environment={"PYTHONPATH": str(ROOT)},
-        start_deadline_s=280,
-    )
-    started.start()
-    yield started
-    started.end()
+    with vllm_servers(words, state_dir, "vllm-lora", 1) as started:
+        yield started[0]
 
 
 def model_with_adapter(policy: str, seed: int) -> Any:
@@ -77,16 +68,8 @@ def check(engine: VllmPoolEngine, model: Any) -> None:
         )
 
     for prompt, answer in zip(PROMPTS, in_event_loop(all_at_once()), strict=True):
-        with torch.no_grad():
-            logits = model(torch.tensor([[*prompt, *answer.tokens]])).logits[
-                0, len(prompt) - 1 : -1
-            ]
-        right = (
-            torch.log_softmax(logits, dim=-1)
-            .gather(1, torch.tensor(answer.tokens).unsqueeze(1))
-            .squeeze(1)
-        )
-        assert answer.log_probabilities == pytest.approx(right.tolist(), abs=1e-4)
+        right = log_probabilities(model, prompt, answer.tokens)
+        assert answer.log_probabilities == pytest.approx(right, abs=1e-4)
 
 
 def post(server: LocalServer, path: str, content: dict[str, str]) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -12,12 +11,12 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from configs.infrastructure import InfraSettings
 from tasks.inference.launch_command import command
-from tasks.inference.token_guard import authorization, share_token
+from tasks.inference.token_guard import authorization
 from tasks.inference.vllm_cpu import BLOCK_TOKENS
 from tasks.provision.local import LocalServer
 from tasks.rollout.trajectory_parquet import read_trajectories
-from tests.support.counting_servers import ROOT
 from tests.support.small_training import STEPS, train
+from tests.support.vllm_servers import vllm_servers
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
@@ -35,20 +34,8 @@ def servers(policy: str, state_dir: Path) -> Iterator[list[LocalServer]]:
         gpu_memory_fraction=0.3,
         cpu_cache_gb=1,
     )
-    share_token()
-    with ExitStack() as stack:
-        started = []
-        for number in range(2):
-            server = LocalServer(
-                f"vllm-small-{number}",
-                [*words, "--num-gpu-blocks-override", str(BLOCKS)],
-                state_dir=state_dir,
-                environment={"PYTHONPATH": str(ROOT)},
-                start_deadline_s=280,
-            )
-            stack.callback(server.end)
-            server.start()
-            started.append(server)
+    words += ["--num-gpu-blocks-override", str(BLOCKS)]
+    with vllm_servers(words, state_dir, "vllm-small", 2) as started:
         yield started
 
 

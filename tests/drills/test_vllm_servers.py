@@ -6,7 +6,7 @@ import asyncio
 import os
 import signal
 from collections.abc import Iterator
-from contextlib import ExitStack, closing, suppress
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 from weakref import finalize
@@ -22,16 +22,16 @@ from tasks.inference.engine import EngineError, Generation, Sampling
 from tasks.inference.event_loop import in_event_loop
 from tasks.inference.launch_command import command
 from tasks.inference.pool_engine import VllmPoolEngine
-from tasks.inference.token_guard import VARIABLE, authorization, share_token
+from tasks.inference.token_guard import VARIABLE, authorization
 from tasks.inference.weight_stream import WeightShape, WeightStream
 from tasks.inference.weight_transfer import WeightTransfer, worker_payload
 from tasks.provision.local import LocalServer
 from tasks.rollout.trajectory_parquet import read_trajectories
 from tasks.training.lora import computed_weights
 from tests.support import stored_transfer
-from tests.support.counting_servers import ROOT
 from tests.support.small_training import train
 from tests.support.stored_transfer import stored_group
+from tests.support.vllm_servers import log_probabilities, vllm_servers
 
 pytestmark = pytest.mark.slow
 
@@ -56,21 +56,7 @@ def servers(policy: str, state_dir: Path) -> Iterator[list[LocalServer]]:
     words[words.index("tasks.inference.vllm_cpu_worker.FollowingWeights")] = (
         "tests.support.stored_transfer.FollowingWeights"
     )
-    share_token()
-    with ExitStack() as stack:
-        started = []
-        for number in range(2):
-            # One after the other: each takes two cores' worth of imports.
-            server = LocalServer(
-                f"vllm-{number}",
-                words,
-                state_dir=state_dir,
-                environment={"PYTHONPATH": str(ROOT)},
-                start_deadline_s=280,
-            )
-            stack.callback(server.end)
-            server.start()
-            started.append(server)
+    with vllm_servers(words, state_dir, "vllm", 2) as started:
         yield started
 
 
@@ -89,22 +75,6 @@ def model_of(policy: str) -> Any:
     from transformers import AutoModelForCausalLM
 
     return AutoModelForCausalLM.from_pretrained(policy, dtype=torch.float32).eval()
-
-
-def score(
-    model: Any, prompt: list[int], tokens: list[int], temperature: float = 1.0
-) -> list[float]:
-    with torch.no_grad():
-        logits = (
-            model(torch.tensor([[*prompt, *tokens]])).logits[0, len(prompt) - 1 : -1].double()
-            / temperature
-        )
-    return (
-        torch.log_softmax(logits, dim=-1)
-        .gather(1, torch.tensor(tokens).unsqueeze(1))
-        .squeeze(1)
-        .tolist()
-    )
 
 
 def generate(engine: VllmPoolEngine, seed: int, temperature: float = 1.0) -> list[Generation]:
@@ -170,7 +140,7 @@ def test_log_probabilities_match_the_sampling_distribution(
     for temperature in (1.0, 0.7):
         for prompt, answer in zip(PROMPTS, generate(engine, 3, temperature), strict=True):
             assert answer.log_probabilities == pytest.approx(
-                score(model, prompt, answer.tokens, temperature), abs=1e-4
+                log_probabilities(model, prompt, answer.tokens, temperature), abs=1e-4
             )
 
 
@@ -229,14 +199,14 @@ def test_new_weights_reach_all_servers_including_a_restarted_one(
     engine.policy_version = 7
     for prompt, answer in zip(PROMPTS, generate(engine, 4), strict=True):
         assert answer.log_probabilities == pytest.approx(
-            score(model, prompt, answer.tokens), abs=1e-4
+            log_probabilities(model, prompt, answer.tokens), abs=1e-4
         )
         assert answer.policy_version == 7
 
     as_after_a_restart(engine, servers[1], policy)
     for prompt, answer in zip(PROMPTS, generate(engine, 5), strict=True):
         assert answer.log_probabilities == pytest.approx(
-            score(model, prompt, answer.tokens), abs=1e-4
+            log_probabilities(model, prompt, answer.tokens), abs=1e-4
         )
     assert engine.moved > 0
 
@@ -270,13 +240,13 @@ def test_weight_transfer_reaches_restarted_and_interrupted_servers(
             engine.load(computed_weights(model))
             for prompt, answer in zip(PROMPTS, generate(engine, 4), strict=True):
                 assert answer.log_probabilities == pytest.approx(
-                    score(model, prompt, answer.tokens), abs=1e-4
+                    log_probabilities(model, prompt, answer.tokens), abs=1e-4
                 )
             if update == 1:
                 as_after_a_restart(engine, servers[1], policy)
                 for prompt, answer in zip(PROMPTS, generate(engine, 5), strict=True):
                     assert answer.log_probabilities == pytest.approx(
-                        score(model, prompt, answer.tokens), abs=1e-4
+                        log_probabilities(model, prompt, answer.tokens), abs=1e-4
                     )
                 assert [bool(replica.down) for replica in engine.pool.replicas] == [False, True]
             if update == 2:
@@ -312,7 +282,7 @@ def test_new_weights_are_gathered_one_at_a_time(
         engine.load(WeightStream(computed_weights(model).shapes, gathered()))
         for prompt, answer in zip(PROMPTS, generate(engine, 4), strict=True):
             assert answer.log_probabilities == pytest.approx(
-                score(model, prompt, answer.tokens), abs=1e-4
+                log_probabilities(model, prompt, answer.tokens), abs=1e-4
             )
     assert most <= 2
     assert alive == 0
@@ -392,7 +362,7 @@ def test_follower_skips_servers_with_other_weights(
         assert [bool(replica.down) for replica in other.pool.replicas] == [True, False]
         for prompt, answer in zip(PROMPTS, generate(other, 4), strict=True):
             assert answer.log_probabilities == pytest.approx(
-                score(model, prompt, answer.tokens), abs=1e-4
+                log_probabilities(model, prompt, answer.tokens), abs=1e-4
             )
 
 
@@ -426,7 +396,7 @@ def test_episodes_of_a_dead_server_continue_on_another(
 
     for i, answer in enumerate(in_event_loop(kill_one_meanwhile())):
         assert answer.log_probabilities == pytest.approx(
-            score(model, PROMPTS[i % 8], answer.tokens), abs=1e-4
+            log_probabilities(model, PROMPTS[i % 8], answer.tokens), abs=1e-4
         )
     assert engine.moved > 0
     assert engine.pool.replicas[0].down
