@@ -229,10 +229,10 @@ def opened_run(
             tracker.flush()
 
 
-def retry_after_lost_nodes(run: Run, work: Callable[[], None]) -> None:
-    """Do the work, and repeat it when a trainer node is lost.
+def retry_lost_trainer(run: Run, work: Callable[[], None]) -> None:
+    """Do the work, and repeat it when a trainer node is lost or a rank hangs.
 
-    The repetition continues from the last checkpoint, on other nodes.
+    The repetition continues from the last checkpoint, on other nodes if one was lost.
     """
     for left in reversed(range(RESTARTS + 1)):
         try:

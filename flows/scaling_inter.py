@@ -50,7 +50,7 @@ from flows.run import (
     Run,
     environment_servers,
     opened_run,
-    retry_after_lost_nodes,
+    retry_lost_trainer,
     task_lists,
     trainer_process,
 )
@@ -138,7 +138,7 @@ def scaling_inter(
         opened_run(folder, infrastructure, clock, requested.name) as run,
     ):
         try:
-            retry_after_lost_nodes(run, lambda: learn(run))
+            retry_lost_trainer(run, lambda: learn(run))
         except TrainingCollapsedError as fall:
             folder.note_collapse(fall)
             if not is_subflow():  # a subflow has no deployment that an automation could pause

@@ -23,6 +23,7 @@ from pathlib import Path
 from tasks.training import trainer_main
 from tasks.training.launch import POLICY_READY, End, verdict
 from tasks.training.messages import TrainerJob
+from tasks.training.rank_watch import RankWatch
 
 TOGETHER_SECONDS = 1.0
 """Time after the first failure in which other exits are still collected.
@@ -103,15 +104,17 @@ def main() -> None:
     from tasks.training.process_group import STORE, rendezvous_memory
 
     os.environ[STORE] = rendezvous_memory()
+    watch = RankWatch()
     gc.freeze()  # a collection would touch the imported objects and so copy them
     processes = [
         get_context("fork").Process(target=run_rank, args=(rank, size, job)) for rank in range(size)
     ]
     for process in processes:
         process.start()
-    found = ends(processes)
+    with watch:
+        found = ends(processes)
     if any(end.status for end in found):
-        Path(file).write_text(verdict(found), encoding="utf-8")
+        Path(file).write_text(verdict(found, watch.hung), encoding="utf-8")
         os._exit(1)
     os._exit(0)  # Python needs seconds to unload the modules
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -37,13 +37,23 @@ class End(NamedTuple):
     status: int
 
 
-def verdict(ends: Iterable[End]) -> str:
+HUNG = "was killed because it hung"
+"""Words of a verdict after which the flow restarts the trainer from the last checkpoint."""
+
+
+def verdict(ends: Iterable[End], hung: Mapping[int, str]) -> str:
     """Describe which process failed first, and how.
 
-    `ends` is ordered by time. A killed process takes precedence, because the others often fail as a
-    consequence.
+    Args:
+        ends: The ends of the processes, in order. A killed process takes precedence, because the
+            others often fail as a consequence.
+        hung: What the processes did that were killed because they hung, by process id.
     """
-    end = min((end for end in ends if end.status), key=lambda end: not _was_killed(end))
+    failed = [end for end in ends if end.status]
+    for end in failed:
+        if end.pid in hung:
+            return f"rank {end.rank} (process {end.pid}) {HUNG}: it {hung[end.pid]}"
+    end = min(failed, key=lambda end: not _was_killed(end))
     if end.status > 0:
         return f"rank {end.rank} (process {end.pid}) exited with status {end.status}"
     name = signal.Signals(-end.status).name
@@ -102,13 +112,17 @@ def main() -> None:
     from torch.distributed.elastic.rendezvous import rendezvous_handler_registry
     from torch.distributed.run import main as torchrun
 
+    from tasks.training.rank_watch import RankWatch
+
     rendezvous_handler_registry.register("memory", memory_rendezvous)
+    watch = RankWatch()
     try:
-        torchrun(arguments)
+        with watch:
+            torchrun(arguments)
     except ChildFailedError as problem:
         in_order = sorted(problem.failures.items(), key=lambda item: (item[1].timestamp, item[0]))
         ends = [End(rank, failure.pid, failure.exitcode) for rank, failure in in_order]
-        Path(file).write_text(verdict(ends), encoding="utf-8")
+        Path(file).write_text(verdict(ends, watch.hung), encoding="utf-8")
         raise SystemExit(1) from None
 
 

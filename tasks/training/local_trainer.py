@@ -8,7 +8,7 @@ import signal
 import socket
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Protocol
 
@@ -19,7 +19,7 @@ from tasks.provision.accelerators import visible_gpus
 from tasks.provision.ipc import TrainerConnection, accept_trainer, listen
 from tasks.provision.local import ON_LOOPBACK
 from tasks.provision.process import ChildProcess, importing
-from tasks.training.launch import POLICY_READY
+from tasks.training.launch import HUNG, POLICY_READY
 from tasks.training.messages import TrainerJob
 
 VERDICT_SECONDS = 40.0
@@ -113,8 +113,8 @@ class LocalTrainer:
         return verdict if verdict and "was killed" in verdict else None
 
     def lost(self) -> str | None:
-        """Return None, because this machine cannot be lost."""
-        return None
+        """Describe the rank that hung; None if there is none. This machine cannot be lost."""
+        return hung_rank([self._folder / "verdict"])
 
     def end(self) -> None:
         """Stop all remaining processes."""
@@ -154,6 +154,11 @@ def read_verdict(file: Path) -> str | None:
         return file.read_text(encoding="utf-8")
     except FileNotFoundError:
         return None
+
+
+def hung_rank(verdicts: Iterable[Path]) -> str | None:
+    """Return the launchers' report of a rank that hung; None if there is none."""
+    return next((text for text in map(read_verdict, verdicts) if text and HUNG in text), None)
 
 
 def launch_command(

@@ -24,6 +24,7 @@ from tasks.provision.ray_cluster import Placement, RayCluster, answer, inherited
 from tasks.training.local_trainer import (
     VERDICT_SECONDS,
     default_processes,
+    hung_rank,
     launch_command,
     read_verdict,
     trainer_launch,
@@ -142,11 +143,11 @@ class RayTrainer:
         return None
 
     def lost(self) -> str | None:
-        """Describe the lost nodes, as far as Ray has detected them; None if there are none."""
+        """Describe the lost nodes, as far as Ray has detected them, or a rank that hung."""
         lost = [
             self._name(node) for node, actor in enumerate(self._actors) if _state(actor) == "lost"
         ]
-        return f"{' and '.join(lost)} was lost" if lost else None
+        return f"{' and '.join(lost)} was lost" if lost else hung_rank(self._verdicts)
 
     def end(self) -> None:
         """Stop all remaining processes, on all nodes."""

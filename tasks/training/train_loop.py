@@ -15,6 +15,7 @@ from tasks.rollout.collector import Batch
 from tasks.rollout.trajectory import Trajectory
 from tasks.tracking.step_metrics_file import Steps
 from tasks.training.micro_batches import Tensors
+from tasks.training.rank_watch import Heartbeats
 from tasks.training.step_metrics import device_metrics, rollout_metrics
 
 
@@ -127,14 +128,22 @@ class Trainer(Protocol):
 class TrainLoop:
     """Train one step at a time. Every rank runs the same steps on its share of the trajectories."""
 
-    def __init__(self, experiment: Experiment, trainer: Trainer, source: BatchSource) -> None:
+    def __init__(
+        self,
+        experiment: Experiment,
+        trainer: Trainer,
+        source: BatchSource,
+        heartbeats: Heartbeats,
+    ) -> None:
         """
         Args:
             experiment: The recipe.
             trainer: The policy, the loss and the optimiser.
             source: The source of the trajectories.
+            heartbeats: Limits the time of each part of the update.
         """
         self._experiment, self._trainer, self._source = experiment, trainer, source
+        self._heartbeats = heartbeats
 
     def train_step(self, step: int, history: Steps) -> dict[str, float]:
         """Train one step (from 0) and return its metrics.
@@ -148,12 +157,15 @@ class TrainLoop:
         collected = source.collect(plan)
 
         learning, began = time.time(), time.perf_counter()
-        mini_batches = trainer.mini_batches_of(collected.local, step)  # advantages
+        with self._heartbeats.part():
+            mini_batches = trainer.mini_batches_of(collected.local, step)  # advantages
 
         for mini_batch in mini_batches * algorithm.epochs:
             for number, micro_batch in enumerate(mini_batch, 1):
-                trainer.add_gradient(micro_batch, number, of=len(mini_batch))  # loss
-            trainer.optimiser_step()
+                with self._heartbeats.part():
+                    trainer.add_gradient(micro_batch, number, of=len(mini_batch))  # loss
+            with self._heartbeats.part():
+                trainer.optimiser_step()
         seconds = time.perf_counter() - began
 
         updated = time.time()

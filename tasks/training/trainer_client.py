@@ -39,9 +39,9 @@ class TrainerFailedError(RuntimeError):
 
 
 class TrainerLostError(TrainerFailedError):
-    """A node of the trainer was lost.
+    """A node of the trainer was lost, or a rank hung.
 
-    Training can resume on other nodes from the last checkpoint.
+    Training can resume from the last checkpoint, on other nodes if one was lost.
     """
 
 

@@ -50,6 +50,7 @@ class TrainerMain:
         from tasks.training import checkpoint
         from tasks.training.implementations import batches_class, trainer_class
         from tasks.training.process_group import join
+        from tasks.training.rank_watch import PART_S, Heartbeats
         from tasks.training.rollout_worker import RolloutWorker
         from tasks.training.train_loop import TrainLoop
 
@@ -79,7 +80,10 @@ class TrainerMain:
         self.trainer.prepare(self.resume.folder if self.resume else None)
         self.step = self.resume.step if self.resume else 0
         self.loop = TrainLoop(
-            self.experiment, self.trainer, batches_class(algorithm)(job, self.worker, self.trainer)
+            self.experiment,
+            self.trainer,
+            batches_class(algorithm)(job, self.worker, self.trainer),
+            Heartbeats(PART_S["gpu" if torch.cuda.is_available() else "cpu"]),
         )
         self.checkpoint_seconds = 0.0
         self.seconds = {

@@ -18,12 +18,13 @@ import torch
 
 from configs.infrastructure import InfraSettings, SettingsError, infra_settings
 from configs.launch import LaunchError, launch_names, load_launch
-from tasks.training import forked_launch, local_trainer, trainer_main
+from tasks.training import forked_launch, local_trainer, rank_watch, trainer_main
 from tasks.training.compute_dtype import compute_dtype
 from tasks.training.forked_launch import ends
-from tasks.training.launch import POLICY_READY, End
+from tasks.training.launch import HUNG, POLICY_READY, End
 from tasks.training.launch import verdict as verdict_of
 from tasks.training.local_trainer import launch_command
+from tasks.training.rank_watch import Heartbeats, RankWatch
 
 
 @pytest.mark.parametrize("name", launch_names())
@@ -237,7 +238,49 @@ def test_successful_forks_are_awaited() -> None:
 def test_failed_fork_ends_the_others_and_is_named(fault: Callable[[], object], words: str) -> None:
     found = forks(lambda: time.sleep(600), fault)
     assert {end.rank: end.status for end in found}[0] == -signal.SIGTERM
-    assert re.match(words, verdict_of(found))
+    assert re.match(words, verdict_of(found, {}))
+
+
+def test_stopped_fork_is_killed_and_named_and_the_others_write_their_stacks(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    def waits_for_rank_1() -> None:
+        Heartbeats(3600.0)
+        time.sleep(600)
+
+    def stops() -> None:
+        Heartbeats(3600.0)
+        os.kill(os.getpid(), signal.SIGSTOP)
+        time.sleep(600)
+
+    monkeypatch.setattr(rank_watch, "STOPPED_S", 1.0)
+    with RankWatch() as watch:
+        found = forks(waits_for_rank_1, stops)
+    assert (found[0].rank, found[0].status) == (1, -signal.SIGKILL)
+    assert set(watch.hung) == {found[0].pid}
+    assert HUNG in verdict_of(found, watch.hung)
+    stacks = capfd.readouterr().err
+    assert waits_for_rank_1.__name__ in stacks
+    assert f"in {stops.__name__}" in stacks
+
+
+def test_only_a_part_of_the_update_that_exceeds_its_limit_is_hung(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def rests() -> None:
+        with Heartbeats(1.0).part():
+            pass
+        time.sleep(600)
+
+    def hangs() -> None:
+        with Heartbeats(1.0).part():
+            time.sleep(600)
+
+    monkeypatch.setattr(rank_watch, "POLL_S", 0.25)
+    with RankWatch() as watch:
+        found = forks(rests, hangs)
+    assert [end.pid for end in found if end.pid in watch.hung] == [found[0].pid]
+    assert (found[0].rank, found[0].status) == (1, -signal.SIGKILL)
 
 
 def test_killed_fork_is_named_before_its_consequences(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -246,7 +289,7 @@ def test_killed_fork_is_named_before_its_consequences(monkeypatch: pytest.Monkey
         lambda: sys.exit(1), lambda: (time.sleep(0.4), os.kill(os.getpid(), signal.SIGKILL))
     )
     assert [end.rank for end in found] == [0, 1]
-    assert "rank 1" in verdict_of(found)
+    assert "rank 1" in verdict_of(found, {})
 
 
 def test_forks_start_once_the_policy_is_ready(

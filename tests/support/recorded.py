@@ -15,6 +15,7 @@ from configs.recipe import load_recipe
 from tasks.rollout.trajectory import Outcome, Trajectory, Turn
 from tasks.tracking.step_metrics_file import Steps
 from tasks.training.implementations import trainer_class
+from tasks.training.rank_watch import PART_S, Heartbeats
 from tasks.training.train_loop import BatchSource, Collected, Plan, TrainLoop
 
 GROUPS, MEMBERS = 4, 4
@@ -170,7 +171,7 @@ class RecordedBatches:
 
 def train(trainer: Any, source: BatchSource, until: int, step: int = 0) -> list[dict[str, float]]:
     """Trains from `step` until so many steps are done, then writes a checkpoint; returns the metrics of each step."""
-    loop = TrainLoop(trainer.experiment, trainer, source)
+    loop = TrainLoop(trainer.experiment, trainer, source, Heartbeats(PART_S["cpu"]))
     metrics = [loop.train_step(each, {}) for each in range(step, until)]
     trainer.save(until, {})
     return metrics
