@@ -10,7 +10,7 @@ from starlette.datastructures import Headers
 from starlette.responses import PlainTextResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-HEALTH = "/health"
+HEALTH = ("/health", "/api/health", "/api/ready")
 
 
 class LoginGate:
@@ -35,15 +35,24 @@ class LoginGate:
             await (refused or self._app)(scope, receive, send)
 
     def _refusal(self, scope: Scope) -> PlainTextResponse | None:
-        headers = Headers(scope=scope)
-        if scope["path"] == HEALTH:
-            if headers.get("origin") is None:
-                return None
-            return PlainTextResponse("web pages may not request the health check", 403)
-        if hmac.compare_digest(_decoded(headers.get("authorization", "")), self._login):
+        if scope["path"] in HEALTH:
+            return _health_refusal(scope)
+        authorization = Headers(scope=scope).get("authorization", "")
+        if hmac.compare_digest(_decoded(authorization), self._login):
             return None
         challenge = {"WWW-Authenticate": f'Basic realm="{self._realm}", charset="UTF-8"'}
         return PlainTextResponse(f"not logged in. Use the login of {self._realm}.", 401, challenge)
+
+
+def health_not_for_pages(app: ASGIApp) -> ASGIApp:
+    """Wrap an application that checks logins so that web pages may not request its health check."""
+
+    async def wrapped(scope: Scope, receive: Receive, send: Send) -> None:
+        is_health = scope["type"] == "http" and scope["path"] in HEALTH
+        refused = _health_refusal(scope) if is_health else None
+        await (refused or app)(scope, receive, send)
+
+    return wrapped
 
 
 def no_frames(app: ASGIApp) -> ASGIApp:
@@ -63,6 +72,13 @@ def no_frames(app: ASGIApp) -> ASGIApp:
         await app(scope, receive, with_headers)
 
     return wrapped
+
+
+def _health_refusal(scope: Scope) -> PlainTextResponse | None:
+    """Return the answer to a web page that requests a health check; None for another client."""
+    if Headers(scope=scope).get("origin") is None:
+        return None
+    return PlainTextResponse("web pages may not request the health check", 403)
 
 
 def _decoded(header: str) -> bytes:

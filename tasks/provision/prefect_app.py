@@ -18,7 +18,7 @@ from starlette.routing import Mount
 from starlette.types import ASGIApp
 
 from tasks.provision import first_view
-from tasks.provision.login_gate import no_frames
+from tasks.provision.login_gate import health_not_for_pages, no_frames
 
 SCHEMA_PATHS = ("/openapi.json", "/docs", "/docs/oauth2-redirect", "/redoc")
 """Pages about the API, which Prefect serves without checking the login."""
@@ -27,13 +27,14 @@ SCHEMA_PATHS = ("/openapi.json", "/docs", "/docs/oauth2-redirect", "/redoc")
 def services() -> ASGIApp:
     """Return the server of `make up`, with pages and the services that schedule and check runs."""
     _mend_database()
-    return no_frames(first_view.of_prefect(_without_schema(create_app(final=True))))
+    app = _without_schema(create_app(final=True))
+    return no_frames(health_not_for_pages(first_view.of_prefect(app)))
 
 
 def one_run() -> ASGIApp:
     """Return the server that a run starts for itself: the API alone, without pages or scheduler."""
     _mend_database()
-    return _without_schema(create_app(ephemeral=True, final=True))
+    return health_not_for_pages(_without_schema(create_app(ephemeral=True, final=True)))
 
 
 def _without_schema(app: FastAPI) -> FastAPI:

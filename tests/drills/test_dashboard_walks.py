@@ -114,6 +114,7 @@ def test_tokens_are_coloured_by_the_training_data(page: Page, run: Path) -> None
     page.goto(f"/steps/{run.name}/rollouts/step-000002")
     page.locator("[data-drawn]").wait_for()
     page.locator("tr:not(:has(.warn)) .chip").first.click()
+    page.wait_for_load_state()  # the page's scripts have run
     colours = {}
     for colouring in ("advantage", "entropy", "gap", "mask"):
         page.locator("[data-do=colour]").select_option(colouring)

@@ -14,6 +14,7 @@ from flows.killed_flow_runs import note_flow_run
 from flows.run import environment_servers, opened_run
 from tasks.evaluation.time_breakdown import TimeBreakdown
 from tasks.provision.process import ChildProcess
+from tasks.tracking.run_folder import RunFolder
 from tasks.training.trainer_client import TrainerFailedError
 
 TRAINER = "import time; time.sleep(86_400)  # the trainer of the drill"
@@ -22,9 +23,10 @@ TRAINER = "import time; time.sleep(86_400)  # the trainer of the drill"
 @flow(name="job", on_running=[note_flow_run], flow_run_name="{name}")
 def job(name: str) -> None:
     """Does steps until something ends it."""
-    infrastructure, experiment = infra_settings(), load_recipe("textcraft", {"name": name})
+    infrastructure = infra_settings()
+    folder = RunFolder(infrastructure.runs, load_recipe("textcraft", {"name": name}))
     with (
-        opened_run(experiment, infrastructure, TimeBreakdown(), name) as run,
+        opened_run(folder, infrastructure, TimeBreakdown(), name) as run,
         environment_servers(run),
         accelerators_held(infrastructure, name, run.bar.doing),
     ):
