@@ -214,6 +214,10 @@ def family_section(study: Study, runs: Runs) -> list[Section]:
             pairs.append((endpoint_values(run, study.endpoint, budget), values))
         made.append((arm, other, compared(pairs)))
     adjusted, smallest = holm([found.p for _, _, found in made]), study.smallest_effect
+    equivalent = [
+        math.nan if smallest is None else equivalence_p(found.seeds, smallest)
+        for _, _, found in made
+    ]
     rows = [
         [
             f"{arm} - {other}",
@@ -221,20 +225,16 @@ def family_section(study: Study, runs: Runs) -> list[Section]:
             _bounds(found.over_seeds, study.endpoint.measure),
             p_value(found.p),
             p_value(p),
-            *([] if smallest is None else [p_value(equivalence_p(found.seeds, smallest))]),
+            *([] if smallest is None else [p_value(at_least)]),
             f"{sum(d > 0 for d in found.seeds)} of {len(found.seeds)}",
         ]
-        for (arm, other, found), p in zip(made, adjusted, strict=True)
+        for (arm, other, found), p, at_least in zip(made, adjusted, equivalent, strict=True)
     ]
     data = {
         f"{arm} - {other}": _plain(found)
         | {"p_holm": _known(p)}
-        | (
-            {}
-            if smallest is None
-            else {"p_equivalence": _known(equivalence_p(found.seeds, smallest))}
-        )
-        for (arm, other, found), p in zip(made, adjusted, strict=True)
+        | ({} if smallest is None else {"p_equivalence": _known(at_least)})
+        for (arm, other, found), p, at_least in zip(made, adjusted, equivalent, strict=True)
     }
     at_turns = f"after {budget:,.0f} environment turns. {_INTERPOLATED} Two runs are compared by the evaluations that both have"
     when = (

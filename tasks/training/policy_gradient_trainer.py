@@ -209,13 +209,8 @@ class PolicyGradientTrainer(BaseTrainer, GRPOTrainer):
         if self.count_everywhere(sum(gap.is_foreign for gap in gaps.values())):
             gaps |= self._gaps([t for t in fresh if t.group not in groups], step)
             foreign = [gap for gap in gaps.values() if gap.is_foreign]
-            largest = torch.zeros(2, dtype=torch.float64)
-            for gap in foreign:
-                largest = largest.maximum(
-                    torch.tensor([gap.mean, gap.allowed], dtype=torch.float64).nan_to_num(
-                        torch.finfo().max
-                    )
-                )
+            found = [(0.0, 0.0), *((gap.mean, gap.allowed) for gap in foreign)]
+            largest = torch.tensor(found, dtype=torch.float64).nan_to_num(torch.finfo().max).amax(0)
             mean, allowed = self.all_reduce_max(largest).tolist()
             count = self.count_everywhere(len(foreign))
             metrics = {EPISODES: float(count), GAP: mean, TOLERATED: allowed}
@@ -231,9 +226,9 @@ class PolicyGradientTrainer(BaseTrainer, GRPOTrainer):
         """Return the groups with an advantage other than 0, or all if the loss has more terms."""
         algorithm = self.algorithm
         if (
-            not self._loss_needs_advantage
+            not self._learns_by_advantages_alone
             or algorithm.kl_in == "reward"
-            or (algorithm.scale_advantages == "batch")
+            or algorithm.scale_advantages == "batch"
         ):
             return {t.group for t in trajectories}
         usable = [
@@ -245,7 +240,7 @@ class PolicyGradientTrainer(BaseTrainer, GRPOTrainer):
         return {t.group for t, row in zip(usable, advantages, strict=True) if row.any()}
 
     @property
-    def _loss_needs_advantage(self) -> bool:
+    def _learns_by_advantages_alone(self) -> bool:
         """Whether an episode whose advantages are 0 adds nothing to the gradient."""
         return self.beta == 0 and self.algorithm.entropy_coefficient == 0 and self.critic is None
 
@@ -362,7 +357,7 @@ class PolicyGradientTrainer(BaseTrainer, GRPOTrainer):
         places = self.count_everywhere(
             sum(int(sample.values.mask.sum()) for sample in samples if sample.values is not None)
         )
-        if self._loss_needs_advantage:  # the tokens of the others still count in the mean
+        if self._learns_by_advantages_alone:  # the tokens of the others still count in the mean
             samples = [sample for sample in samples if sample.advantages.any()]
         samples = [
             row
