@@ -22,7 +22,7 @@ from tests.support.small_runs import (
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 
 FOUND_S = 120.0
-SMALL = {"algorithm__steps": 4, "curriculum__horizons": [2, 3]}
+SMALL = {"algorithm__steps": 8, "curriculum__horizons": [2, 3]}
 
 
 @pytest.mark.parametrize("rank", [0, 1])
@@ -35,7 +35,7 @@ def test_stopped_rank_is_restarted_and_the_run_ends_with_the_same_weights(
 
     run = start(stopped, policy, **SMALL)
     try:
-        wait_for(lambda: len(metrics(stopped)) >= 3, run)
+        wait_for(lambda: len(metrics(stopped)) >= 3, run)  # a checkpoint, and updates to come
         ranks = sorted(find(run, "forked_launch").children(), key=lambda process: process.pid)
         victim = ranks[rank]
         victim.send_signal(signal.SIGSTOP)
