@@ -192,9 +192,12 @@ class Policy(TurnFormat):
     attn_implementation: str | None = None
     """Attention implementation of the trainer's models, by transformers' name.
 
-    Examples: sdpa, eager, flash_attention_2 (requires flash-attn). Empty: transformers' own choice.
-    With flash_attention_2 and _3 RL methods pack the trajectories of a micro-batch, without
-    padding.
+    Examples: sdpa, eager, flash_attention_2 (requires flash-attn). Empty: `shared_prefix` unless
+    dtype is float32 or the model's attention is not plain, else transformers' own choice.
+
+    With `shared_prefix`, which is our own, the trajectories of a micro-batch are one row without
+    padding, and a common prefix is computed once. flash_attention_2 and _3 pack without common
+    prefixes. DPO pads in all cases.
     """
     lora: Lora | None = None
     """Train low-rank corrections (LoRA) instead of all weights. Empty: train all weights.

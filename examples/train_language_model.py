@@ -13,13 +13,14 @@ import random
 import sys
 
 from configs.experiment import Experiment
+from configs.infrastructure import infra_settings
 from configs.recipe import load_recipe, parse_overrides
 from environments.registry import load_world
 from flows.api import CollectedEpisodes, Source, collect, train
 
 RECIPE = "smollm2-babyai"
 N_TASKS = int(os.environ.get("N_TASKS", "160"))
-"""Training tasks that the expert plays. Of its successes, the cloning sees 96."""
+"""Training tasks that the expert plays. The cloning sees 96 of its successes."""
 CLONING = {
     "algorithm.name": "sft",
     "algorithm.steps": 12,
@@ -32,14 +33,15 @@ CLONING = {
 """Fields of the supervised start that differ from the recipe: 12 steps of 8 episodes."""
 NOTE = """\
 The expert plays {n} tasks, the model clones 96 of its episodes, and RL follows.
-This is planned for two hours on two quiet cores, and needs 11 GB of memory. The same command continues."""
+This takes about an hour on two quiet cores, and needs 11 GB of memory. The same command continues."""
 
 
 def expert_episodes(recipe: Experiment) -> CollectedEpisodes:
     """Collect the expert's episodes on tasks drawn from the recipe's training tasks."""
     environment, rollout = recipe.environment, recipe.rollout
-    assert isinstance(environment.train_tasks, str)
-    tasks = list(load_world(environment.name, environment.rules).tasks(environment.train_tasks))
+    named = environment.train_tasks
+    world = load_world(environment.name, environment.rules)
+    tasks = list(world.tasks(named) if isinstance(named, str) else named)
     chosen = random.Random(recipe.seeds.starter).sample(tasks, min(N_TASKS, len(tasks)))
     expert = Source(kind="oracle", tokenizer=recipe.policy.model, **recipe.policy.turn_format())
     fields = {"environment.rules": environment.rules}
@@ -65,6 +67,11 @@ def main() -> None:
         "algorithm.trajectories": str(demonstrations.folder),
     }
     cloned = train(name, cloning)
+    assert cloned.checkpoint is not None
+    start = infra_settings().runs / "models" / f"{recipe.name}-start"  # for the studies
+    start.parent.mkdir(parents=True, exist_ok=True)
+    start.unlink(missing_ok=True)
+    start.symlink_to(cloned.checkpoint.absolute())
     trained = train(name, changes | {"policy.model": str(cloned.checkpoint)})
     print(cloned.success()[["step", "success", "success_low", "success_high"]])
     print(trained.success()[["step", "success", "success_low", "success_high"]])

@@ -32,7 +32,16 @@ from tasks.training import checkpoint
 from tasks.training.compute_dtype import compute_dtype
 from tasks.training.lora import ADAPTER, adapters, load_adapter, set_adapters
 from tasks.training.loss_record import LossRecord
-from tasks.training.micro_batches import Tensors, deal, pad_trajectories, whole_rows, within
+from tasks.training.micro_batches import (
+    PackedRows,
+    PaddedRows,
+    Tensors,
+    deal,
+    length_of,
+    pad_trajectories,
+    token_ids,
+    whole_rows,
+)
 from tasks.training.model_loading import (
     check_weights,
     load_model,
@@ -41,6 +50,7 @@ from tasks.training.model_loading import (
     whole_policy,
 )
 from tasks.training.optimiser_state import load_optimiser, save_optimiser
+from tasks.training.packing import pack, packs, shares
 from tasks.training.random_states import load_random_states, save_random_states
 from tasks.training.sharding import gather_tensor, scatter_weights
 
@@ -166,23 +176,32 @@ class BaseTrainer(Trainer):
         """
         raise NotImplementedError
 
-    def parts(self, lengths: Sequence[int], mini_batches: int = 1) -> list[list[int]]:
+    def rows(self, rows: Sequence[Trajectory], *, share: bool = False) -> PaddedRows | PackedRows:
+        """Return what micro-batches of some rows cost: padded ones, or packed ones.
+
+        With `share`, packed rows share prefixes if the model's attention allows it.
+        """
+        if not packs(self.model):
+            return PaddedRows([length_of(row) for row in rows])
+        return PackedRows([token_ids(row) for row in rows], share=share and shares(self.model))
+
+    def parts(self, rows: PaddedRows | PackedRows, mini_batches: int = 1) -> list[list[int]]:
         """Split this rank's share of `mini_batches` mini-batches into micro-batches.
 
         Every rank gets the same number of micro-batches. The last ones may be empty.
 
         Args:
-            lengths: Tokens of each trajectory.
+            rows: The rows of the share.
             mini_batches: Number of mini-batches that the share belongs to.
 
         Returns:
-            Lists of indices into `lengths`.
+            Lists of indices into `rows`.
         """
         algorithm = self.experiment.algorithm
         if algorithm.micro_batch_tokens is None:
-            return deal(lengths, algorithm.passes * mini_batches)
-        needed = torch.tensor([max(1, len(within(lengths, algorithm.micro_batch_tokens)))])
-        return deal(lengths, int(self.all_reduce_max(needed).item()))
+            return deal(rows, algorithm.passes * mini_batches)
+        needed = torch.tensor([max(1, len(rows.within(algorithm.micro_batch_tokens)))])
+        return deal(rows, int(self.all_reduce_max(needed).item()))
 
     def add_gradient(self, micro_batch: Tensors, number: int, of: int) -> None:
         """Run a forward and backward pass of TRL's loss.
@@ -345,9 +364,14 @@ class BaseTrainer(Trainer):
         length = tensors["completion_ids"].size(1)
         ids, mask = whole_rows(tensors, self.accelerator.device)
         with self.accelerator.autocast():
-            logits = model(
-                input_ids=ids, attention_mask=mask, use_cache=False, logits_to_keep=length + 1
-            ).logits[:, :-1]
+            if packs(model):
+                packed = pack(ids, mask, share=False)
+                every = model(**packed.inputs(model), use_cache=False).logits[0]
+                logits = every[packed.places[:, -length - 1 : -1]]
+            else:
+                logits = model(
+                    input_ids=ids, attention_mask=mask, use_cache=False, logits_to_keep=length + 1
+                ).logits[:, :-1]
         logps = torch.log_softmax(logits.float() / self.experiment.rollout.temperature, dim=-1)
         scores: torch.Tensor = logps.gather(2, ids[:, -length:].unsqueeze(2)).squeeze(2).cpu()
         return scores

@@ -19,7 +19,7 @@ from tasks.training.optimiser_state import (
     save_optimiser,
     save_tensors,
 )
-from tasks.training.packing import packed_values, packs
+from tasks.training.packing import packed_values, packs, share_prefixes
 
 WEIGHTS, OPTIMISER = "critic", "critic-optimiser"
 
@@ -38,17 +38,14 @@ class ValueModel(nn.Module):
         nn.init.zeros_(self.head.weight)
         nn.init.zeros_(self.head.bias)
 
-    def forward(
-        self, ids: torch.Tensor, mask: torch.Tensor | None, positions: torch.Tensor | None = None
-    ) -> torch.Tensor:
-        """Return the value of the state after each token.
+    def forward(self, **inputs: Any) -> torch.Tensor:
+        """Return the value of the state after each token, shape (B, tokens).
 
-        All arguments and the result have shape (B, tokens). `positions` is required for packed
-        rows.
+        Args:
+            inputs: Arguments of the layers: input_ids and attention_mask of shape (B, tokens), or
+                those of packed rows.
         """
-        hidden = self.backbone(
-            input_ids=ids, attention_mask=mask, position_ids=positions, use_cache=False
-        ).last_hidden_state
+        hidden = self.backbone(**inputs, use_cache=False).last_hidden_state
         # `sum` drops the size-1 output dimension without a view, which FSDP2 warns about.
         values: torch.Tensor = self.head(hidden.to(self.head.weight.dtype)).sum(-1)
         return values
@@ -82,7 +79,6 @@ class Critic:
             compute,
             sharded,
         )
-        self._packs = packs(layers.attn_implementation)
         backbone = load_model(
             policy,
             sharded=sharded,
@@ -90,6 +86,7 @@ class Critic:
             attention=layers.attn_implementation,
             head=False,
         )
+        share_prefixes(backbone, layers)
         if layers.gradient_checkpointing:
             backbone.gradient_checkpointing_enable()
         # Gradient checkpointing requires training mode. Dropout is set to 0 below.
@@ -117,8 +114,8 @@ class Critic:
         ):
             every: torch.Tensor = (
                 packed_values(self.model, ids, mask)
-                if self._packs and mask.any()
-                else self.model(ids, mask)
+                if packs(self.model.backbone)
+                else self.model(input_ids=ids, attention_mask=mask)
             )
         return every[:, tensors["prompt_ids"].size(1) - 1 :].float()
 

@@ -19,9 +19,9 @@ from configs.imitation import DPO, Imitation
 from tasks.rollout.trajectory import Trajectory
 from tasks.training.base_trainer import BaseTrainer
 from tasks.training.lora import set_adapters
-from tasks.training.micro_batches import Tensors, length_of, pad_trajectories
+from tasks.training.micro_batches import PaddedRows, Tensors, length_of, pad_trajectories
 from tasks.training.model_loading import load_model
-from tasks.training.packing import pack, packs
+from tasks.training.packing import pack, packs, score_places, share_prefixes
 from tasks.training.process_group import gather_ragged
 from tasks.training.sharding import scatter_weights
 from tasks.training.trl_config import cloning_config, preference_config
@@ -54,6 +54,8 @@ class CloningTrainer(BaseTrainer, SFTTrainer):
             ),  # TRL requires one
             processing_class=tokenizer,
         )
+        share_prefixes(self.model, experiment.policy)
+        score_places(self.model)
 
     def mini_batches_of(self, trajectories: list[Trajectory], step: int) -> list[list[Tensors]]:
         """Split the trajectories, in order, into mini-batches."""
@@ -65,15 +67,9 @@ class CloningTrainer(BaseTrainer, SFTTrainer):
             tokens = self.count_everywhere(sum(sum(t.policy_mask) for t in share))
             share = [row for t in share for row in t.rows]
             micro_batches = list[Tensors]()
-            for part in self.parts([length_of(t) for t in share]):
+            for part in self.parts(self.rows(share)):
                 tensors = _sequences([share[i] for i in part], self.processing_class.pad_token_id)
                 labels = tensors["input_ids"].masked_fill(tensors.pop("completion_mask") == 0, -100)
-                if packs(self.experiment.policy.attn_implementation) and part:
-                    packed = pack(tensors["input_ids"], tensors["attention_mask"], labels)
-                    tensors, labels = (
-                        {"input_ids": packed.ids, "position_ids": packed.positions},
-                        packed.labels,
-                    )
                 micro_batches.append(
                     {**tensors, "labels": labels, "tokens": torch.tensor(max(1.0, tokens))}
                 )
@@ -103,6 +99,10 @@ class CloningTrainer(BaseTrainer, SFTTrainer):
         tokens = inputs.pop("tokens")
         if num_items_in_batch is None:  # the loop divides by the number of micro-batches
             tokens = tokens / self.current_gradient_accumulation_steps
+        if packs(self.model):
+            ids, labels = inputs["input_ids"], inputs["labels"]
+            packed = pack(ids, inputs["attention_mask"], share=False)  # a mean counts repeats
+            inputs = packed.inputs(self.model) | packed.targets(ids, labels != -100)[0]
         return super().compute_loss(model, inputs, return_outputs, num_items_in_batch=tokens)
 
 
@@ -160,7 +160,7 @@ class PreferenceTrainer(BaseTrainer, DPOTrainer):
             )
             micro_batches, parts = (
                 list[Tensors](),
-                self.parts([2 * max(length_of(t) for t in pair) for pair in share]),
+                self.parts(PaddedRows([2 * max(length_of(t) for t in pair) for pair in share])),
             )
             for part in parts:
                 tensors = _sequences(

@@ -178,7 +178,7 @@ def _traced(config: Any, update: TracedUpdate, mesh: Any) -> TrainerMemory:
         mask = torch.ones_like(ids)
         with torch.autocast("cpu", torch.bfloat16, enabled=update.compute == torch.bfloat16):
             if name == "critic":
-                return models[name](ids, mask)
+                return models[name](input_ids=ids, attention_mask=mask)
             return models[name](
                 input_ids=ids, attention_mask=mask, labels=ids, fused_lm_head=True
             ).log_probs

@@ -10,6 +10,7 @@ from accelerate.utils import gather_object
 
 from tasks.agents.sampling_seeds import stable_seed
 from tasks.rollout.trajectory import Trajectory
+from tasks.training.packing import shared_lengths
 from tasks.training.value_targets import ValueTargets
 
 Tensors = dict[str, torch.Tensor]
@@ -108,47 +109,71 @@ def balanced(local: list[TrainSample], process: int, processes: int) -> list[Tra
     return chosen
 
 
-def deal(lengths: Sequence[int], parts: int) -> list[list[int]]:
+class PaddedRows:
+    """Rows whose micro-batch costs rows x longest row, which is its memory and about its time."""
+
+    def __init__(self, lengths: Sequence[int]) -> None:
+        """`lengths` are the tokens of each row."""
+        self._lengths = lengths
+        self._order = sorted(range(len(lengths)), key=lambda i: (-lengths[i], i))
+        self.longest = max(lengths, default=0)
+        self.total = self.longest * len(lengths)
+
+    def within(self, budget: int) -> list[list[int]]:
+        """Split the rows, longest first, into micro-batches of at most `budget` tokens.
+
+        A longer row gets a micro-batch for itself. Returns lists of row indices.
+        """
+        runs: list[list[int]] = []
+        for i in self._order:
+            if runs and (len(runs[-1]) + 1) * self._lengths[runs[-1][0]] <= budget:
+                runs[-1].append(i)
+            else:
+                runs.append([i])
+        return runs
+
+
+class PackedRows:
+    """Rows whose micro-batch costs its tokens, a common prefix counted once."""
+
+    def __init__(self, rows: Sequence[Sequence[int]], *, share: bool) -> None:
+        """`rows` are the token ids. With `share`, they share prefixes."""
+        self._lengths = [len(row) for row in rows]
+        self._order, self._shared = (
+            shared_lengths(rows) if share else (list(range(len(rows))), [0] * len(rows))
+        )
+        self.longest = max(self._lengths, default=0)
+        self.total = sum(self._lengths) - sum(self._shared)
+
+    def within(self, budget: int) -> list[list[int]]:
+        """Split the rows as `PaddedRows.within` does, with neighbours that share a prefix."""
+        runs, used = list[list[int]](), 0
+        for i, shared in zip(self._order, self._shared, strict=True):
+            own = self._lengths[i] - shared
+            if runs and used + own <= budget:
+                runs[-1].append(i)
+                used += own
+            else:
+                runs.append([i])
+                used = self._lengths[i]
+        return runs
+
+
+def deal(rows: PaddedRows | PackedRows, parts: int) -> list[list[int]]:
     """Split a batch into `parts` micro-batches so that the largest is as small as possible.
 
-    The size of a micro-batch includes padding. The trajectories are sorted by length, and the
-    sorted list is cut into consecutive runs. A run costs rows x longest row, which is its memory
-    and, approximately, its time.
-
-    Args:
-        lengths: Tokens of each trajectory.
-        parts: Number of micro-batches.
-
     Returns:
-        `parts` lists of indices into `lengths`, each index exactly once. The last lists may be
-        empty.
+        `parts` lists of row indices, each index exactly once. The last lists may be empty.
     """
-    low, high = max(lengths, default=0), max(lengths, default=0) * len(lengths)
+    low, high = rows.longest, rows.total
     while low < high:
         middle = (low + high) // 2
-        if len(within(lengths, middle)) <= parts:
+        if len(rows.within(middle)) <= parts:
             high = middle
         else:
             low = middle + 1
-    runs = within(lengths, high)
+    runs = rows.within(high)
     return runs + [[] for _ in range(parts - len(runs))]
-
-
-def within(lengths: Sequence[int], budget: int) -> list[list[int]]:
-    """Split a batch, longest first, into micro-batches of rows x longest row <= `budget` tokens.
-
-    A trajectory longer than the budget gets a micro-batch for itself.
-
-    Returns:
-        Lists of indices into `lengths`.
-    """
-    runs: list[list[int]] = []
-    for i in sorted(range(len(lengths)), key=lambda i: (-lengths[i], i)):
-        if runs and (len(runs[-1]) + 1) * lengths[runs[-1][0]] <= budget:
-            runs[-1].append(i)
-        else:
-            runs.append([i])
-    return runs
 
 
 def pad_trajectories(trajectories: Sequence[Trajectory], pad_token: int) -> Tensors:
@@ -237,6 +262,11 @@ def padded(
         begin = longest - len(row) if left else 0
         tensor[i, begin : begin + len(row)] = torch.as_tensor(row, dtype=dtype)
     return tensor
+
+
+def token_ids(row: Trajectory) -> list[int]:
+    """Return the token ids of a trajectory of one row."""
+    return [*row.prompt, *row.completion]
 
 
 def length_of(trajectory: Trajectory) -> int:

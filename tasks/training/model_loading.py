@@ -20,6 +20,7 @@ from transformers.utils import cached_file
 
 from configs.experiment import Policy
 from tasks.training.lora import add_lora, computed_weights, plain_name
+from tasks.training.packing import SHARED
 from tasks.training.sharding import scatter_weights, shard
 
 INDEX, SINGLE = "model.safetensors.index.json", "model.safetensors"
@@ -99,7 +100,8 @@ def load_model(
         head: Whether to load the language model head, or only the layers.
     """
     kind = AutoModelForCausalLM if head else AutoModel
-    settings = {"dtype": dtype} | ({"attn_implementation": attention} if attention else {})
+    chosen = attention is not None and attention != SHARED  # ours follows in `share_prefixes`
+    settings = {"dtype": dtype} | ({"attn_implementation": attention} if chosen else {})
     if not sharded or PartialState().is_main_process:
         return kind.from_pretrained(source, **settings).train()
     return empty_model(kind, AutoConfig.from_pretrained(source), settings)

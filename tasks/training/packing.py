@@ -1,101 +1,223 @@
-"""Packed sequences: all trajectories of a micro-batch in a single row, without padding.
+"""Packed sequences: the trajectories of a micro-batch in a single row, each common prefix once.
 
-Position ids restart at each trajectory. flash-attention derives the boundaries from them (its
-varlen kernels). For any other attention, transformers derives a block-diagonal mask. No trajectory
-attends to another.
+The rows of a micro-batch are sorted by their tokens. Each row adds only the tokens that differ from
+the row before it and attends to the prefix that they share. The members of a group have the same
+prompt, and often the same first turns. No row attends to another row's own tokens.
+
+flash-attention cannot read a shared prefix. It gets every row in full and derives their boundaries
+from the position ids, which restart at each row.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import torch
+from torch.nn.attention.bias import causal_lower_right
+from torch.nn.functional import scaled_dot_product_attention
+from transformers import AttentionInterface
 
-PACKING = ("flash_attention_2", "flash_attention_3")
-"""Values of `policy.attn_implementation` that enable packing.
+from configs.experiment import Policy
 
-With other values, a block-diagonal mask would cost more than padding.
-"""
+FLASH = ("flash_attention_2", "flash_attention_3")
+SHARED = "shared_prefix"
+"""Name of our attention in transformers."""
 
 
-def packs(attention: str | None) -> bool:
-    """Whether trajectories are packed under this `policy.attn_implementation`."""
-    return attention in PACKING
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """The tokens that a row adds to the packed row, and those that it attends to.
+
+    Attributes:
+        begin: Place of its first own token.
+        end: Place after its last own token.
+        context: Places of all tokens of the row, shape (length of the row,). None if the row shares
+            no prefix, so that these are its own.
+    """
+
+    begin: int
+    end: int
+    context: torch.Tensor | None
 
 
 @dataclass(frozen=True, slots=True)
 class Packed:
-    """The N tokens of B padded rows of length L.
+    """B padded rows of length L as one row of N tokens.
 
     Attributes:
         ids: Token ids, shape (1, N).
-        positions: Position of each token in its trajectory, from 0, shape (1, N).
-        labels: Target token ids, -100 elsewhere, shape (1, N).
-        places: Index of each token in the flattened B x L rows, shape (N,).
+        positions: Position of each token in its row, from 0, shape (1, N).
+        places: Place of each token of the padded rows in the packed row, 0 on padding. Shape
+            (B, L).
+        segments: One for each row that adds tokens.
     """
 
     ids: torch.Tensor
     positions: torch.Tensor
-    labels: torch.Tensor
     places: torch.Tensor
+    segments: tuple[Segment, ...]
+
+    def inputs(self, model: Any) -> dict[str, Any]:
+        """Return the arguments of the forward pass of a model that packs."""
+        inputs = {"input_ids": self.ids, "position_ids": self.positions}
+        return inputs | {"segments": self.segments} if shares(model) else inputs
+
+    def targets(
+        self, ids: torch.Tensor, scored: torch.Tensor
+    ) -> tuple[dict[str, torch.Tensor], torch.Tensor]:
+        """Return further arguments, which score some tokens and compute no other logits.
+
+        Args:
+            ids: Token ids, as in `pack`.
+            scored: True on the tokens to score, shape (B, L). The first token of a row cannot be
+                scored.
+
+        Returns:
+            The arguments, for a model prepared by `score_places`. And for each scored token the
+            index of its score, shape (number of scored tokens,).
+        """
+        row, column = scored.nonzero(as_tuple=True)
+        places, indices = torch.unique(self.places[row, column - 1], return_inverse=True)
+        labels = ids.new_full((max(1, len(places)),), -100)
+        labels[indices] = ids[row, column]
+        score_at = places if len(places) else places.new_zeros(1)
+        return {"shift_labels": labels.unsqueeze(0), "score_at": score_at}, indices
 
 
-def pack(ids: torch.Tensor, mask: torch.Tensor, labels: torch.Tensor) -> Packed:
-    """Remove the padding.
+def packs(model: Any) -> bool:
+    """Whether a model reads packed rows."""
+    return shares(model) or _attention(model) in FLASH
+
+
+def shares(model: Any) -> bool:
+    """Whether the rows that a model reads may share prefixes."""
+    return _attention(model) == SHARED
+
+
+def share_prefixes(model: Any, policy: Policy) -> Any:
+    """Let a model read packed rows with shared prefixes, if the recipe and its layers allow it.
+
+    A float32 policy keeps the attention of transformers, unless the recipe names ours. So do models
+    whose layers attend to a window, add sinks or cap their scores, and those that are not made of
+    attention layers alone. Returns the model.
+
+    Raises:
+        ValueError: The recipe names our attention, and the layers do not allow it.
+    """
+    named = policy.attn_implementation == SHARED
+    if not named and (policy.attn_implementation is not None or policy.dtype == "float32"):
+        return model
+    text = model.config.get_text_config()
+    kinds = set(getattr(text, "layer_types", None) or ("full_attention",))
+    window = getattr(text, "sliding_window", None) and getattr(text, "use_sliding_window", True)
+    capped = any(
+        getattr(text, name, None) for name in ("attn_logit_softcapping", "attention_chunk_size")
+    )
+    if kinds == {"full_attention"} and not (window or capped) and model._supports_attention_backend:
+        model.set_attn_implementation(SHARED)
+    elif named:
+        raise ValueError(
+            f"policy.attn_implementation is {SHARED}, which {text.model_type} does not support; "
+            "leave it out"
+        )
+    return model
+
+
+def shared_lengths(rows: Sequence[Sequence[int]]) -> tuple[list[int], list[int]]:
+    """Sort rows of token ids and find what each shares with the one before.
+
+    The last token that two rows share is counted as their own in both. Its successors differ, and a
+    token of the packed row has one successor.
+
+    Returns:
+        Indices in order, and for each of them the number of leading tokens that it shares. The
+        first shares none.
+    """
+    order = sorted(range(len(rows)), key=lambda i: list(rows[i]))
+    shared = [0] * min(1, len(rows))
+    for before, after in pairwise(order):
+        pairs = zip(rows[before], rows[after], strict=False)
+        common = next((i for i, (a, b) in enumerate(pairs) if a != b), None)
+        if common is None:  # one of them begins with the other
+            common = min(len(rows[before]), len(rows[after]))
+        shared.append(max(0, common - 1))
+    return order, shared
+
+
+def pack(ids: torch.Tensor, mask: torch.Tensor, *, share: bool) -> Packed:
+    """Remove the padding and, with `share`, the repeats of common prefixes.
 
     Args:
         ids: Token ids of B rows, shape (B, L).
         mask: 1 on tokens, 0 on padding. There is no padding between two tokens. Shape (B, L).
-        labels: Target token ids, -100 elsewhere. The first token of each trajectory must also be
-            -100, because after packing it follows another trajectory. Shape (B, L).
+        share: Whether rows share prefixes.
     """
-    places = mask.flatten().nonzero().squeeze(1)
-    positions = mask.cumsum(dim=1) - 1
-    ids, positions, labels = (
-        tensor.flatten()[places].unsqueeze(0) for tensor in (ids, positions, labels)
+    kept, tokens = mask.bool().tolist(), ids.tolist()
+    firsts = [row.index(True) if any(row) else 0 for row in kept]
+    rows = [row[first : first + sum(k)] for row, first, k in zip(tokens, firsts, kept, strict=True)]
+    order, shared = shared_lengths(rows) if share else (list(range(len(rows))), [0] * len(rows))
+    places = torch.zeros(ids.shape, dtype=torch.long)
+    packed, positions, segments = list[int](), list[int](), list[Segment]()
+    context = torch.zeros(0, dtype=torch.long)
+    for i, common in zip(order, shared, strict=True):
+        begin, length = len(packed), len(rows[i])
+        packed += rows[i][common:]
+        positions += range(common, length)
+        context = torch.cat([context[:common], torch.arange(begin, len(packed))])
+        places[i, firsts[i] : firsts[i] + length] = context
+        if len(packed) > begin:
+            segments.append(Segment(begin, len(packed), context.to(ids.device) if common else None))
+    return Packed(
+        ids.new_tensor([packed]),
+        ids.new_tensor([positions]),
+        places.to(ids.device),
+        tuple(segments),
     )
-    return Packed(ids, positions, labels, places)
-
-
-def unpack(values: torch.Tensor, places: torch.Tensor, shape: torch.Size) -> torch.Tensor:
-    """Scatter values of shape (1, M) to flat indices `places` of shape (M,) in a tensor of `shape`.
-
-    All other elements are 0.
-    """
-    return values.new_zeros(shape.numel()).index_copy(0, places, values[0]).view(shape)
 
 
 def packed_scores(
-    model: Any, ids: torch.Tensor, mask: torch.Tensor, scored: int
+    model: Any, ids: torch.Tensor, mask: torch.Tensor, scored: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
-    """Compute log-probabilities and entropies of the last `scored` tokens of each row.
+    """Compute log-probabilities and entropies of some tokens. All others get 0.
+
+    The logits of the others are not computed.
 
     Args:
-        model: A model with TRL's fused head.
+        model: A model with TRL's fused head, prepared by `score_places`.
         ids: Token ids, as in `pack`.
         mask: Token mask, as in `pack`, with at least one token.
-        scored: Number of scored positions at the end of each row. Each trajectory starts before
-            them.
+        scored: True on the tokens to score, shape (B, L). The first token of a row cannot be
+            scored.
 
     Returns:
-        Log-probabilities and, if the model computes them, entropies; each of shape (B, scored).
+        Log-probabilities and, if the model computes them, entropies; each of shape (B, L).
     """
-    labels = ids.clone()
-    labels[:, : ids.size(1) - scored] = -100
-    packed = pack(ids, mask, labels)
-    found = model(
-        input_ids=packed.ids,
-        position_ids=packed.positions,
-        labels=packed.labels,
-        fused_lm_head=True,
-    )
+    packed = pack(ids, mask, share=shares(model))
+    targets, indices = packed.targets(ids, scored)
+    found = model(**packed.inputs(model), **targets, fused_lm_head=True)
     logps, entropies = (
-        None if values is None else unpack(values, packed.places[1:], ids.shape)[:, -scored:]
+        None
+        if values is None
+        else values.new_zeros(ids.shape).masked_scatter(scored, values[0, indices])
         for values in (found.log_probs, found.entropy)
     )
     assert logps is not None
-    return logps, entropies
+    # Without a scored token the result stays connected to the weights, for DDP.
+    return logps if len(indices) else logps + found.log_probs.sum(), entropies
+
+
+def score_places(model: Any) -> None:
+    """Let a model's layers return the hidden states of some places only (`score_at`)."""
+
+    def select(_: Any, __: Any, named: dict[str, Any], output: Any) -> Any:
+        if (places := named.get("score_at")) is not None:
+            output.last_hidden_state = output.last_hidden_state[:, places]
+        return output
+
+    model.base_model.register_forward_hook(select, with_kwargs=True)
 
 
 def packed_values(model: Any, ids: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
@@ -106,5 +228,69 @@ def packed_values(model: Any, ids: torch.Tensor, mask: torch.Tensor) -> torch.Te
         ids: Token ids, as in `pack`.
         mask: Token mask, as in `pack`, with at least one token.
     """
-    packed = pack(ids, mask, ids)
-    return unpack(model(packed.ids, None, packed.positions), packed.places, mask.shape)
+    packed = pack(ids, mask, share=shares(model.backbone))
+    values: torch.Tensor = model(**packed.inputs(model.backbone))[0]
+    return values[packed.places] * mask
+
+
+def shared_prefix_attention(
+    module: Any,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attention_mask: torch.Tensor | None,
+    dropout: float = 0.0,
+    scaling: float | None = None,
+    segments: Sequence[Segment] | None = None,
+    **_: Any,
+) -> tuple[torch.Tensor, None]:
+    """Causal attention of each segment to its row, for transformers' `AttentionInterface`.
+
+    Args:
+        module: The attention layer.
+        query: Shape (1, heads, N, width).
+        key: Shape (1, key heads, N, width).
+        value: Shape (1, key heads, N, width).
+        attention_mask: Must be None.
+        dropout: Probability of dropping an attention weight.
+        scaling: Factor of the scores.
+        segments: Segments of the packed row. None for a single row.
+
+    Raises:
+        ValueError: There are several rows or a mask.
+    """
+    if len(query) > 1 or attention_mask is not None:
+        raise ValueError(f"attn_implementation {SHARED} reads packed rows only")
+    length, dtype = query.size(2), value.dtype
+    query, key = query.to(dtype), key.to(dtype)  # autocast does not see the causal bias below
+    parts = []
+    for part in segments or (Segment(0, length, None),):
+        own = slice(part.begin, part.end)
+        seen = own if part.context is None else part.context
+        bias = (
+            None
+            if part.context is None
+            else causal_lower_right(part.end - part.begin, len(part.context))
+        )
+        parts.append(
+            scaled_dot_product_attention(
+                query[:, :, own],
+                key[:, :, seen],
+                value[:, :, seen],
+                attn_mask=bias,
+                dropout_p=dropout,
+                is_causal=bias is None,
+                scale=scaling,
+                enable_gqa=True,
+            )
+        )
+    return torch.cat(parts, dim=2).transpose(1, 2).contiguous(), None
+
+
+def _attention(model: Any) -> str:
+    """Return the name of a model's attention, also behind a wrapper such as DDP's."""
+    name: str = getattr(model, "module", model).config._attn_implementation
+    return name
+
+
+AttentionInterface.register(SHARED, shared_prefix_attention)

@@ -33,7 +33,6 @@ from tasks.training.micro_batches import (
     TrainSample,
     balanced,
     by_mini_batch,
-    length_of,
     loss_tensors,
     pad_trajectories,
     padded,
@@ -41,7 +40,7 @@ from tasks.training.micro_batches import (
 )
 from tasks.training.off_policy import LossTokens, OffPolicyMeter, importance_weights
 from tasks.training.out_of_sync import EPISODES, GAP, TOLERATED, Gap, out_of_sync_note
-from tasks.training.packing import packed_scores, packs
+from tasks.training.packing import packed_scores, packs, score_places, share_prefixes
 from tasks.training.process_group import gather_ragged
 from tasks.training.trl_config import policy_gradient_config
 from tasks.training.update_metrics import UpdateMetrics
@@ -112,6 +111,7 @@ class PolicyGradientTrainer(BaseTrainer, GRPOTrainer):
             train_dataset=Dataset.from_dict({"prompt": [""]}),  # TRL requires one
             processing_class=tokenizer,
         )
+        score_places(share_prefixes(self.model, experiment.policy))
         self.accelerator.gather = gather_ragged(
             self.accelerator
         )  # for TRL's metrics: micro-batches differ in size
@@ -122,6 +122,7 @@ class PolicyGradientTrainer(BaseTrainer, GRPOTrainer):
             # TRL's own reference would be a full copy on every rank.
             self.ref_model = self.load_reference(other).to(self.accelerator.device)
             add_fused_lm_head(self.ref_model, temperature=self.temperature)
+            score_places(share_prefixes(self.ref_model, experiment.policy))
         self.beta = algorithm.kl_coefficient if algorithm.kl_in == "loss" else 0.0
         self.critic: Critic | None = None
         if (settings := algorithm.value_function()) is not None:
@@ -330,7 +331,7 @@ class PolicyGradientTrainer(BaseTrainer, GRPOTrainer):
         """
         rows = [row for t in trajectories for row in t.rows]
         scores = [torch.zeros(0)] * len(rows)
-        for part in self.parts([length_of(row) for row in rows], self.algorithm.mini_batches):
+        for part in self.parts(self.rows(rows, share=True), self.algorithm.mini_batches):
             # Run even on an empty micro-batch: under FSDP every rank must do the same number of
             # forward passes.
             tensors = pad_trajectories([rows[i] for i in part], self._tokenizer.pad_token_id)
@@ -364,7 +365,8 @@ class PolicyGradientTrainer(BaseTrainer, GRPOTrainer):
             for sample in samples
             for row in sample.rows(mean_of_trajectory=algorithm.loss_aggregation == "trajectory")
         ]
-        micro_batches, parts = [], self.parts([length_of(sample.trajectory) for sample in samples])
+        rows = self.rows([sample.trajectory for sample in samples], share=True)
+        micro_batches, parts = [], self.parts(rows)
         for part in parts:
             chosen = [samples[i] for i in part]
             tensors = pad_trajectories(
@@ -415,7 +417,7 @@ class PolicyGradientTrainer(BaseTrainer, GRPOTrainer):
     def _get_per_token_logps_and_entropies(
         self, model: Any, ids: torch.Tensor, mask: torch.Tensor, scored: int, **named: Any
     ) -> Any:
-        """Compute log-probabilities and entropies as TRL does, also for packed sequences.
+        """Compute log-probabilities and entropies as TRL does, also for packed rows.
 
         Within the loss, the method also keeps the entropies and, for `ratio: sequence`, replaces
         the token ratio by the sequence ratio. This is GSPO's variant for advantages that differ
@@ -423,16 +425,7 @@ class PolicyGradientTrainer(BaseTrainer, GRPOTrainer):
         = exp(mean of log pi / pi_old) over the trajectory. TRL's token ratio is pi_t / old_t, so
         old_t = sg[pi_t / s] yields s_t.
         """
-        found: Any
-        if (
-            packs(self.experiment.policy.attn_implementation)
-            and mask.any()
-            and not named.get("compute_aux_loss")
-        ):
-            with self.accelerator.autocast():
-                found = (*packed_scores(model, ids, mask, scored), None)
-        else:
-            found = super()._get_per_token_logps_and_entropies(model, ids, mask, scored, **named)
+        found = self._scores(model, ids, mask, scored, self._in_loss, **named)
         if (inputs := self._in_loss) is not None:
             self._logps, self._entropies = found[0], found[1]
             self.loss_record.note(inputs, found[0], found[1])
@@ -443,6 +436,27 @@ class PolicyGradientTrainer(BaseTrainer, GRPOTrainer):
                 ) / mask.sum(-1, keepdim=True).clamp(min=1)
                 inputs["old_per_token_logps"] = logps - log_ratio
         return found
+
+    def _scores(
+        self,
+        model: Any,
+        ids: torch.Tensor,
+        mask: torch.Tensor,
+        scored: int,
+        tensors: Tensors | None,
+        **named: Any,
+    ) -> Any:
+        """Return TRL's triple of log-probabilities, entropies and auxiliary loss.
+
+        Packed rows are scored at the policy's tokens only, and have no auxiliary loss.
+        """
+        if tensors is None or not packs(model) or named.get("compute_aux_loss"):
+            return super()._get_per_token_logps_and_entropies(model, ids, mask, scored, **named)
+        own = torch.zeros_like(mask, dtype=torch.bool)
+        own[:, -scored:] = (tensors["tool_mask"] * tensors["completion_mask"]).bool()
+        with self.accelerator.autocast():
+            logps, entropies = packed_scores(model, ids, mask, own)
+        return logps[:, -scored:], None if entropies is None else entropies[:, -scored:], None
 
     def _loss_tokens(self, inputs: Tensors) -> LossTokens:
         """Return the tokens of the micro-batch whose loss was computed last."""
@@ -539,9 +553,8 @@ class PolicyGradientTrainer(BaseTrainer, GRPOTrainer):
         They are computed at the temperature of the rollouts.
         """
         ids, mask = whole_rows(tensors, self.accelerator.device)
-        logps, _, _ = self._get_per_token_logps_and_entropies(
-            model, ids, mask, tensors["completion_ids"].size(1)
-        )
+        scored = tensors["completion_ids"].size(1)
+        logps, _, _ = self._scores(model, ids, mask, scored, tensors)
         return torch.as_tensor(logps.float().cpu())
 
     def save_training_state(self, written: Path) -> None:

@@ -21,7 +21,9 @@ from typing import Any
 
 import torch
 
+from tasks.training.packing import SHARED
 from tests.benchmarks.update_sides import (
+    MEDIUM,
     SMALL,
     Ours,
     Size,
@@ -157,12 +159,16 @@ def compare(size: Size, repeats: int = REPEATS) -> list[dict[str, Any]]:
 
 
 def run() -> list[dict[str, Any]]:
-    """On a CPU in small: groups whose rewards differ, and a batch of which half the groups have zero variance."""
+    """On a CPU: groups whose rewards differ, half of them with zero variance, and packed rows."""
     return [
         *compare(SMALL),
         *compare(
             replace(
                 SMALL, name="small, half of the groups with zero variance", zero_variance_groups=0.5
             )
+        ),
+        *compare(MEDIUM, repeats=3),
+        *compare(
+            replace(MEDIUM, name=f"{MEDIUM.name}, shared prefixes", attention=SHARED), repeats=3
         ),
     ]

@@ -42,10 +42,13 @@ class Size:
     prompt: int
     longest: int
     zero_variance_groups: float
+    attention: str | None = None
 
 
 SMALL = Size("small", 192, 4, 4, 4, 512, 1500, 8, 8, 8, 120, 640, 0.0)
-
+MEDIUM = Size(
+    "as wide as SmolLM2-135M, six layers", 576, 6, 9, 3, 1536, 49_152, 4, 8, 8, 200, 1200, 0.0
+)
 
 QWEN = {
     "0.5b": Size("Qwen2.5-0.5B", 896, 24, 14, 2, 4864, 151_936, 4, 8, 16, 600, 8000, 0.0),
@@ -140,6 +143,7 @@ def recipe(size: Size, lora_rank: int | None = None) -> Experiment:
             "policy.dtype": "bfloat16"
             if torch.cuda.is_available()
             else "float32",  # as TRL computes
+            "policy.attn_implementation": size.attention,
             "policy.gradient_checkpointing": size.longest > 4000,
             **({"policy.lora": {"rank": lora_rank}} if lora_rank else {}),
         },

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
 from tasks.rollout.trajectory import Outcome, Trajectory, Turn
-from tasks.training.micro_batches import deal, pad_trajectories
+from tasks.training.micro_batches import PackedRows, PaddedRows, deal, pad_trajectories
+from tasks.training.packing import pack
 
 
 def trajectory(prompt: list[int], *turns: tuple[list[int], list[int]]) -> Trajectory:
@@ -50,7 +52,7 @@ def test_turn_ends_are_the_last_policy_tokens() -> None:
 
 @given(st.lists(st.integers(0, 2000), max_size=60), st.integers(1, 9))
 def test_every_trajectory_is_in_exactly_one_micro_batch(lengths: list[int], parts: int) -> None:
-    dealt = deal(lengths, parts)
+    dealt = deal(PaddedRows(lengths), parts)
     assert len(dealt) == parts
     assert sorted(i for part in dealt for i in part) == list(range(len(lengths)))
 
@@ -72,11 +74,32 @@ def test_largest_micro_batch_is_minimal(lengths: list[int], parts: int) -> None:
             for end in range(start + 1, len(order) + 1)
         )
 
-    assert max(cost(part) for part in deal(lengths, parts)) == best(0, parts)
+    assert max(cost(part) for part in deal(PaddedRows(lengths), parts)) == best(0, parts)
 
 
 def test_ragged_trajectories_waste_at_most_a_quarter() -> None:
     lengths = [100] * 96 + [1000] * 32
-    padded = sum(len(part) * max(lengths[i] for i in part) for part in deal(lengths, 4))
+    padded = sum(len(part) * max(lengths[i] for i in part) for part in deal(PaddedRows(lengths), 4))
     assert padded <= 1.25 * sum(lengths)
     assert len(lengths) * max(lengths) > 3 * padded
+
+
+ROWS = st.lists(st.lists(st.integers(0, 2), min_size=1, max_size=6), max_size=12)
+
+
+@given(ROWS, st.integers(1, 5), st.booleans())
+def test_packed_micro_batches_hold_every_row_once_and_cost_what_they_pack(
+    rows: list[list[int]], parts: int, share: bool
+) -> None:
+    packed = PackedRows(rows, share=share)
+    dealt = deal(packed, parts)
+    assert sorted(i for part in dealt for i in part) == list(range(len(rows)))
+    sizes = [packed_size([rows[i] for i in part], share=share) for part in dealt]
+    assert packed.within(max(sizes, default=0)) == [part for part in dealt if part]
+
+
+def packed_size(rows: list[list[int]], *, share: bool) -> int:
+    longest = max(map(len, rows), default=0)
+    mask = [[1] * len(row) + [0] * (longest - len(row)) for row in rows]
+    ids = [row + [0] * (longest - len(row)) for row in rows]
+    return pack(torch.tensor(ids), torch.tensor(mask), share=share).ids.numel() if rows else 0

@@ -1,4 +1,4 @@
-"""Packed trajectories: the same log-probabilities, entropies and gradients as padded ones, whatever computes the attention."""
+"""Packed trajectories: the same scores, values and gradients as padded ones, and shared prefixes once."""
 
 from __future__ import annotations
 
@@ -6,78 +6,153 @@ from typing import Any
 
 import pytest
 import torch
-from transformers import AutoModel, AutoModelForCausalLM
+from transformers import AutoModel, AutoModelForCausalLM, GptOssConfig, MistralConfig
 from trl.trainer.utils import add_fused_lm_head
 
+from configs.experiment import Policy
+from tasks.rollout.trajectory import Trajectory
+from tasks.training import packing
 from tasks.training.critic import ValueModel
 from tasks.training.micro_batches import pad_trajectories, whole_rows
-from tasks.training.packing import pack, packed_scores, packed_values, unpack
+from tasks.training.packing import (
+    SHARED,
+    pack,
+    packed_scores,
+    packed_values,
+    packs,
+    score_places,
+    share_prefixes,
+)
 from tests.support.recorded import recorded_trajectories
 
-
-def test_packing_round_trip_without_padding() -> None:
-    ids = torch.tensor([[0, 5, 6, 7, 8], [3, 4, 9, 0, 0]])
-    mask = torch.tensor([[0, 1, 1, 1, 1], [1, 1, 1, 0, 0]])
-    packed = pack(ids, mask, torch.tensor([[-100, -100, 6, 7, 8], [-100, -100, 9, 0, 0]]))
-    assert packed.ids.tolist() == [[5, 6, 7, 8, 3, 4, 9]]
-    assert packed.positions.tolist() == [[0, 1, 2, 3, 0, 1, 2]]
-    assert packed.labels.tolist() == [[-100, 6, 7, 8, -100, -100, 9]]
-    back = unpack(
-        torch.tensor([[0.6, 0.7, 0.8, 0.3, 0.4, 0.9]]), packed.places[1:], torch.Size([2, 5])
-    )
-    assert torch.equal(back, torch.tensor([[0, 0, 0.6, 0.7, 0.8], [0.3, 0.4, 0.9, 0, 0]]))
+OURS = Policy(attn_implementation=SHARED)
+IDS = torch.tensor([[0, 5, 6, 7, 8], [5, 6, 7, 9, 0], [5, 6, 0, 0, 0], [3, 0, 0, 0, 0]])
+MASK = torch.tensor([[0, 1, 1, 1, 1], [1, 1, 1, 1, 0], [1, 1, 0, 0, 0], [1, 0, 0, 0, 0]])
 
 
-@pytest.mark.parametrize("attention", ["sdpa", "eager"])
-def test_packing_matches_padding_in_log_probabilities_entropies_and_gradients(
-    attention: str, policy: str
+def test_packing_without_sharing_keeps_every_token() -> None:
+    packed = pack(IDS, MASK, share=False)
+    assert packed.ids.tolist() == [[5, 6, 7, 8, 5, 6, 7, 9, 5, 6, 3]]
+    assert packed.positions.tolist() == [[0, 1, 2, 3, 0, 1, 2, 3, 0, 1, 0]]
+    assert packed.places[0].tolist() == [0, 0, 1, 2, 3]
+    assert packed.places[1].tolist() == [4, 5, 6, 7, 0]
+    assert all(part.context is None for part in packed.segments)
+
+
+def test_rows_that_share_a_prefix_hold_it_once() -> None:
+    # sorted: [3], [5, 6], [5, 6, 7, 8], [5, 6, 7, 9]; the last common token is each row's own
+    packed = pack(IDS, MASK, share=True)
+    assert packed.ids.tolist() == [[3, 5, 6, 6, 7, 8, 7, 9]]
+    assert packed.positions.tolist() == [[0, 0, 1, 1, 2, 3, 2, 3]]
+    assert packed.places[0].tolist() == [0, 1, 3, 4, 5]
+    assert packed.places[1].tolist() == [1, 3, 6, 7, 0]
+    assert [(part.begin, part.end) for part in packed.segments] == [(0, 1), (1, 3), (3, 6), (6, 8)]
+
+
+def branching(policy: str) -> list[Trajectory]:
+    """Trajectories of which some begin with whole turns of others."""
+    made = recorded_trajectories(policy, 0)
+    for t in made[1::4]:
+        t.turns[:1] = made[t.group * 4].turns[:1]
+    return made
+
+
+def gradients(model: Any, loss: torch.Tensor) -> dict[str, torch.Tensor]:
+    model.zero_grad()
+    loss.backward()  # type: ignore[no-untyped-call]
+    return {name: p.grad.clone() for name, p in model.named_parameters()}
+
+
+def test_shared_prefixes_match_padding_in_log_probabilities_entropies_and_gradients(
+    policy: str,
 ) -> None:
-    model: Any = AutoModelForCausalLM.from_pretrained(
-        policy, dtype=torch.float32, attn_implementation=attention
+    padded, ours = (
+        AutoModelForCausalLM.from_pretrained(policy, dtype=torch.float64) for _ in range(2)
     )
-    add_fused_lm_head(model, temperature=0.7, outputs=("log_probs", "entropy"))
-    tensors = pad_trajectories(recorded_trajectories(policy, 0), pad_token=0)
+    for model in (padded, ours):
+        add_fused_lm_head(model, temperature=0.7, outputs=("log_probs", "entropy"))
+    score_places(share_prefixes(ours, OURS))
+    tensors = pad_trajectories(branching(policy), pad_token=0)
     ids, mask = whole_rows(tensors, torch.device("cpu"))
-    length, own = tensors["completion_ids"].size(1), tensors["tool_mask"]
-    seen: list[torch.Size] = []
-    model.model.layers[0].register_forward_pre_hook(lambda _, hidden: seen.append(hidden[0].shape))
-
-    def gradients(logps: torch.Tensor, entropies: torch.Tensor) -> dict[str, torch.Tensor]:
-        model.zero_grad()
-        ((logps - 0.1 * entropies) * own).sum().backward()
-        return {name: p.grad.clone() for name, p in model.named_parameters()}
+    own = torch.cat([torch.zeros_like(tensors["prompt_ids"]), tensors["tool_mask"]], 1).bool()
+    weights = torch.randn(ids.shape, dtype=torch.float64)
+    seen: list[int] = []
+    ours.model.layers[0].register_forward_pre_hook(lambda _, x: seen.append(x[0].size(1)))
 
     labels = ids.masked_fill(mask == 0, -100)
-    padded = model(input_ids=ids, attention_mask=mask, labels=labels, fused_lm_head=True)
-    logps, entropies = packed_scores(model, ids, mask, length)
+    plain = padded(input_ids=ids, attention_mask=mask, labels=labels, fused_lm_head=True)
+    logps, entropies = packed_scores(ours, ids, mask, own)
     assert entropies is not None
-    assert [tuple(shape[:2]) for shape in seen] == [tuple(ids.shape), (1, int(mask.sum()))]
-    for ours, theirs in ((logps, padded.log_probs), (entropies, padded.entropy)):
-        assert torch.allclose(ours * own, theirs[:, -length:] * own, atol=1e-5)
-    right = gradients(padded.log_probs[:, -length:], padded.entropy[:, -length:])
-    for name, gradient in gradients(logps, entropies).items():
-        assert (gradient - right[name]).norm() < 1e-3 * right[name].norm(), name
+    assert seen[0] < int(mask.sum())
+    for found, right in ((logps, plain.log_probs), (entropies, plain.entropy)):
+        assert torch.allclose(found[:, 1:], right * own[:, 1:], atol=1e-5)
+        assert not found[~own].any()
+    right = gradients(padded, ((plain.log_probs - plain.entropy) * (weights * own)[:, 1:]).sum())
+    for name, found in gradients(ours, ((logps - entropies) * weights).sum()).items():
+        assert (found - right[name]).norm() < 1e-5 * right[name].norm(), name
 
 
-def test_packing_matches_padding_in_values_and_gradients(policy: str) -> None:
+def test_nothing_to_score_gives_a_gradient_of_zero(policy: str) -> None:
+    model = AutoModelForCausalLM.from_pretrained(policy, dtype=torch.float32)
+    add_fused_lm_head(model)
+    score_places(share_prefixes(model, OURS))
+    logps, _ = packed_scores(model, IDS, MASK, torch.zeros_like(MASK).bool())
+    assert not any(g.any() for g in gradients(model, logps.sum()).values())
+
+
+@pytest.mark.parametrize("shared", [True, False])
+def test_packing_matches_padding_in_values_and_gradients(
+    shared: bool, policy: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     torch.manual_seed(0)
     model = ValueModel(AutoModel.from_pretrained(policy, dtype=torch.float64)).double()
     torch.nn.init.normal_(model.head.weight)
-    tensors = pad_trajectories(recorded_trajectories(policy, 0), pad_token=0)
+    tensors = pad_trajectories(branching(policy), pad_token=0)
     ids, mask = whole_rows(tensors, torch.device("cpu"))
-    seen: list[torch.Size] = []
-    model.backbone.layers[0].register_forward_pre_hook(
-        lambda _, hidden: seen.append(hidden[0].shape)
-    )
-
-    def gradients(values: torch.Tensor) -> dict[str, torch.Tensor]:
-        model.zero_grad()
-        ((values * mask) ** 2).sum().backward()
-        return {name: p.grad.clone() for name, p in model.named_parameters()}
-
-    padded, packed = model(ids, mask), packed_values(model, ids, mask)
-    assert [tuple(shape[:2]) for shape in seen] == [tuple(ids.shape), (1, int(mask.sum()))]
+    padded = model(input_ids=ids, attention_mask=mask)
+    right = gradients(model, ((padded * mask) ** 2).sum())
+    if shared:
+        share_prefixes(model.backbone, OURS)
+    else:  # positions alone, as flash-attention reads them
+        monkeypatch.setattr(packing, "FLASH", ("sdpa",))
+    packed = packed_values(model, ids, mask)
     assert torch.allclose(packed, padded * mask, atol=1e-5)
-    right = gradients(padded)
-    for name, gradient in gradients(packed).items():
-        assert (gradient - right[name]).norm() < 1e-5 * right[name].norm(), name
+    for name, found in gradients(model, (packed**2).sum()).items():
+        assert (found - right[name]).norm() < 1e-5 * right[name].norm(), name
+
+
+def test_attention_refuses_padded_rows(policy: str) -> None:
+    model = share_prefixes(AutoModelForCausalLM.from_pretrained(policy), OURS)
+    with pytest.raises(ValueError, match=SHARED):
+        model(input_ids=IDS, attention_mask=MASK)
+
+
+SMALL: dict[str, Any] = {
+    "hidden_size": 8,
+    "intermediate_size": 8,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "num_key_value_heads": 1,
+    "vocab_size": 16,
+}
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        MistralConfig(**SMALL, sliding_window=4),
+        GptOssConfig(**SMALL, head_dim=4, num_local_experts=2, num_experts_per_tok=1),
+    ],
+    ids=lambda config: config.model_type,
+)
+def test_a_model_whose_attention_is_not_plain_is_not_packed(config: Any) -> None:
+    model = AutoModelForCausalLM.from_config(config)
+    assert not packs(share_prefixes(model, Policy(dtype="bfloat16")))
+    with pytest.raises(ValueError, match="attn_implementation"):
+        share_prefixes(model, OURS)
+
+
+def test_a_float32_policy_keeps_the_attention_of_transformers(policy: str) -> None:
+    model = AutoModelForCausalLM.from_pretrained(policy)
+    assert not packs(share_prefixes(model, Policy(dtype="float32")))
+    assert packs(share_prefixes(model, Policy(dtype="bfloat16")))

@@ -9,6 +9,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
+from tasks.training.packing import SHARED
 from tests.support.recorded import recorded_trajectories
 from tests.support.update_reference import check_gradients
 
@@ -51,6 +52,14 @@ def test_updates_have_the_gradients_of_the_formulas(case: str, policy: str, tmp_
     check_gradients(CASES[case], recorded_trajectories(policy, 0), policy, tmp_path)
 
 
+@pytest.mark.parametrize("case", ["rloo", "ppo", "gspo"])
+def test_shared_prefixes_leave_the_gradients_as_they_are(
+    case: str, policy: str, tmp_path: Path
+) -> None:
+    fields = {**CASES[case], "attention": SHARED}
+    check_gradients(fields, recorded_trajectories(policy, 0), policy, tmp_path)
+
+
 def test_distillation_has_the_gradient_of_its_formula(policy: str, tmp_path: Path) -> None:
     model = AutoModelForCausalLM.from_pretrained(policy)
     torch.manual_seed(1)
@@ -63,7 +72,11 @@ def test_distillation_has_the_gradient_of_its_formula(policy: str, tmp_path: Pat
     check_gradients(fields, recorded_trajectories(policy, 0), policy, tmp_path / "run")
 
 
-def test_an_episode_of_several_rows_has_the_weight_of_one(policy: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("attention", [None, SHARED])
+def test_an_episode_of_several_rows_has_the_weight_of_one(
+    attention: str | None, policy: str, tmp_path: Path
+) -> None:
     batch = recorded_trajectories(policy, 0, rows=True)
     assert {len(t.rows) for t in batch} >= {1, 2, 3}
-    check_gradients({"entropy_coefficient": 0.5}, batch, policy, tmp_path)
+    fields = {"entropy_coefficient": 0.5, "attention": attention}
+    check_gradients(fields, batch, policy, tmp_path)

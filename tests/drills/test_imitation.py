@@ -10,8 +10,8 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from tasks.rollout.trajectory import Trajectory
-from tasks.training import packing as packing_module
 from tasks.training.checkpoint import steps_in
+from tasks.training.packing import SHARED
 from tests.support.recorded import (
     RecordedBatches,
     recorded_trajectories,
@@ -42,15 +42,14 @@ def agree(update: Any, reference: dict[str, torch.Tensor]) -> float:
     return float((ours - right).norm() / right.norm())
 
 
-@pytest.mark.parametrize("packing", [(), (None,)], ids=["padded", "packed"])
+@pytest.mark.parametrize("attention", [None, SHARED], ids=["padded", "packed"])
 def test_cloning_has_the_gradient_of_the_mean_log_likelihood(
-    packing: tuple[None, ...], policy: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    attention: str | None, policy: str, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(
-        packing_module, "PACKING", packing
-    )  # None: whatever attention transformers chooses, which has no need of a GPU
     batch = recorded_trajectories(policy, 0)[:7]
-    _, recorder = trained("sft", batch, policy, tmp_path, mini_batches=2, micro_batches=3, epochs=2)
+    batch.append(batch[0])  # an equal episode counts twice
+    sizes = {"mini_batches": 2, "micro_batches": 3, "epochs": 2}
+    _, recorder = trained("sft", batch, policy, tmp_path, attention=attention, **sizes)
     plain = AutoModelForCausalLM.from_pretrained(policy, dtype=torch.float64).eval()
     for number, update in enumerate(recorder.updates):
         model = load(plain, update["policy"][0])
@@ -142,3 +141,14 @@ def test_agentevol_restarts_from_the_initial_policy_and_resumes_exactly(
     assert not equal(once, trained(tmp_path / "on", 4))
     trained(tmp_path / "resumed", 3, restart_from_base=True)
     assert equal(trained(tmp_path / "resumed", 4, 3, restart_from_base=True), twice)
+
+
+def test_packed_and_padded_trainers_score_alike(policy: str, tmp_path: Path) -> None:
+    prompts, continuations = [[3, 4, 5], [6, 7, 8, 9]], [[1, 2], [3]]
+    padded, packed = (
+        trainer_of(
+            small_experiment(name="sft", attention=attention), policy, tmp_path / name
+        ).score_continuations(prompts, continuations)
+        for name, attention in (("padded", None), ("packed", SHARED))
+    )
+    assert packed == [pytest.approx(row, abs=1e-5) for row in padded]

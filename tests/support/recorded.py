@@ -23,7 +23,9 @@ OLDER = -1
 """Weights before the first: the noise of the log-probabilities is then staleness, not an engine out of sync."""
 
 
-def small_experiment(lora: dict[str, int] | None = None, **algorithm: Any) -> Experiment:
+def small_experiment(
+    lora: dict[str, int] | None = None, attention: str | None = None, **algorithm: Any
+) -> Experiment:
     """The quickstart's recipe with batches of GROUPS x MEMBERS, float32, and gradients that are not scaled down."""
     fields = {
         "steps": 4,
@@ -41,6 +43,7 @@ def small_experiment(lora: dict[str, int] | None = None, **algorithm: Any) -> Ex
         {
             **overrides,
             "policy.lora": lora,
+            "policy.attn_implementation": attention,
             "rollout.tasks_per_step": GROUPS,
             "rollout.group_size": MEMBERS,
         },

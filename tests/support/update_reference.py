@@ -97,7 +97,7 @@ def values_of(critic: Any, t: Trajectory) -> torch.Tensor:
         *earlier, last = [values_of(critic, row) for row in t.rows]
         return torch.cat([*(values[:-1] for values in earlier), last])
     ids = torch.tensor([t.prompt + t.completion])
-    return critic(ids, torch.ones_like(ids))[0, len(t.prompt) - 1 :]
+    return critic(input_ids=ids)[0, len(t.prompt) - 1 :]
 
 
 def advantages_of(
