@@ -27,6 +27,7 @@ CLONING = {
     "algorithm.learning_rate": 1e-4,
     "algorithm.warmup_steps": 2,
     "algorithm.mini_batches": 1,
+    "evaluation.each_phase": False,
     "rollout.tasks_per_step": 4,
     "rollout.group_size": 2,
 }
