@@ -1,6 +1,6 @@
 """Estimate a recipe before running it: phases, turns, tokens, memory and time.
 
-agentgym plan RECIPE [--gpus 8 --gpu H100 --gpu-memory 80] [--field.path value ...]
+agentgym plan RECIPE [--gpus 8 --gpu H100 --gpu-memory 80] [--measured RUN] [--field.path value ...]
 """
 
 from __future__ import annotations
@@ -34,6 +34,7 @@ from tasks.training.step_time import (
     CPU_ASSUMPTIONS,
     GPUS,
     Engines,
+    MeasuredSpeed,
     StepTokens,
     cpu_seconds,
     in_words,
@@ -55,6 +56,7 @@ class PlanRequest:
     infrastructure: InfraSettings
     machine: Machine | None
     placement: Placement = NO_GPUS
+    measured: MeasuredSpeed | None = None
 
     @cached_property
     def training(self) -> tuple[list[tuple[Phase, Work]], str]:
@@ -76,12 +78,14 @@ def plan(
     infrastructure: InfraSettings,
     machine: Machine | None = None,
     placement: Placement = NO_GPUS,
+    measured: MeasuredSpeed | None = None,
 ) -> str:
     """Return the whole plan as text.
 
-    With a machine it covers the memory and time of its GPUs, with a placement who uses them.
+    With a machine it covers the memory and time of its GPUs, with a placement who uses them. With a
+    measured speed, the time follows from it.
     """
-    request = PlanRequest(experiment, infrastructure, machine, placement)
+    request = PlanRequest(experiment, infrastructure, machine, placement, measured)
     return "\n\n".join(filter(None, (section(request) for section in SECTIONS)))
 
 
@@ -176,7 +180,7 @@ def memory_section(request: PlanRequest) -> str:
 def time_section(request: PlanRequest) -> str:
     """Estimate the time of a training step in each phase, if the run fits on the GPUs."""
     experiment, machine = request.experiment, request.machine
-    if machine is None or request.memory is None or not request.memory.fits:
+    if request.measured or machine is None or request.memory is None or not request.memory.fits:
         return ""
     if machine.gpu is None:
         return (
@@ -242,7 +246,7 @@ def cpu_section(request: PlanRequest) -> str:
             "The run does not fit. Lower algorithm.micro_batch_tokens, or set "
             "policy.gradient_checkpointing: true."
         )
-    if isinstance(experiment.algorithm, PolicyGradient):
+    if isinstance(experiment.algorithm, PolicyGradient) and not request.measured:
         cores = len(os.sched_getaffinity(0))
         rows = []
         for phase, amount in request.training[0]:
@@ -265,6 +269,31 @@ def cpu_section(request: PlanRequest) -> str:
     return "\n".join(lines)
 
 
+def measured_section(request: PlanRequest) -> str:
+    """Estimate the time of each phase from the steps of an earlier run."""
+    experiment, speed = request.experiment, request.measured
+    if speed is None:
+        return ""
+    overlaps = experiment.rollout.max_off_policy_steps > 0
+    rows, total = [], 0.0
+    for phase, amount in request.training[0]:
+        steps = phase.end_step - phase.first_step
+        # The table of work bounds the turns from above by the horizon.
+        episodes = amount.episodes / steps
+        rollout, update = speed.seconds(episodes, amount.turns[1] / amount.episodes)
+        each = max(rollout, update) if overlaps else rollout + update
+        total += steps * each
+        cells = [in_words(seconds, seconds) for seconds in (rollout, update, each, steps * each)]
+        rows.append([f"phase {phase.number}", f"{phase.first_step + 1}-{phase.end_step}", *cells])
+    rows.append(["training", f"1-{experiment.algorithm.steps}", "", "", "", in_words(total, total)])
+    table = aligned(["", "steps", "rollout", "update", "per step", "all steps"], rows)
+    return (
+        f"Time by the speed of the measured steps\n{table}\n"
+        f"Episodes are taken to last {speed.share:.0%} of the horizon, as measured, and a turn to take "
+        "the same time.\nEvaluations and checkpoints are excluded."
+    )
+
+
 SECTIONS: tuple[Callable[[PlanRequest], str], ...] = (
     work_section,
     placement_section,
@@ -272,6 +301,7 @@ SECTIONS: tuple[Callable[[PlanRequest], str], ...] = (
     transfer_section,
     time_section,
     cpu_section,
+    measured_section,
 )
 """The sections of a plan, in order. A section that does not apply returns an empty text."""
 

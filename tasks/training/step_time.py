@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from configs.experiment import Experiment
 from configs.policy_gradient import PolicyGradient
+from tasks.tracking.step_metrics_file import Steps
 
 UTILISATION = 0.35
 """Fraction of the GPU's peak reached by large matrix products, in the update and in prefill."""
@@ -180,6 +181,48 @@ def cpu_seconds(
     rollout = 2 * parameters * (read / core.reading + step.written / core.writing)
     update = step.tokens * parameters * (per_token + 2) / core.update
     return rollout / cores, update / cores
+
+
+@dataclass(frozen=True, slots=True)
+class MeasuredSpeed:
+    """The speed of a run's training steps.
+
+    Attributes:
+        share: Mean turns of an episode as a fraction of the horizon.
+        rollout: Seconds of collection per turn of an episode.
+        update: Seconds of update per turn of an episode.
+    """
+
+    share: float
+    rollout: float
+    update: float
+
+    def seconds(self, episodes: float, horizon: float) -> tuple[float, float]:
+        """Return the wall time of the rollout and of the update of a step at some horizon."""
+        turns = episodes * self.share * horizon
+        return turns * self.rollout, turns * self.update
+
+
+def measured_speed(steps: Steps) -> MeasuredSpeed:
+    """Return the speed of a run's steps, without the first of several, which warms up.
+
+    The share of the horizon, and the time of a turn, are taken to stay the same at other horizons.
+
+    Raises:
+        ValueError: No step has the metrics of a rollout with turns.
+    """
+    numbers = sorted(steps)
+    chosen = [steps[n] for n in numbers[1:] or numbers]
+    try:
+        turns = sum(step["rollout/episodes"] * step["rollout/turns"] for step in chosen)
+        limits = sum(step["rollout/episodes"] * step["rollout/horizon"] for step in chosen)
+        return MeasuredSpeed(
+            turns / limits,
+            sum(step["rollout/seconds"] for step in chosen) / turns,
+            sum(step["update/seconds"] for step in chosen) / turns,
+        )
+    except (KeyError, ZeroDivisionError) as missing:
+        raise ValueError("no training step with rollouts was measured") from missing
 
 
 def in_words(low: float, high: float) -> str:

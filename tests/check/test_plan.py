@@ -7,6 +7,7 @@ from configs.recipe import load_recipe
 from environments.registry import load_world
 from flows.plan import plan
 from tasks.curriculum.work import ExpertEpisode, Work, play_expert, work
+from tasks.training.step_time import MeasuredSpeed
 
 
 def test_the_plan_has_every_phase_and_the_evaluations() -> None:
@@ -56,3 +57,11 @@ def test_an_episode_of_the_expert_is_measured() -> None:
     episode = play_expert(world, world.tasks("wood-test")[0])
     assert 1 <= episode.turns < 10
     assert 0 < episode.actions < episode.characters
+
+
+def test_a_measured_speed_gives_the_time_of_every_phase() -> None:
+    speed = MeasuredSpeed(share=0.5, rollout=0.001, update=0.002)
+    text = plan(load_recipe("textcraft"), InfraSettings(), measured=speed)
+    table = text[text.index("per step") :]
+    # 12 steps of 384 episodes of 2 turns, 12 of 3 turns and 16 of 4 turns, 0.003 s each
+    assert table.splitlines()[-3].split()[-2:] == ["2.4", "min"]

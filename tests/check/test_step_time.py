@@ -14,9 +14,11 @@ from tasks.training.step_time import (
     Core,
     Engines,
     Gpu,
+    MeasuredSpeed,
     StepTokens,
     cpu_seconds,
     in_words,
+    measured_speed,
     operations_per_token,
     rollout_seconds,
     update_seconds,
@@ -116,3 +118,26 @@ def test_a_step_on_cores_equals_a_computation_by_hand() -> None:
 
 def test_the_bit_exact_policies_have_no_cpu_section() -> None:
     assert cpu_section(PlanRequest(load_recipe("textcraft"), InfraSettings(), None)) == ""
+
+
+def step(horizon: float, turns: float, rollout: float, update: float) -> dict[str, float]:
+    return {
+        "rollout/episodes": 10.0,
+        "rollout/horizon": horizon,
+        "rollout/turns": turns,
+        "rollout/seconds": rollout,
+        "update/seconds": update,
+    }
+
+
+def test_the_speed_of_measured_steps_carries_over_to_longer_horizons() -> None:
+    speed = measured_speed({1: step(8, 8, 900.0, 900.0), 2: step(8, 4, 20.0, 40.0)})
+    assert speed == MeasuredSpeed(share=0.5, rollout=0.5, update=1.0)
+    assert speed.seconds(episodes=20, horizon=12) == (60.0, 120.0)
+
+
+def test_one_step_is_enough_and_none_is_an_error() -> None:
+    assert measured_speed({3: step(8, 4, 20.0, 40.0)}).share == 0.5
+    for nothing in ({}, {1: {"update/seconds": 3.0}}, {1: step(8, 0, 1.0, 1.0)}):
+        with pytest.raises(ValueError, match="measured"):
+            measured_speed(nothing)
