@@ -50,7 +50,7 @@ from tasks.training.model_loading import (
     whole_policy,
 )
 from tasks.training.optimiser_state import load_optimiser, save_optimiser
-from tasks.training.packing import pack, packs, shares
+from tasks.training.packing import pack, packs, shares_prefixes
 from tasks.training.random_states import load_random_states, save_random_states
 from tasks.training.sharding import gather_tensor, scatter_weights
 
@@ -183,7 +183,9 @@ class BaseTrainer(Trainer):
         """
         if not packs(self.model):
             return PaddedRows([length_of(row) for row in rows])
-        return PackedRows([token_ids(row) for row in rows], share=share and shares(self.model))
+        return PackedRows(
+            [token_ids(row) for row in rows], share=share and shares_prefixes(self.model)
+        )
 
     def parts(self, rows: PaddedRows | PackedRows, mini_batches: int = 1) -> list[list[int]]:
         """Split this rank's share of `mini_batches` mini-batches into micro-batches.

@@ -84,28 +84,40 @@ def mini_batch_of(group: int, member: int, group_size: int, step: int, mini_batc
     return (order.tolist().index(member) + group) % mini_batches
 
 
-def balanced(local: list[TrainSample], process: int, processes: int) -> list[TrainSample]:
+def balanced(
+    local: list[TrainSample], process: int, processes: int, *, share: bool
+) -> list[TrainSample]:
     """Redistribute the samples of all ranks so that each rank has about the same number of tokens.
 
-    Every rank must call it. The longest remaining sample goes to the rank with the fewest tokens.
+    Every rank must call it.
 
     Args:
         local: This rank's samples.
         process: This rank, from 0.
         processes: Number of ranks.
+        share: Whether samples share prefixes. Those that do then stay together.
     """
     if processes == 1:
         return local
     samples: list[TrainSample] = gather_object(local)
-    order = sorted(
-        samples, key=lambda s: (-length_of(s.trajectory), s.trajectory.group, s.trajectory.member)
-    )
-    loads, chosen = [0] * processes, []
-    for sample in order:
+    samples.sort(key=lambda s: (s.trajectory.group, s.trajectory.member))
+    return [samples[i] for i in rank_shares(samples, processes, share=share)[process]]
+
+
+def rank_shares(samples: Sequence[TrainSample], processes: int, *, share: bool) -> list[list[int]]:
+    """Return the indices of the samples of each rank (see `balanced`).
+
+    Without common prefixes, the longest remaining sample goes to the rank with the fewest tokens.
+    """
+    if share:
+        rows = [[token for row in s.trajectory.rows for token in token_ids(row)] for s in samples]
+        return deal(PackedRows(rows, share=True), processes)
+    lengths = [length_of(sample.trajectory) for sample in samples]
+    loads, chosen = [0] * processes, [list[int]() for _ in range(processes)]
+    for i in sorted(range(len(samples)), key=lambda i: (-lengths[i], i)):
         lightest = loads.index(min(loads))
-        loads[lightest] += length_of(sample.trajectory)
-        if lightest == process:
-            chosen.append(sample)
+        loads[lightest] += lengths[i]
+        chosen[lightest].append(i)
     return chosen
 
 

@@ -63,7 +63,7 @@ class Packed:
     def inputs(self, model: Any) -> dict[str, Any]:
         """Return the arguments of the forward pass of a model that packs."""
         inputs = {"input_ids": self.ids, "position_ids": self.positions}
-        return inputs | {"segments": self.segments} if shares(model) else inputs
+        return inputs | {"segments": self.segments} if shares_prefixes(model) else inputs
 
     def targets(
         self, ids: torch.Tensor, scored: torch.Tensor
@@ -89,10 +89,10 @@ class Packed:
 
 def packs(model: Any) -> bool:
     """Whether a model reads packed rows."""
-    return shares(model) or _attention(model) in FLASH
+    return shares_prefixes(model) or _attention(model) in FLASH
 
 
-def shares(model: Any) -> bool:
+def shares_prefixes(model: Any) -> bool:
     """Whether the rows that a model reads may share prefixes."""
     return _attention(model) == SHARED
 
@@ -195,7 +195,7 @@ def packed_scores(
     Returns:
         Log-probabilities and, if the model computes them, entropies; each of shape (B, L).
     """
-    packed = pack(ids, mask, share=shares(model))
+    packed = pack(ids, mask, share=shares_prefixes(model))
     targets, indices = packed.targets(ids, scored)
     found = model(**packed.inputs(model), **targets, fused_lm_head=True)
     logps, entropies = (
@@ -228,7 +228,7 @@ def packed_values(model: Any, ids: torch.Tensor, mask: torch.Tensor) -> torch.Te
         ids: Token ids, as in `pack`.
         mask: Token mask, as in `pack`, with at least one token.
     """
-    packed = pack(ids, mask, share=shares(model.backbone))
+    packed = pack(ids, mask, share=shares_prefixes(model.backbone))
     values: torch.Tensor = model(**packed.inputs(model.backbone))[0]
     return values[packed.places] * mask
 

@@ -40,7 +40,13 @@ from tasks.training.micro_batches import (
 )
 from tasks.training.off_policy import LossTokens, OffPolicyMeter, importance_weights
 from tasks.training.out_of_sync import EPISODES, GAP, TOLERATED, Gap, out_of_sync_note
-from tasks.training.packing import packed_scores, packs, score_places, share_prefixes
+from tasks.training.packing import (
+    packed_scores,
+    packs,
+    score_places,
+    share_prefixes,
+    shares_prefixes,
+)
 from tasks.training.process_group import gather_ragged
 from tasks.training.trl_config import policy_gradient_config
 from tasks.training.update_metrics import UpdateMetrics
@@ -173,7 +179,12 @@ class PolicyGradientTrainer(BaseTrainer, GRPOTrainer):
         )
         if algorithm.micro_batch_tokens is not None:
             shares = [
-                balanced(share, self.accelerator.process_index, self.accelerator.num_processes)
+                balanced(
+                    share,
+                    self.accelerator.process_index,
+                    self.accelerator.num_processes,
+                    share=shares_prefixes(self.model),
+                )
                 for share in shares
             ]
         self.loss_record.begin(

@@ -20,6 +20,7 @@ from accelerate import PartialState
 from configs.experiment import Experiment
 from tasks.training.lora import computed_weights
 from tasks.training.model_loading import load_model, shard_loaded
+from tasks.training.packing import SHARED
 from tasks.training.process_group import join
 from tests.support.recorded import RecordedBatches, small_experiment, train, trainer_of
 
@@ -31,6 +32,16 @@ SETTINGS: dict[str, dict[str, Any]] = {
         "truncated": "bootstrapped",
         "kl_coefficient": 0.1,
         "min_reward_range": 0.01,
+    },
+    # Rows that share prefixes, dealt to the ranks by their tokens.
+    "packed": {
+        "name": "ppo",
+        "attention": SHARED,
+        "mini_batches": 2,
+        "micro_batches": None,
+        "micro_batch_tokens": 60,
+        "truncated": "bootstrapped",
+        "kl_coefficient": 0.1,
     },
     # Trajectories without advantage are left out: the processes have other numbers of rows.
     "grpo": {
