@@ -114,6 +114,14 @@ class PolicyGradient(Algorithm):
     """Dynamic sampling: maximum number of rounds in which zero-variance groups are replaced by
     groups of other tasks before the update (arXiv 2503.14476, section 3.2). The cost is logged
     as rollout/discarded_..."""
+    task_order: Literal["shuffled", "by_success"] = "shuffled"
+    """Order of the training tasks.
+
+    - `shuffled`: one pass over all tasks after the other, each in another order
+    - `by_success`: after the first pass, tasks with mixed results are drawn more often than tasks
+      whose episodes lately all succeeded or all failed. The weight of a task is the expected
+      variance of its success (arXiv 2502.12272), see tasks/training/task_results.py.
+    """
     importance_correction: Literal[
         "truncated", "masked", "sequence_truncated", "sequence_masked", "behaviour"
     ] = "truncated"
@@ -149,6 +157,7 @@ class PolicyGradient(Algorithm):
         for name, value in (
             ("rollout.max_off_policy_steps", experiment.rollout.max_off_policy_steps),
             ("algorithm.max_resample_rounds", self.max_resample_rounds),
+            ("algorithm.task_order", self.task_order if self.task_order != "shuffled" else None),
         ):
             if self.trajectories is not None and value:
                 raise ValueError(

@@ -53,6 +53,12 @@ from tasks.training.optimiser_state import load_optimiser, save_optimiser
 from tasks.training.packing import pack, packs, shares_prefixes
 from tasks.training.random_states import load_random_states, save_random_states
 from tasks.training.sharding import gather_tensor, scatter_weights
+from tasks.training.task_results import (
+    TASK_RESULTS,
+    TaskResults,
+    read_results,
+    write_results,
+)
 
 OPTIMISER, SCHEDULE = "optimiser", "scheduler.json"
 
@@ -67,6 +73,8 @@ class BaseTrainer(Trainer):
         experiment: The recipe.
         policy: Hugging Face name or folder of the policy that training starts from.
         batch_metrics: Metrics of the last batch.
+        task_results: Results of the tasks in earlier steps, on every rank. Empty unless
+            algorithm.task_order is by_success.
         policy_learns: Whether updates change the policy. False while a critic is pretrained.
         loss_record: Inputs and outputs of the loss for each token of the batch. Empty for imitation
             methods, which have no advantages.
@@ -98,6 +106,7 @@ class BaseTrainer(Trainer):
         self._checkpoints = folder / "checkpoints"
         self._loss = torch.zeros(())
         self._measured: dict[str, list[float]] = defaultdict(list)
+        self.task_results: TaskResults = {}
 
     @property
     def compute_dtype(self) -> torch.dtype:
@@ -327,6 +336,8 @@ class BaseTrainer(Trainer):
         if self.accelerator.is_main_process:
             schedule = json.dumps(self.lr_scheduler.state_dict())
             (written / SCHEDULE).write_text(schedule, encoding="utf-8")
+            if self.task_results:
+                write_results(written / TASK_RESULTS, self.task_results)
 
     def load_training_state(self, written: Path) -> None:
         """Load the output of `save_training_state`, on any number of ranks.
@@ -343,6 +354,12 @@ class BaseTrainer(Trainer):
         except (AttributeError, KeyError, TypeError, ValueError) as problem:
             raise checkpoint.CheckpointError(
                 f"{written / SCHEDULE} is not a valid learning-rate schedule: {problem!r}"
+            ) from problem
+        try:
+            self.task_results = read_results(written / TASK_RESULTS)
+        except (KeyError, TypeError, ValueError) as problem:
+            raise checkpoint.CheckpointError(
+                f"{written / TASK_RESULTS} does not hold results of tasks: {problem!r}"
             ) from problem
 
     def _save_rng_state(self, output_dir: str) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from configs.experiment import Experiment
 from configs.policy_gradient import PolicyGradient
@@ -19,6 +19,7 @@ def resampled(
     tasks: Sequence[int],
     step: int,
     play: Callable[[Sequence[RolloutRequest]], list[Trajectory]],
+    weights: Mapping[int, float] | None = None,
 ) -> tuple[list[Trajectory], list[Trajectory]]:
     """Replace zero-variance groups by groups of other tasks (arXiv 2503.14476, section 3.2).
 
@@ -29,6 +30,7 @@ def resampled(
         tasks: Task indices to draw from.
         step: The training step (from 0).
         play: Runs episodes on this rank with the rollout settings of the step.
+        weights: Sampling weights of the tasks. None: all tasks are equally probable.
 
     Returns:
         The batch and the discarded trajectories. Groups that still have zero variance after the
@@ -42,7 +44,9 @@ def resampled(
             break
         discarded += [t for t in kept if t.group in useless]
         seed, per_step, size = experiment.seeds.training, rollout.tasks_per_step, rollout.group_size
-        requests = resampling_plans(tasks, sorted(useless), step, number, per_step, size, seed)
+        requests = resampling_plans(
+            tasks, sorted(useless), step, number, per_step, size, seed, weights
+        )
         kept = [t for t in kept if t.group not in useless] + play(requests)
     return kept, discarded
 

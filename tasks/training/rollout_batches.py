@@ -18,6 +18,7 @@ from tasks.training.left_out import check_left_out
 from tasks.training.messages import TrainerJob
 from tasks.training.rollout_worker import RolloutWorker
 from tasks.training.task_order import plans_of_step
+from tasks.training.task_results import results_of, sampling_weights
 from tasks.training.train_loop import Collected, Plan
 
 
@@ -66,7 +67,13 @@ class RolloutBatches:
             )
 
         local, discarded = resampled(
-            played, self._experiment, self._algorithm, self._job.train_tasks, plan.step, play
+            played,
+            self._experiment,
+            self._algorithm,
+            self._job.train_tasks,
+            plan.step,
+            play,
+            self._weights(plan.step),
         )
         seconds = time.perf_counter() - began
         kept, all_discarded = self._worker.gather(local), self._worker.gather(discarded)
@@ -77,6 +84,10 @@ class RolloutBatches:
             )
         limit = self._experiment.rollout.max_left_out_share
         missing = check_left_out(kept, self._algorithm.compares_groups, limit, plan.step)
+        if self._algorithm.task_order == "by_success":
+            self._trainer.task_results[plan.step + 1] = results_of(
+                everything, self._algorithm.compares_groups
+            )
         cost = discarded_cost(all_discarded) if self._algorithm.max_resample_rounds else {}
         self._worker.sleep()
         return Collected(local, kept, everything, seconds, cost | missing.metrics())
@@ -95,6 +106,7 @@ class RolloutBatches:
             rollout.tasks_per_step,
             rollout.group_size,
             self._experiment.seeds.training,
+            self._weights(step),
         )
         local = [
             plan
@@ -105,4 +117,19 @@ class RolloutBatches:
             f"step {step}",
             local,
             RolloutSettings(horizon_at(self._experiment, step, history), rollout.temperature),
+        )
+
+    def _weights(self, step: int) -> dict[int, float] | None:
+        """Return the sampling weights of the tasks; None if their order is shuffled.
+
+        Results of the last max_off_policy_steps steps are ignored. So a batch that begins early has
+        the same tasks as later, when its step is planned.
+        """
+        if self._algorithm.task_order == "shuffled":
+            return None
+        return sampling_weights(
+            self._job.train_tasks,
+            self._trainer.task_results,
+            step,
+            self._experiment.rollout.max_off_policy_steps,
         )

@@ -66,7 +66,8 @@ class BatchSource(Protocol):
     def plan(self, step: int, history: Steps) -> Plan:
         """Return the episodes of a training step (from 0).
 
-        The plan is a pure function of the recipe, the step and the metrics of earlier steps.
+        The plan is a pure function of the recipe, the step, and the metrics and results of earlier
+        steps, which every checkpoint contains.
         """
         ...
 

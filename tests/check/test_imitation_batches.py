@@ -296,6 +296,10 @@ def test_a_field_of_another_algorithm_is_refused_with_the_names_of_these() -> No
             ["algorithm.trajectories (x)", "rollout.max_off_policy_steps (1)"],
         ),
         (
+            {"algorithm.trajectories": "x", "algorithm.task_order": "by_success"},
+            ["algorithm.trajectories (x)", "algorithm.task_order (by_success)"],
+        ),
+        (
             {"algorithm.name": "sft", "rollout.max_off_policy_steps": 1},
             ["rollout.max_off_policy_steps (1)", "sft"],
         ),
