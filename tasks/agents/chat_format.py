@@ -431,13 +431,16 @@ class ChatFormat:
         return self._parse(text)[1]
 
     def _parse(self, text: str) -> tuple[Message, list[Call]]:
-        return parse_message(
+        parsed, calls = parse_message(
             self._tokenizer,
             self._response_template,
             text + self._call_end_text,
             self._prefix,
             self._schemas,
         )
+        if content := parsed.get("content"):  # of GLM's models it contains the end of the call
+            parsed["content"] = content.removesuffix(self._call_end_text)
+        return parsed, calls
 
     def _last_call(self, tokens: Sequence[int]) -> str | None:
         """Return the name of the tool that a message calls last, None if it calls none."""

@@ -25,7 +25,11 @@ from starlette.routing import Route
 
 from tasks.agents.chat_format import Message
 from tasks.agents.sampling_seeds import stable_seed
-from tasks.endpoint.chat_tokens import ChatTokens, UnsuitableMessagesError
+from tasks.endpoint.chat_tokens import (
+    ChatTokens,
+    UnsuitableMessagesError,
+    UnsuitableToolsError,
+)
 from tasks.endpoint.episodes import Call, EpisodeError, EpisodeProblem, Episodes
 from tasks.endpoint.recording import Recording
 from tasks.endpoint.requests import (
@@ -190,12 +194,14 @@ class Endpoint:
             )
         try:
             call = self.episodes.begin_call(
-                messages, _episode_id(request, asked), _task(request, asked)
+                messages, _episode_id(request, asked), _task(request, asked), asked.schemas()
             )
         except EpisodeError as problem:
             raise RequestError(str(problem), STATUS[problem.code], problem.code) from None
         except UnsuitableMessagesError as problem:
             raise RequestError(f"messages: {problem}", 400, "invalid_value", "messages") from None
+        except UnsuitableToolsError as problem:
+            raise RequestError(f"tools: {problem}", 400, "unsupported_value", "tools") from None
         room = policy.engine.context_length - len(call.context)
         if call.number >= policy.horizon:
             raise self._spent(
@@ -212,24 +218,24 @@ class Endpoint:
         sampling = Sampling(
             temperature=1.0 if asked.temperature is None else asked.temperature,
             max_tokens=min(limit, room),
-            stop_tokens=policy.chat.stop_tokens,
+            stop_tokens=call.chat.stop_tokens,
             seed=(stable_seed(call.episode.seed, call.number) if asked.seed is None else asked.seed)
             % 2**48,
         )
         generation = await self._generate(request, call, sampling)
-        is_cut = generation.tokens[-1] not in policy.chat.stop_tokens
+        is_cut = generation.tokens[-1] not in sampling.stop_tokens
         cut = (
             ("rollout.turn_tokens" if limit <= room else "rollout.trajectory_tokens")
             if is_cut
             else ""
         )
-        text = policy.chat.text(generation.tokens)
-        self.episodes.answered(call, generation, text, sampling, cut)
+        message = self.episodes.answered(call, generation, sampling, cut)
         return Answer(
             secrets.token_hex(12),
             call.episode.id,
             policy.name,
-            text,
+            message["content"],
+            message.get("tool_calls", []),
             is_cut,
             len(call.context),
             len(generation.tokens),

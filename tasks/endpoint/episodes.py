@@ -12,9 +12,9 @@ import json
 import math
 import secrets
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
 
 from tasks.agents.chat_format import Message
 from tasks.agents.sampling_seeds import stable_seed
@@ -50,6 +50,7 @@ class Row:
     """Calls of an episode whose tokens extend each other.
 
     Attributes:
+        chat: The form of the conversation.
         prompt: Token ids before the first answer.
         first_observation: Text of the last message before the first answer.
         messages: All messages, the policy's answers included.
@@ -61,6 +62,7 @@ class Row:
         busy: Whether a call that continues the row is being answered.
     """
 
+    chat: ChatTokens
     prompt: list[int]
     first_observation: str
     messages: list[Message]
@@ -115,6 +117,7 @@ class Call:
     Attributes:
         episode: Its episode.
         number: Number of the call in the episode, from 0.
+        chat: The form of the conversation, with the tools of the request.
         messages: The messages of the request.
         answers: As in `Row`.
         body: Rendered messages after the last of the answers.
@@ -126,6 +129,7 @@ class Call:
 
     episode: Episode
     number: int
+    chat: ChatTokens
     messages: list[Message]
     answers: list[int]
     body: str
@@ -159,7 +163,13 @@ class Episodes:
         self._begun = 0
         self._next_check = 0.0
 
-    def begin_call(self, messages: list[Message], episode_id: str | None, task: int | None) -> Call:
+    def begin_call(
+        self,
+        messages: list[Message],
+        episode_id: str | None,
+        task: int | None,
+        tools: Sequence[Mapping[str, Any]] = (),
+    ) -> Call:
         """Find the conversation that a request continues, or begin another, and encode the request.
 
         Args:
@@ -168,25 +178,28 @@ class Episodes:
                 longest beginning of the request's, or else a new one.
             task: Number of the task that the client names. None: a number that follows from the
                 messages before the first answer.
+            tools: The tools of the request, in OpenAI's form.
 
         Raises:
             EpisodeError: There are too many open episodes.
+            UnsuitableToolsError: The chat template cannot carry the tools.
             UnsuitableMessagesError: The chat template does not accept the messages.
         """
         if time.time() >= self._next_check:
             self._next_check = time.time() + CHECK_S
             self.drop_idle()
+        chat = self._chat.with_tools(tools)
         episode, row = self._find(messages, episode_id)
+        if row is not None and (chat.rewrites or row.chat is not chat):
+            row = None
         answers = [] if row is None else list(row.answers)
-        pieces = self._chat.pieces(messages, answers)
-        if row is not None and (
-            self._chat.rewrites or not all(map(str.startswith, pieces, row.bodies))
-        ):
+        pieces = chat.pieces(messages, answers)
+        if row is not None and not all(map(str.startswith, pieces, row.bodies)):
             # The template writes earlier turns anew.
             row, answers = None, []
-            pieces = self._chat.pieces(messages, answers)
-        body = self._chat.pieces(messages, answers, opens_answer=False)[-1]
-        added = self._chat.tokens(pieces[-1], messages, row.turns[-1].tokens if row else None)
+            pieces = chat.pieces(messages, answers)
+        body = chat.pieces(messages, answers, opens_answer=False)[-1]
+        added = chat.tokens(pieces[-1], messages, row.turns[-1].tokens if row else None)
         context = [*row.context, *added] if row else added
         if episode is None:
             episode = self._begin(episode_id, task if task is not None else _task_of(messages))
@@ -194,24 +207,21 @@ class Episodes:
             row.busy = True
         episode.in_flight += 1
         episode.calls += 1
-        return Call(
-            episode, episode.calls - 1, messages, answers, body, context, row, added, time.time()
-        )
+        number, began = episode.calls - 1, time.time()
+        return Call(episode, number, chat, messages, answers, body, context, row, added, began)
 
-    def answered(
-        self, call: Call, generation: Generation, text: str, sampling: Sampling, cut: str
-    ) -> None:
-        """Record the answer to a call.
+    def answered(self, call: Call, generation: Generation, sampling: Sampling, cut: str) -> Message:
+        """Record the answer to a call, and return it.
 
         Args:
             call: The call.
             generation: Tokens and log-probabilities as sampled. The log-probabilities of a greedy
                 answer are recorded as NaN, because it was not drawn from them.
-            text: Text of the answer.
             sampling: Sampling parameters.
             cut: Budget that cut the answer, or empty.
         """
-        episode, row = call.episode, call.row
+        episode, row, text = call.episode, call.row, call.chat.text(generation.tokens)
+        answer = call.chat.answer(generation.tokens)
         self._end_call(call)
         episode.faults.pop(_keys(call.messages)[-1], None)
         turn = Turn(
@@ -227,7 +237,8 @@ class Episodes:
             generate_seconds=time.time() - call.began,
         )
         if row is None:
-            row = Row(call.context, call.messages[-1]["content"], [], [], [], [], [])
+            first = call.messages[-1]["content"]
+            row = Row(call.chat, call.context, first, [], [], [], [], [])
             episode.rows.append(row)
         else:
             self._forget(episode, row)
@@ -239,11 +250,12 @@ class Episodes:
             last.environment_seconds = max(0.0, call.began - last.began - last.generate_seconds)
         row.turns.append(turn)
         row.samplings.append(sampling)
-        row.messages = [*call.messages, {"role": "assistant", "content": text}]
+        row.messages = [*call.messages, answer]
         row.answers = [*call.answers, len(call.messages)]
         row.context = [*call.context, *turn.tokens]
         row.bodies.append(call.body)
         self._rows.setdefault(_keys(row.messages)[-1], []).append((episode, row))
+        return answer
 
     def unanswered(self, call: Call, fault: str) -> None:
         """Record that a call has no answer. `fault` is the reason, empty for an invalid request."""
@@ -392,7 +404,8 @@ def _keys(messages: Sequence[Message]) -> list[bytes]:
         content = (
             message["content"].strip() if message["role"] == "assistant" else message["content"]
         )
-        digest = hashlib.sha256(digest + json.dumps([message["role"], content]).encode()).digest()
+        whole = json.dumps({**message, "content": content}, sort_keys=True)
+        digest = hashlib.sha256(digest + whole.encode()).digest()
         keys.append(digest)
     return keys
 

@@ -6,9 +6,9 @@ import json
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar, Literal, TypeVar
+from typing import Annotated, Any, ClassVar, Literal, Self, TypeVar
 
-from pydantic import BaseModel, Field, ValidationError
+from pydantic import BaseModel, Field, Json, ValidationError, model_validator
 
 from tasks.agents.chat_format import Message
 
@@ -38,7 +38,9 @@ class Answer:
         id: Unique name of the call.
         episode: Id of its episode.
         model: Name of the policy.
-        text: The text, without special tokens.
+        text: The text, without special tokens and calls.
+        calls: The calls of tools, in the form of `Message`: an id, and a function with its name and
+            an object of arguments.
         is_cut: Whether a token budget ended it.
         prompt_tokens, tokens: Number of token ids given and sampled.
     """
@@ -47,6 +49,7 @@ class Answer:
     episode: str
     model: str
     text: str
+    calls: list[dict[str, Any]]
     is_cut: bool
     prompt_tokens: int
     tokens: int
@@ -66,18 +69,130 @@ def _text(content: Content) -> str:
     return content if isinstance(content, str) else "".join(part.text for part in content)
 
 
+class CalledFunction(BaseModel):
+    """The function of a call in OpenAI's form. Its arguments are the text of a JSON object."""
+
+    name: str
+    arguments: Json[dict[str, Any]]
+
+
+class ToolCall(BaseModel):
+    """A call of a tool in OpenAI's form."""
+
+    id: str
+    function: CalledFunction
+
+
 class ChatMessage(BaseModel):
     """A message in OpenAI's form."""
 
-    role: Literal["system", "developer", "user", "assistant"]
-    content: Content
+    role: Literal["system", "developer", "user", "assistant", "tool"]
+    content: Content | None = None
+    tool_calls: list[ToolCall] | None = None
+    tool_call_id: str = ""
+
+    @model_validator(mode="after")
+    def _check_content(self) -> Self:
+        if self.content is None and not (self.role == "assistant" and self.tool_calls):
+            raise ValueError("the content is missing")
+        return self
+
+
+class Function(BaseModel):
+    """The function of a tool in OpenAI's form. Its parameters are a JSON schema."""
+
+    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9_.-]{1,128}$")]
+    description: str = ""
+    parameters: dict[str, Any] = {"type": "object", "properties": {}}
+
+
+class OpenAITool(BaseModel):
+    """A tool in OpenAI's form."""
+
+    type: Literal["function"]
+    function: Function
+
+
+class ToolUse(BaseModel):
+    """A call of a tool in Anthropic's form."""
+
+    type: Literal["tool_use"]
+    id: str
+    name: str
+    input: dict[str, Any]
+
+
+class ToolResult(BaseModel):
+    """The result of a call in Anthropic's form."""
+
+    type: Literal["tool_result"]
+    tool_use_id: str
+    content: Content = ""
+
+
+Block = Annotated[TextPart | ToolUse | ToolResult, Field(discriminator="type")]
 
 
 class AnthropicMessage(BaseModel):
     """A message in Anthropic's form."""
 
     role: Literal["user", "assistant"]
-    content: Content
+    content: str | list[Block]
+
+    def parts(self) -> list[Message]:
+        """Return the results of calls, and the message without them if it has other content."""
+        blocks = (
+            [TextPart(type="text", text=self.content)]
+            if isinstance(self.content, str)
+            else self.content
+        )
+        results: list[Message] = [
+            {"role": "tool", "tool_call_id": each.tool_use_id, "content": _text(each.content)}
+            for each in blocks
+            if isinstance(each, ToolResult)
+        ]
+        text = _text([each for each in blocks if isinstance(each, TextPart)])
+        message: Message = {"role": self.role, "content": text}
+        if calls := [
+            _call(each.id, each.name, each.input) for each in blocks if isinstance(each, ToolUse)
+        ]:
+            message["tool_calls"] = calls
+        return results if results and not text else [*results, message]
+
+
+class AnthropicTool(BaseModel):
+    """A tool in Anthropic's form. Its schema is a JSON schema."""
+
+    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9_.-]{1,128}$")]
+    description: str = ""
+    input_schema: dict[str, Any]
+
+
+def _call(call_id: str, name: str, arguments: dict[str, Any]) -> dict[str, Any]:
+    function = {"name": name, "arguments": arguments}
+    return {"type": "function", "id": call_id, "function": function}
+
+
+def _with_names(messages: list[Message]) -> list[Message]:
+    """Return the messages with the name of the tool in each result.
+
+    Raises:
+        RequestError: The result of a call has no call.
+    """
+    names = dict[str, str]()
+    for message in messages:
+        names |= {call["id"]: call["function"]["name"] for call in message.get("tool_calls", ())}
+        if message["role"] == "tool":
+            if message["tool_call_id"] not in names:
+                raise RequestError(
+                    f"messages: no earlier message has the call {message['tool_call_id']!r} of a "
+                    "result; give the id of a call",
+                    400,
+                    "invalid_value",
+                    "messages",
+                )
+            message["name"] = names[message["tool_call_id"]]
+    return messages
 
 
 class ChatRequest(BaseModel):
@@ -94,6 +209,10 @@ class ChatRequest(BaseModel):
 
     def conversation(self) -> list[Message]:
         """Return the messages with the roles of a chat template."""
+        raise NotImplementedError
+
+    def schemas(self) -> list[dict[str, Any]]:
+        """Return the tools in OpenAI's form."""
         raise NotImplementedError
 
     def token_limit(self) -> int | None:
@@ -118,23 +237,37 @@ class OpenAIRequest(ChatRequest):
         "presence_penalty": (0,),
         "logit_bias": ({},),
         "logprobs": (False,),
-        "tools": ([],),
         "functions": ([],),
+        "tool_choice": ("auto",),
+        "parallel_tool_calls": (True,),
         "response_format": ({"type": "text"},),
     }
 
     messages: Annotated[list[ChatMessage], Field(min_length=1)]
+    tools: list[OpenAITool] | None = None
     max_tokens: Annotated[int, Field(gt=0)] | None = None
     max_completion_tokens: Annotated[int, Field(gt=0)] | None = None
     user: str | None = None
 
     def conversation(self) -> list[Message]:
         """Return the messages. Implements `ChatRequest.conversation`."""
-        roles = {"developer": "system"}
-        return [
-            {"role": roles.get(each.role, each.role), "content": _text(each.content)}
-            for each in self.messages
-        ]
+        messages = list[Message]()
+        for each in self.messages:
+            role = "system" if each.role == "developer" else each.role
+            message: Message = {"role": role, "content": _text(each.content or "")}
+            if each.tool_calls:
+                message["tool_calls"] = [
+                    _call(call.id, call.function.name, call.function.arguments)
+                    for call in each.tool_calls
+                ]
+            if role == "tool":
+                message["tool_call_id"] = each.tool_call_id
+            messages.append(message)
+        return _with_names(messages)
+
+    def schemas(self) -> list[dict[str, Any]]:
+        """Return `tools`. Implements `ChatRequest.schemas`."""
+        return [tool.model_dump() for tool in self.tools or ()]
 
     def token_limit(self) -> int | None:
         """Return the newer field or the older one. Implements `ChatRequest.token_limit`."""
@@ -152,11 +285,12 @@ class AnthropicRequest(ChatRequest):
         "top_p": (1,),
         "top_k": (0,),
         "stop_sequences": ([],),
-        "tools": ([],),
+        "tool_choice": ({"type": "auto"}, {"type": "auto", "disable_parallel_tool_use": False}),
         "thinking": ({"type": "disabled"},),
     }
 
     messages: Annotated[list[AnthropicMessage], Field(min_length=1)]
+    tools: list[AnthropicTool] | None = None
     max_tokens: Annotated[int, Field(gt=0)]
     system: Content | None = None
 
@@ -165,9 +299,20 @@ class AnthropicRequest(ChatRequest):
         system: list[Message] = (
             [{"role": "system", "content": _text(self.system)}] if self.system else []
         )
+        return _with_names([*system, *(part for each in self.messages for part in each.parts())])
+
+    def schemas(self) -> list[dict[str, Any]]:
+        """Return `tools` in OpenAI's form. Implements `ChatRequest.schemas`."""
         return [
-            *system,
-            *({"role": each.role, "content": _text(each.content)} for each in self.messages),
+            {
+                "type": "function",
+                "function": {
+                    "name": tool.name,
+                    "description": tool.description,
+                    "parameters": tool.input_schema,
+                },
+            }
+            for tool in self.tools or ()
         ]
 
     def token_limit(self) -> int | None:
@@ -218,10 +363,13 @@ def read(model: type[M], body: bytes) -> M:
 
 def openai_body(answer: Answer) -> dict[str, Any]:
     """Return an answer in OpenAI's form. `episode` is a field of this endpoint."""
+    message: dict[str, Any] = {"role": "assistant", "content": answer.text}
+    if answer.calls:
+        message["tool_calls"] = _openai_calls(answer)
     choice = {
         "index": 0,
-        "message": {"role": "assistant", "content": answer.text},
-        "finish_reason": "length" if answer.is_cut else "stop",
+        "message": message,
+        "finish_reason": _finish_reason(answer),
         "logprobs": None,
     }
     usage = {
@@ -234,10 +382,12 @@ def openai_body(answer: Answer) -> dict[str, Any]:
 
 def openai_events(answer: Answer) -> Iterator[str]:
     """Return the events of a streamed answer in OpenAI's form."""
-    deltas: list[tuple[dict[str, str], str | None]] = [
+    calls = [{"index": i, **call} for i, call in enumerate(_openai_calls(answer))]
+    deltas: list[tuple[dict[str, Any], str | None]] = [
         ({"role": "assistant", "content": ""}, None),
         ({"content": answer.text}, None),
-        ({}, "length" if answer.is_cut else "stop"),
+        *(({"tool_calls": [call]}, None) for call in calls),
+        ({}, _finish_reason(answer)),
     ]
     for delta, reason in deltas:
         choice = {"index": 0, "delta": delta, "finish_reason": reason, "logprobs": None}
@@ -252,8 +402,23 @@ def anthropic_body(answer: Answer) -> dict[str, Any]:
         "type": "message",
         "role": "assistant",
         "model": answer.model,
-        "content": [{"type": "text", "text": answer.text}],
-        "stop_reason": "max_tokens" if answer.is_cut else "end_turn",
+        "content": [
+            *([{"type": "text", "text": answer.text}] if answer.text or not answer.calls else []),
+            *(
+                {
+                    "type": "tool_use",
+                    "id": call["id"],
+                    "name": call["function"]["name"],
+                    "input": call["function"]["arguments"],
+                }
+                for call in answer.calls
+            ),
+        ],
+        "stop_reason": "max_tokens"
+        if answer.is_cut
+        else "tool_use"
+        if answer.calls
+        else "end_turn",
         "stop_sequence": None,
         "usage": {"input_tokens": answer.prompt_tokens, "output_tokens": answer.tokens},
         "episode": answer.episode,
@@ -272,18 +437,25 @@ def anthropic_events(answer: Answer) -> Iterator[str]:
     end = {"stop_reason": whole["stop_reason"], "stop_sequence": None}
     events: list[dict[str, Any]] = [
         {"type": "message_start", "message": begun},
-        {"type": "content_block_start", "index": 0, "content_block": {"type": "text", "text": ""}},
-        {
-            "type": "content_block_delta",
-            "index": 0,
-            "delta": {"type": "text_delta", "text": answer.text},
-        },
-        {"type": "content_block_stop", "index": 0},
+        *(event for i, block in enumerate(whole["content"]) for event in _block_events(i, block)),
         {"type": "message_delta", "delta": end, "usage": {"output_tokens": answer.tokens}},
         {"type": "message_stop"},
     ]
     for event in events:
         yield f"event: {event['type']}\ndata: {json.dumps(event)}\n\n"
+
+
+def _block_events(index: int, block: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """Return the events of a streamed block in Anthropic's form."""
+    if block["type"] == "text":
+        empty, delta = {**block, "text": ""}, {"type": "text_delta", "text": block["text"]}
+    else:
+        arguments = json.dumps(block["input"], ensure_ascii=False)
+        empty = {**block, "input": {}}
+        delta = {"type": "input_json_delta", "partial_json": arguments}
+    yield {"type": "content_block_start", "index": index, "content_block": empty}
+    yield {"type": "content_block_delta", "index": index, "delta": delta}
+    yield {"type": "content_block_stop", "index": index}
 
 
 def openai_error(problem: RequestError) -> dict[str, Any]:
@@ -309,6 +481,24 @@ def anthropic_error(problem: RequestError) -> dict[str, Any]:
         "param": problem.parameter or None,
     }
     return {"type": "error", "error": error}
+
+
+def _finish_reason(answer: Answer) -> str:
+    return "length" if answer.is_cut else "tool_calls" if answer.calls else "stop"
+
+
+def _openai_calls(answer: Answer) -> list[dict[str, Any]]:
+    """Return the calls with their arguments as text, as OpenAI's form has them."""
+    return [
+        {
+            **call,
+            "function": {
+                "name": call["function"]["name"],
+                "arguments": json.dumps(call["function"]["arguments"], ensure_ascii=False),
+            },
+        }
+        for call in answer.calls
+    ]
 
 
 def _openai_head(answer: Answer, kind: str) -> dict[str, Any]:

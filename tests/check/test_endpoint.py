@@ -391,7 +391,19 @@ def test_sampling_of_the_request_is_obeyed_and_kept(served: Served) -> None:
     ("fields", "code", "parameter"),
     [
         ({"top_p": 0.5}, "unsupported_value", "top_p"),
-        ({"tools": [{"type": "function"}]}, "unsupported_value", "tools"),
+        ({"tools": [{"type": "function"}]}, "invalid_value", "tools.0.function"),
+        (
+            {"tools": [{"type": "function", "function": {"name": "get"}}]},
+            "unsupported_value",
+            "tools",
+        ),
+        ({"tool_choice": "required"}, "unsupported_value", "tool_choice"),
+        (
+            {"messages": [{"role": "tool", "tool_call_id": "none", "content": "x"}]},
+            "invalid_value",
+            "messages",
+        ),
+        ({"messages": [{"role": "user"}]}, "invalid_value", "messages.0"),
         ({"temperature": -1}, "invalid_value", "temperature"),
         ({"messages": []}, "invalid_value", "messages"),
         ({"messages": [{"role": "assistant", "content": "x"}]}, "invalid_value", "messages"),
@@ -544,7 +556,6 @@ def test_stripped_thoughts_make_each_call_a_row() -> None:
         episodes.answered(
             call,
             Generation(sampled, [-1.0] * len(sampled)),
-            text,
             Sampling(1.0, 9, chat.stop_tokens, 0),
             "",
         )
@@ -569,7 +580,6 @@ def test_a_conversation_is_one_row_with_every_template(name: str) -> None:
         episodes.answered(
             call,
             Generation(sampled, [-1.0] * len(sampled)),
-            text,
             Sampling(1.0, 9, chat.stop_tokens, 0),
             "",
         )
