@@ -152,6 +152,10 @@ class PolicyGradient(Algorithm):
         """Return the model of the KL term, or None for the policy that training starts from."""
         return None
 
+    def reference_server(self) -> str | None:
+        """Return the base URL of a vLLM server with the model of the KL term, if there is one."""
+        return None
+
     def check(self, experiment: Experiment) -> None:
         """Check the algorithm against the rest of the recipe. Implements `Algorithm.check`."""
         for name, value in (
@@ -328,13 +332,32 @@ class Distillation(PolicyGradient):
     compares_groups: ClassVar[bool] = False
 
     teacher: str
-    """The teacher: Hugging Face name, folder, or checkpoint of a run. It needs the policy's
-    tokenizer, and is usually larger."""
+    """The teacher: Hugging Face name, folder, checkpoint of a run, or the address of a vLLM server
+    that serves it without a key, e.g. http://127.0.0.1:8000. It needs the policy's tokenizer, and
+    is usually larger. A server needs a context above rollout.trajectory_tokens."""
     kl_coefficient: PositiveFloat = 1.0
     """Factor of the advantages log pi_teacher - log pi of the sampled tokens."""
     kl_in: Literal["reward"] = "reward"
     """Place of the KL term: always the reward, here the only one."""
 
-    def reference_model(self) -> str:
-        """Return the teacher. Implements `PolicyGradient.reference_model`."""
-        return self.teacher
+    def reference_model(self) -> str | None:
+        """Return the teacher, or None if it is on a server.
+
+        Implements `PolicyGradient.reference_model`.
+        """
+        return self.teacher if self.reference_server() is None else None
+
+    def reference_server(self) -> str | None:
+        """Return the teacher's server. Implements `PolicyGradient.reference_server`."""
+        if not self.teacher.startswith(("http://", "https://")):
+            return None
+        return self.teacher.rstrip("/").removesuffix("/v1")
+
+    def check(self, experiment: Experiment) -> None:
+        """Check the algorithm against the rest of the recipe. Implements `Algorithm.check`."""
+        super().check(experiment)
+        if self.reference_server() is not None and experiment.rollout.temperature != 1:
+            raise ValueError(
+                f"rollout.temperature ({experiment.rollout.temperature:g}) must be 1, because the "
+                f"server of algorithm.teacher ({self.teacher}) scores tokens at temperature 1"
+            )

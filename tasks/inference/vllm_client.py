@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -37,10 +39,15 @@ class _LogProbabilities(msgspec.Struct):
     token_logprobs: list[float | None] = []
 
 
+class _LogProbability(msgspec.Struct):
+    logprob: float
+
+
 class _Choice(msgspec.Struct):
     token_ids: list[int] | None = None
     logprobs: _LogProbabilities | None = None
     finish_reason: str | None = None
+    prompt_logprobs: list[dict[int, _LogProbability] | None] | None = None
 
 
 class _Completion(msgspec.Struct):
@@ -66,6 +73,10 @@ class Model(msgspec.Struct):
 
 class _Models(msgspec.Struct):
     data: list[Model]
+
+
+class _Text(msgspec.Struct):
+    prompt: str
 
 
 class _WeightInfo(msgspec.Struct):
@@ -133,17 +144,19 @@ class VllmClient:
         url: Its base URL, without /v1.
     """
 
-    def __init__(self, url: str, request_seconds: float) -> None:
+    def __init__(self, url: str, request_seconds: float, *, sends_token: bool = True) -> None:
         """Configure the client without opening a connection.
 
         Args:
             url: Base URL, without /v1.
             request_seconds: Deadline in seconds of a request that generates nothing. The server
                 then counts as stuck.
+            sends_token: Whether requests have the token of this process's environment.
         """
+        self._sends_token = sends_token
         self.url = url.rstrip("/")
         self._request_seconds = request_seconds
-        self._session = PerLoopSession(_connect)
+        self._session = PerLoopSession(partial(_connect, sends_token))
 
     async def healthy(self) -> None:
         """Return if the server is healthy, raise otherwise."""
@@ -204,6 +217,29 @@ class VllmClient:
         usage = completion.usage or _Usage()
         cached = usage.prompt_tokens_details.cached_tokens if usage.prompt_tokens_details else None
         return Completion(tokens, sampled, usage.prompt_tokens, cached or 0, connection.fresh)
+
+    async def log_probabilities(self, model: str, tokens: Sequence[int]) -> list[float]:
+        """Return the log-probabilities of all tokens but the first, at temperature 1."""
+        request = {"model": model, "prompt": tokens, "max_tokens": 1, "prompt_logprobs": 0}
+        body = msgspec.json.encode(request)
+        answer = await self._ask("POST", "/v1/completions", body, self._request_seconds)
+        try:
+            [choice] = msgspec.json.decode(answer, type=_Completion).choices
+            found = (choice.prompt_logprobs or [])[1:]
+            return [
+                (each or {})[token].logprob for token, each in zip(tokens[1:], found, strict=True)
+            ]
+        except (msgspec.DecodeError, ValueError, KeyError) as error:
+            raise EngineError(
+                f"{self.url} returned no log-probabilities of the prompt ({error!r}): "
+                f"{answer[:200]!r}"
+            ) from error
+
+    async def text(self, model: str, tokens: Sequence[int]) -> str:
+        """Return the text of some tokens."""
+        body = msgspec.json.encode({"model": model, "tokens": tokens})
+        answer = await self._ask("POST", "/detokenize", body, self._request_seconds)
+        return msgspec.json.decode(answer, type=_Text).prompt
 
     async def check_log_probabilities(self, model: str) -> None:
         """Check that log-probabilities refer to the sampling distribution, not to raw logits.
@@ -333,13 +369,15 @@ class VllmClient:
         if status >= 500 or status == 429:
             raise ServerUnavailableError(problem)
         rejected = EngineError(
-            f"{problem}. Set {VARIABLE} to the token of this server." if status == 401 else problem
+            f"{problem}. Set {VARIABLE} to the token of this server."
+            if status == 401 and self._sends_token
+            else problem
         )
         rejected.status = status
         raise rejected
 
 
-def _connect() -> aiohttp.ClientSession:
+def _connect(sends_token: bool) -> aiohttp.ClientSession:
     """Create a session without a connection limit.
 
     A new connection sets `fresh` in the context of its request.
@@ -356,5 +394,5 @@ def _connect() -> aiohttp.ClientSession:
 
     trace.on_connection_create_end.append(connected)
     connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=60.0)
-    headers = {"content-type": "application/json", **authorization()}
+    headers = {"content-type": "application/json"} | (authorization() if sends_token else {})
     return aiohttp.ClientSession(connector=connector, trace_configs=[trace], headers=headers)

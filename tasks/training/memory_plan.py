@@ -149,7 +149,7 @@ def _reference(request: PlanRequest) -> str | None:
     """Return the model that the update loads as a reference, or None."""
     algorithm = request.experiment.algorithm
     if isinstance(algorithm, PolicyGradient):
-        if not algorithm.kl_coefficient:
+        if not algorithm.kl_coefficient or algorithm.reference_server() is not None:
             return None
         if (other := algorithm.reference_model()) is not None:
             return other

@@ -20,6 +20,7 @@ from trl.trainer.utils import add_fused_lm_head
 
 from configs.experiment import Experiment
 from configs.policy_gradient import PolicyGradient
+from tasks.inference.teacher_server import TeacherServer
 from tasks.inference.weight_sync_check import WeightSyncError, episode_tolerance
 from tasks.rollout.trajectory import Outcome, Trajectory
 from tasks.training.algorithms.table import advantages as advantages_of
@@ -121,10 +122,22 @@ class PolicyGradientTrainer(BaseTrainer, GRPOTrainer):
         self.accelerator.gather = gather_ragged(
             self.accelerator
         )  # for TRL's metrics: micro-batches differ in size
-        other = algorithm.reference_model()
+        other, server = algorithm.reference_model(), algorithm.reference_server()
         if other is not None:
             check_same_vocabulary(other, tokenizer)
-        if algorithm.kl_coefficient and (other or experiment.policy.lora is None):
+        rollout = experiment.rollout
+        self.teacher = (
+            None
+            if server is None
+            else TeacherServer(
+                server, tokenizer, rollout.trajectory_tokens, rollout.request_seconds
+            )
+        )
+        if (
+            server is None
+            and algorithm.kl_coefficient
+            and (other or experiment.policy.lora is None)
+        ):
             # TRL's own reference would be a full copy on every rank.
             self.ref_model = self.load_reference(other).to(self.accelerator.device)
             add_fused_lm_head(self.ref_model, temperature=self.temperature)
@@ -582,6 +595,15 @@ class PolicyGradientTrainer(BaseTrainer, GRPOTrainer):
 
     def score_reference(self, tensors: Tensors) -> torch.Tensor:
         """Return the log-probabilities under the reference model, in the format of `score`."""
+        if self.teacher is not None:
+            ids, mask = whole_rows(tensors, torch.device("cpu"))
+            rows = [row[own.bool()].tolist() for row, own in zip(ids, mask, strict=True)]
+            lengths = tensors["completion_mask"].sum(dim=1).tolist()
+            scores = [
+                found[len(found) - length :]
+                for found, length in zip(self.teacher.score(rows), lengths, strict=True)
+            ]
+            return padded(scores, 0.0, torch.float32)
         if self.ref_model is not None:
             return self.score(self.ref_model, tensors)
         with without_lora(self.model):
