@@ -81,7 +81,7 @@ hypothesis.settings.register_profile("agentgym", deadline=None, print_blob=True)
 hypothesis.settings.load_profile("agentgym")
 
 
-MAY_BE_SKIPPED = ("gpu", "docker", "processor", "root")
+MAY_BE_SKIPPED = ("gpu", "docker", "processor", "registry", "root")
 """Marks of tests that not every machine can run.
 
 Any other skip is a package that is missing, and would make a green run that hides it.

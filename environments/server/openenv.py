@@ -42,7 +42,7 @@ _TEXT = {"type": "string"}
 _METADATA = {"type": "object", "default": {}}
 SCHEMA = {
     "action": {
-        "title": "Action",
+        "title": "TextAction",  # clients take "Action" for an action that calls a tool
         "type": "object",
         "properties": {
             "action": {**_TEXT, "description": "The text of the action."},

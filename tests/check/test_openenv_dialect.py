@@ -172,6 +172,7 @@ def test_pages_tell_the_world_its_schemas_and_its_tasks(counting_server: str) ->
         "version": "1",
     }
     assert get("/schema")["action"]["required"] == ["action"]
+    assert get("/schema")["action"]["title"] != "Action"  # verifiers would call tools
     assert get("/state") == {"episode_id": None, "step_count": 0}
     assert {"/reset", "/step", "/state"} < set(get("/openapi.json")["paths"])
     assert get("/list_environments") == ["counting"]
