@@ -23,8 +23,8 @@ import torch
 
 from tasks.training.packing import SHARED
 from tests.benchmarks.update_sides import (
-    MEDIUM,
     SMALL,
+    WIDE,
     Ours,
     Size,
     Stock,
@@ -167,8 +167,6 @@ def run() -> list[dict[str, Any]]:
                 SMALL, name="small, half of the groups with zero variance", zero_variance_groups=0.5
             )
         ),
-        *compare(MEDIUM, repeats=3),
-        *compare(
-            replace(MEDIUM, name=f"{MEDIUM.name}, shared prefixes", attention=SHARED), repeats=3
-        ),
+        *compare(WIDE, repeats=3),
+        *compare(replace(WIDE, name=f"{WIDE.name}, shared prefixes", attention=SHARED), repeats=3),
     ]

@@ -46,9 +46,7 @@ class Size:
 
 
 SMALL = Size("small", 192, 4, 4, 4, 512, 1500, 8, 8, 8, 120, 640, 0.0)
-MEDIUM = Size(
-    "as wide as SmolLM2-135M, six layers", 576, 6, 9, 3, 1536, 49_152, 4, 8, 8, 200, 1200, 0.0
-)
+WIDE = Size("vocabulary of SmolLM2", 384, 4, 6, 2, 1024, 49_152, 2, 4, 2, 150, 400, 0.0)
 
 QWEN = {
     "0.5b": Size("Qwen2.5-0.5B", 896, 24, 14, 2, 4864, 151_936, 4, 8, 16, 600, 8000, 0.0),

@@ -63,8 +63,9 @@ def gradients(model: Any, loss: torch.Tensor) -> dict[str, torch.Tensor]:
     return {name: p.grad.clone() for name, p in model.named_parameters()}
 
 
+@pytest.mark.parametrize("recomputes", [False, True])
 def test_shared_prefixes_match_padding_in_log_probabilities_entropies_and_gradients(
-    policy: str,
+    recomputes: bool, policy: str
 ) -> None:
     padded, ours = (
         AutoModelForCausalLM.from_pretrained(policy, dtype=torch.float64) for _ in range(2)
@@ -72,6 +73,8 @@ def test_shared_prefixes_match_padding_in_log_probabilities_entropies_and_gradie
     for model in (padded, ours):
         add_fused_lm_head(model, temperature=0.7, outputs=("log_probs", "entropy"))
     score_places(share_prefixes(ours, OURS))
+    if recomputes:
+        ours.train().gradient_checkpointing_enable()
     tensors = pad_trajectories(branching(policy), pad_token=0)
     ids, mask = whole_rows(tensors, torch.device("cpu"))
     own = torch.cat([torch.zeros_like(tensors["prompt_ids"]), tensors["tool_mask"]], 1).bool()
