@@ -13,6 +13,7 @@ import yaml
 from configs.evaluation_grid import EvaluationGrid
 from configs.experiment import Experiment
 from configs.infrastructure import InfraSettings
+from configs.recipe import RecipeError
 from configs.rules import Rules
 from configs.study import Study
 from environments.registry import load_world
@@ -40,7 +41,7 @@ class StudyRuns:
             infrastructure.runs.absolute() / "studies" / f"{study.name}-{study.fingerprint()}"
         )
         self._experiments = {
-            (arm, seed): fit_experiment(study.experiment(arm, seed))
+            (arm, seed): _fitted(study.experiment(arm, seed))
             for seed in study.seeds
             for arm in study.arms
         }
@@ -193,6 +194,17 @@ class StudyRuns:
         if beyond.tasks:
             given["n_tasks"] = None
         return grid_of_run(experiment, str(policy), samples=beyond.samples, seed=seed, **given)
+
+
+def _fitted(experiment: Experiment) -> Experiment:
+    """Fit the budgets to the model, or keep them if the model is not on this machine.
+
+    `check_study` refuses to train such a recipe. A report of kept runs does not need the model.
+    """
+    try:
+        return fit_experiment(experiment)
+    except RecipeError:
+        return experiment
 
 
 @cache

@@ -19,6 +19,7 @@ from configs.experiment import Experiment
 from configs.infrastructure import InfraSettings
 from configs.recipe import RecipeError, load_recipe
 from configs.study import Study, load_study, study_names
+from flows.checks import check_study
 from flows.commands.study import study_arguments
 from flows.job import EvaluateJob, TrainJob, read_job, write_job
 from flows.requests import grid_of_run
@@ -529,6 +530,15 @@ def test_the_page_is_written_from_the_stored_runs_without_their_folders(
         report(name, {"overrides": {"algorithm.steps": 7}})  # other runs than those that are kept
     assert (folder / "report.md").read_text() == whole.markdown
     assert (folder / "runs.jsonl.gz").read_bytes() == kept
+
+
+def test_kept_runs_are_found_without_their_model(tmp_path: Path) -> None:
+    model = {"overrides": {"policy.model": str(tmp_path / "deleted")}}
+    made = load_study(written(tmp_path, seeds=1), model)
+    runs = StudyRuns(made, InfraSettings(runs=tmp_path / "runs"))
+    assert runs.found({runs.key("long", 0): LONG[0]})["long"] == LONG[:1]
+    with pytest.raises(RecipeError, match="deleted"):
+        check_study(made, InfraSettings(runs=tmp_path / "runs"))
 
 
 def test_an_unreadable_file_of_runs_is_refused_by_name(tmp_path: Path) -> None:
