@@ -245,6 +245,11 @@ class World(ABC):
         """The actions as functions, for agents that call tools: by default one for any action."""
         return (ANY_ACTION,)
 
+    @property
+    def tool_lists(self) -> Sequence[Sequence[Tool]]:
+        """The tools of each world of a mixture, in its order. A single world has one list."""
+        return (self.tools,)
+
     def tag(self, index: int) -> str:
         """Return the kind of a task, e.g. "depth 2". Empty: the tasks have no kinds.
 

@@ -19,6 +19,7 @@ from environments.environment import (
     World,
     WorldError,
 )
+from environments.tools import Tool
 
 
 class MixedEnvironment(Environment):
@@ -133,6 +134,11 @@ class Mixture(World):
     def lists(self) -> dict[str, tuple[int, ...]]:
         """The splits. Any further list is named by the lists of the worlds, see `tasks`."""
         return {split: self.tasks(split) for split in SPLITS}
+
+    @property
+    def tool_lists(self) -> Sequence[Sequence[Tool]]:
+        """The tools of each world. See `World.tool_lists`."""
+        return [world.tools for world in self._worlds]
 
     def create(self) -> MixedEnvironment:
         """Return a new session, before its first reset."""

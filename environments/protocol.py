@@ -225,6 +225,7 @@ class WorldInfo(msgspec.Struct):
         success_score: Smallest score at which an episode that the world ended is a success.
         reward_range: Smallest and largest reward of one action.
         tools: The actions as functions.
+        member_tools: Those of each world of a mixture, in its order. Empty for a single world.
     """
 
     name: str
@@ -236,6 +237,12 @@ class WorldInfo(msgspec.Struct):
     success_score: float = 1.0
     reward_range: tuple[float, float] = (0.0, 1.0)
     tools: list[Tool] = msgspec.field(default_factory=lambda: [ANY_ACTION])
+    member_tools: list[list[Tool]] = []
+
+    @property
+    def tool_lists(self) -> list[list[Tool]]:
+        """The tools of each world. See `World.tool_lists`."""
+        return self.member_tools or [self.tools]
 
     @property
     def identity(self) -> str:

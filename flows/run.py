@@ -376,7 +376,7 @@ def trainer_process(
             environment_identity=tasks.world.identity,
             success_score=tasks.world.success_score,
             instruction=tasks.world.instruction if run.experiment.policy.instruction else None,
-            tools=msgspec.to_builtins(tasks.world.tools),
+            tool_lists=msgspec.to_builtins(tasks.world.tool_lists),
             train_tasks=tasks.train,
             from_step=from_step,
             sharded=trainer_launch(infrastructure).sharding == "fsdp2",

@@ -173,6 +173,7 @@ def _pages(world: World) -> list[Route]:
         success_score=world.success_score,
         reward_range=world.reward_range,
         tools=list(world.tools),
+        member_tools=[list(each) for each in world.tool_lists] if len(world.tool_lists) > 1 else [],
     )
     info, openapi = encode(description), encode(document(world, ITEMS))
 

@@ -11,7 +11,7 @@ from environments.protocol import WorldInfo
 from environments.tools import Tool
 from tasks.agents.action_format import ActionFormat, reading_format
 from tasks.agents.agent import Agent
-from tasks.agents.chat_format import ChatFormat
+from tasks.agents.chat_format import ChatFormat, chat_formats
 from tasks.inference.engine import Engine
 from tasks.inference.event_loop import in_event_loop
 from tasks.starter.gguf_model import hugging_face_model
@@ -59,10 +59,10 @@ def open_agent(
                 hosted=world.version,
                 expected=known.version,
             )
-        chat_format = _chat_format(
-            source, source.tokenizer, instruction, action_format, known.tools
+        formats = _chat_formats(
+            source, source.tokenizer, instruction, action_format, known.tool_lists
         )
-        yield ScriptedAgent(known, action_format, chat_format, source.kind)
+        yield ScriptedAgent(known, action_format, formats, source.kind)
         return
     if source.kind == "openai":
         from tasks.agents.chat_agent import ChatAgent
@@ -75,10 +75,10 @@ def open_agent(
             instruction=instruction,
             conversation_start=source.conversation_start,
             chat_template_kwargs=source.chat_template_kwargs,
-            chat_format=_chat_format(
-                source, source.tokenizer, instruction, action_format, world.tools
+            chat_formats=_chat_formats(
+                source, source.tokenizer, instruction, action_format, world.tool_lists
             ),
-            tools=world.tools,
+            tool_lists=world.tool_lists,
         )
         try:
             yield agent
@@ -105,27 +105,27 @@ def open_agent(
             cpu_cache_gb=cpu_cache_gb,
         )
     try:
-        model_format = _chat_format(
-            source, source.tokenizer or model, instruction, action_format, world.tools
+        model_formats = _chat_formats(
+            source, source.tokenizer or model, instruction, action_format, world.tool_lists
         )
-        assert model_format is not None
-        yield TokenAgent(engine, model_format)
+        yield TokenAgent(engine, model_formats)
     finally:
         engine.close()
 
 
-def _chat_format(
+def _chat_formats(
     source: Source,
     tokenizer: str | None,
     instruction: str | None,
     action_format: ActionFormat,
-    tools: Sequence[Tool],
-) -> ChatFormat | None:
+    tool_lists: Sequence[Sequence[Tool]],
+) -> list[ChatFormat]:
+    """Return the chat format of each world. None without a tokenizer."""
     if tokenizer is None:
-        return None
+        return []
     from transformers import AutoTokenizer
 
-    return ChatFormat(
+    return chat_formats(
         AutoTokenizer.from_pretrained(hugging_face_model(tokenizer)),
         action_format,
         instruction,
@@ -133,7 +133,7 @@ def _chat_format(
         # The learner's tokenizer may have another template than the endpoint, which gets the
         # variables.
         chat_template_kwargs=None if source.kind == "openai" else source.chat_template_kwargs,
-        tools=tools,
+        tool_lists=tool_lists,
         thinking=source.thinking,
         compaction=source.compaction,
     )

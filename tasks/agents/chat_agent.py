@@ -21,7 +21,7 @@ from configs.conversation_start import ConversationStart
 from environments.tools import ANY_ACTION, Tool
 from tasks.agents.action_format import ActionFormat, with_format
 from tasks.agents.agent import Budgets, Message, TokenBudgetError
-from tasks.agents.chat_format import ChatFormat, opening_messages
+from tasks.agents.chat_format import ChatFormat, of_task, opening_messages
 from tasks.agents.retokenisation import Retokenisation
 from tasks.agents.tool_calls import Call
 from tasks.inference.engine import EngineError
@@ -67,9 +67,9 @@ class ChatAgent:
         action_format: ActionFormat,
         instruction: str | None,
         conversation_start: ConversationStart = "system",
-        chat_format: ChatFormat | None = None,
+        chat_formats: Sequence[ChatFormat] = (),
         chat_template_kwargs: Mapping[str, Any] | None = None,
-        tools: Sequence[Tool] = (ANY_ACTION,),
+        tool_lists: Sequence[Sequence[Tool]] = ((ANY_ACTION,),),
     ) -> None:
         """Configure the agent without opening a connection.
 
@@ -81,8 +81,9 @@ class ChatAgent:
             conversation_start: Role of the instruction, see `configs.conversation_start`.
             chat_template_kwargs: Variables of the endpoint's chat template, e.g.
                 {"enable_thinking": False}.
-            chat_format: Adds token ids to the trajectories, for a policy that is trained on them.
-            tools: The world's tools. Only used for the action format "tools".
+            chat_formats: Add token ids to the trajectories, for a policy that is trained on them.
+                As in `TokenAgent`.
+            tool_lists: As in `World`. Only used for the action format "tools".
         """
         self.name = f"{model} at {url}"
         self._base_url = url.rstrip("/")
@@ -94,13 +95,11 @@ class ChatAgent:
         if opening is None:
             opening = [{"role": "system", "content": system}] if system else []
         self.opening = opening
-        self.tools = tuple(tools)
-        self.chat_format = chat_format
+        self.tool_lists = tuple(tool_lists)
+        self.chat_formats = tuple(chat_formats)
         self._extra_fields: dict[str, Any] = (
             {"chat_template_kwargs": dict(chat_template_kwargs)} if chat_template_kwargs else {}
         )
-        if action_format == "tools":
-            self._extra_fields["tools"] = [tool.schema for tool in tools]
         self.kv_cache_tokens: int | None = None  # not reported by an endpoint
         self.out_of_process = True
         self.progress: int | None = None
@@ -121,19 +120,28 @@ class ChatAgent:
         self, task: int, seed: int, observation: str, budgets: Budgets
     ) -> ChatConversation:
         """Begin an episode, as in `Agent.begin`."""
+        tools = of_task(self.tool_lists, task)
         retokenisation = Retokenisation(
-            self.chat_format, self.action_format, observation, self.tools
+            of_task(self.chat_formats, task) if self.chat_formats else None,
+            self.action_format,
+            observation,
+            tools,
         )
-        return ChatConversation(self, seed, observation, budgets, retokenisation)
+        schemas = [tool.schema for tool in tools] if self.action_format == "tools" else []
+        return ChatConversation(self, seed, observation, budgets, retokenisation, schemas)
 
     async def close(self) -> None:
         """Close the connections."""
         await self._session.close()
 
     async def answer(
-        self, messages: Sequence[Mapping[str, Any]], budgets: Budgets, seed: int
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        budgets: Budgets,
+        seed: int,
+        schemas: Sequence[Mapping[str, Any]] = (),
     ) -> EndpointMessage:
-        """Return the next message.
+        """Return the next message, which may call tools with these schemas.
 
         Raises:
             EngineError: There was no answer after ATTEMPTS attempts, or the answer is invalid.
@@ -150,6 +158,7 @@ class ChatAgent:
                 self._tokens_field: budgets.turn_tokens,
                 "seed": seed % 2**31,
                 **self._extra_fields,
+                **({"tools": schemas} if schemas else {}),
             }
             try:
                 async with session.post(
@@ -220,6 +229,7 @@ class ChatConversation:
         observation: str,
         budgets: Budgets,
         retokenisation: Retokenisation,
+        schemas: Sequence[Mapping[str, Any]],
     ) -> None:
         """Start with the environment's first observation."""
         self.prompt = retokenisation.prompt
@@ -227,6 +237,7 @@ class ChatConversation:
         self._seed = seed
         self._budgets = budgets
         self._retokenisation = retokenisation
+        self._schemas = schemas
         self._messages: list[dict[str, Any]] = [
             *agent.opening,
             {"role": "user", "content": observation},
@@ -235,7 +246,9 @@ class ChatConversation:
 
     async def act(self, turn: int) -> Message:
         """Return the endpoint's next message, as in `Conversation.act`."""
-        answer = await self._agent.answer(self._messages, self._budgets, self._seed + turn)
+        answer = await self._agent.answer(
+            self._messages, self._budgets, self._seed + turn, self._schemas
+        )
         self._messages.append(answer.of_chat())
         self._called, cut = answer.ids, "rollout.turn_tokens" if answer.cut else ""
         if self._agent.action_format == "tools":

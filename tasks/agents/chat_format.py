@@ -13,7 +13,7 @@ from contextlib import suppress
 from datetime import datetime
 from functools import lru_cache, partial
 from itertools import takewhile
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from jinja2 import TemplateError
 
@@ -108,6 +108,14 @@ def opening_messages(start: ConversationStart, instruction: str | None) -> list[
         if instruction
         else []
     )
+
+
+T = TypeVar("T")
+
+
+def of_task(each: Sequence[T], task: int) -> T:
+    """Return the item of a task's world, from one for each world of a mixture or one for all."""
+    return each[task % len(each)]
 
 
 class ChatFormat:
@@ -696,6 +704,29 @@ class ChatFormat:
             if token in special:
                 return token if not self.text(tail[:position]).strip() else None
         return None
+
+
+def chat_formats(
+    tokenizer: PreTrainedTokenizerBase,
+    action_format: ActionFormat,
+    instruction: str | None,
+    *,
+    tool_lists: Sequence[Sequence[Tool]],
+    **options: Any,
+) -> list[ChatFormat]:
+    """Return the chat format of each world of a mixture, in its order, or one for all.
+
+    Args:
+        tokenizer: As in `ChatFormat`.
+        action_format: As in `ChatFormat`. Only with "tools" do the worlds have different formats.
+        instruction: As in `ChatFormat`.
+        tool_lists: As in `World`.
+        options: Further arguments of `ChatFormat`.
+    """
+    return [
+        ChatFormat(tokenizer, action_format, instruction, tools=tools, **options)
+        for tools in (tool_lists if action_format == "tools" else tool_lists[:1])
+    ]
 
 
 def _call(name: str, arguments: Mapping[str, Any], content: str = "") -> Message:

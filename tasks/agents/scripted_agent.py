@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeVar
 
@@ -18,7 +18,7 @@ from environments.errors import WrongWorldError
 from environments.tools import ToolCallError
 from tasks.agents.action_format import ActionFormat
 from tasks.agents.agent import Budgets, Message, NoActionError
-from tasks.agents.chat_format import ChatFormat
+from tasks.agents.chat_format import ChatFormat, of_task
 from tasks.agents.retokenisation import Retokenisation
 from tasks.inference.engine import EngineError
 
@@ -34,12 +34,13 @@ class ScriptedAgent:
         world: The world, in the version that the servers host.
         action_format: Format in which a message gives its action. For "react" the oracle also
             writes its thought, if its world provides one.
-        chat_format: Adds token ids to the trajectories, for a policy that is trained on them.
+        chat_formats: Add token ids to the trajectories, for a policy that is trained on them. As in
+            `TokenAgent`.
     """
 
     world: World
     action_format: ActionFormat
-    chat_format: ChatFormat | None = None
+    chat_formats: Sequence[ChatFormat] = ()
     name: Literal["oracle", "random"] = "oracle"
     version: int = 0
     kv_cache_tokens: int | None = None
@@ -58,7 +59,10 @@ class ScriptedAgent:
                 "play it"
             )
         retokenisation = Retokenisation(
-            self.chat_format, self.action_format, observation, self.world.tools
+            of_task(self.chat_formats, task) if self.chat_formats else None,
+            self.action_format,
+            observation,
+            of_task(self.world.tool_lists, task),
         )
         conversation = ScriptedConversation(self, task, seed, environment, retokenisation)
         try:

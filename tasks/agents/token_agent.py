@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tasks.agents.action_format import MalformedActionError
 from tasks.agents.agent import Budgets, Message, TokenBudgetError
-from tasks.agents.chat_format import ChatFormat
+from tasks.agents.chat_format import ChatFormat, of_task
 from tasks.agents.history import History
 from tasks.agents.observation_cut import cut_to_fit
 from tasks.agents.sampling_seeds import stable_seed
@@ -15,10 +16,15 @@ from tasks.inference.engine import Engine, Sampling
 
 @dataclass(frozen=True, slots=True)
 class TokenAgent:
-    """An `Agent` whose messages are sampled by an engine and rendered by a chat format."""
+    """An `Agent` whose messages are sampled by an engine and rendered by a chat format.
+
+    Attributes:
+        engine: The engine.
+        chat_formats: The chat format of each world of a mixture, in its order, or one for all.
+    """
 
     engine: Engine
-    chat_format: ChatFormat
+    chat_formats: Sequence[ChatFormat]
 
     @property
     def name(self) -> str:
@@ -50,15 +56,16 @@ class TokenAgent:
     ) -> TokenConversation:
         """Begin an episode, as in `Agent.begin`."""
         length, _ = _limit(self.engine, budgets)
-        prompt = self.chat_format.prompt(observation)
+        chat_format = of_task(self.chat_formats, task)
+        prompt = chat_format.prompt(observation)
         if len(prompt) >= length:
             shorter = cut_to_fit(
                 observation,
                 length - budgets.turn_tokens,
-                lambda text: len(self.chat_format.prompt(text)),
+                lambda text: len(chat_format.prompt(text)),
             )
             observation = observation if shorter is None else shorter
-        return TokenConversation(self, seed, observation, budgets)
+        return TokenConversation(self.engine, chat_format, seed, observation, budgets)
 
 
 class TokenConversation:
@@ -68,18 +75,26 @@ class TokenConversation:
     format rewrites earlier turns or compacts the context.
     """
 
-    def __init__(self, agent: TokenAgent, seed: int, observation: str, budgets: Budgets) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        chat_format: ChatFormat,
+        seed: int,
+        observation: str,
+        budgets: Budgets,
+    ) -> None:
         """Start with the first observation."""
-        self._agent = agent
+        self._engine = engine
+        self._chat_format = chat_format
         self._seed = seed
         self._budgets = budgets
-        self._history = History(agent.chat_format, observation)
+        self._history = History(chat_format, observation)
         self.prompt = self._history.tokens
         self._last: list[int] = []
 
     async def act(self, turn: int) -> Message:
         """Sample a message with its own seed, as in `Conversation.act`."""
-        engine, chat_format, budgets = self._agent.engine, self._agent.chat_format, self._budgets
+        engine, chat_format, budgets = self._engine, self._chat_format, self._budgets
         length, limit = _limit(engine, budgets)
         room = length - len(self._history.tokens)
         if room < 1:
@@ -117,11 +132,11 @@ class TokenConversation:
 
         A message without tokens, by another agent, is encoded by the chat format.
         """
-        self._last = message.tokens or self._agent.chat_format.message(message.text)
+        self._last = message.tokens or self._chat_format.message(message.text)
 
     async def observe(self, observation: str) -> list[int]:
         """Append the last message and the observation, as in `Conversation.observe`."""
-        length, limit = _limit(self._agent.engine, self._budgets)
+        length, limit = _limit(self._engine, self._budgets)
         reply = self._history.add(self._last, observation, length, self._budgets.turn_tokens)
         if len(self._history.tokens) >= length:
             raise TokenBudgetError(limit)

@@ -29,8 +29,8 @@ class TrainerJob(ConfigModel):
     """The score from which an episode is a success."""
     instruction: str | None
     """Instruction to the agent before its first observation."""
-    tools: list[dict[str, Any]]
-    """The world's tools, as `environments.tools.Tool`."""
+    tool_lists: list[list[dict[str, Any]]]
+    """The tools of each world of a mixture, as `environments.tools.Tool`."""
     train_tasks: list[int]
     """Task indices to train on."""
     from_step: int | None = None

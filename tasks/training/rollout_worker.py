@@ -12,7 +12,7 @@ from accelerate.utils import broadcast_object_list, gather_object
 
 from environments.tools import Tool
 from tasks.agents.action_format import reading_format
-from tasks.agents.chat_format import ChatFormat
+from tasks.agents.chat_format import chat_formats
 from tasks.agents.token_agent import TokenAgent
 from tasks.inference.adapter import Adapter
 from tasks.inference.engine import AdapterEngine, Sampling
@@ -82,7 +82,7 @@ class RolloutWorker:
             job.folder / "progress", self.processes.process_index, self.processes.num_processes
         )
         policy = experiment.policy
-        self._chat_format = ChatFormat(
+        self._chat_formats = chat_formats(
             tokenizer,
             reading_format(
                 policy.action_format, experiment.environment.name, experiment.environment.rules
@@ -92,12 +92,12 @@ class RolloutWorker:
             chat_template_kwargs=policy.chat_template_kwargs,
             thinking=policy.thinking,
             compaction=policy.compaction,
-            tools=[msgspec.convert(tool, Tool) for tool in job.tools],
+            tool_lists=msgspec.convert(job.tool_lists, list[list[Tool]]),
         )
         self._collector = Collector(
             experiment.environment.name,
             job.environment_urls,
-            TokenAgent(self.engine, self._chat_format),
+            TokenAgent(self.engine, self._chat_formats),
             experiment.rollout,
             dialect=experiment.environment.dialect,
             identity=job.environment_identity,
@@ -161,13 +161,13 @@ class RolloutWorker:
             return
         began = time.perf_counter()
         prompts = [
-            self._chat_format.prompt(text)
+            self._chat_formats[0].prompt(text)
             for text in ("probe", f"probe {step}", "a b c d e f g", "1 2 3 4 5")
         ]
         sampling = Sampling(
             self._experiment.rollout.temperature,
             PROBE_TOKENS,
-            self._chat_format.stop_tokens,
+            self._chat_formats[0].stop_tokens,
             seed=step,
         )
         with self._collector.paused():

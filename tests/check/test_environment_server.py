@@ -285,6 +285,7 @@ def test_descriptions_of_world_tasks_and_health(counting_server: str) -> None:
         "rules": "ours",
         "success_score": 1.0,
         "reward_range": [0.0, 1.0],
+        "member_tools": [],
     }
     assert get("/v1/tasks?split=test") == {"split": "test", "tasks": list(range(80, 100))}
     health = get("/health")

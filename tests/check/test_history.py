@@ -74,7 +74,7 @@ def play(form: ChatFormat) -> tuple[Trajectory, list[list[int]]]:
     trajectory = Trajectory("textcraft", 0, 0, 0, 0, 5, 0, "script")
 
     async def turns() -> None:
-        conversation = await TokenAgent(engine, form).begin(
+        conversation = await TokenAgent(engine, [form]).begin(
             0, 0, "Goal: stick", Budgets(1.0, 1000, 100_000)
         )  # type: ignore[arg-type]
         trajectory.prompt = list(conversation.prompt)

@@ -61,7 +61,7 @@ def cut_and_end(
     """What cut each message, and what ended the episode."""
 
     async def play() -> tuple[list[str], str]:
-        policy = TokenAgent(Writer(length, context_length), Words())  # type: ignore[arg-type]
+        policy = TokenAgent(Writer(length, context_length), [Words()])  # type: ignore[arg-type]
         conversation = await policy.begin(0, 1, "x" * prompt, budgets)
         cuts: list[str] = []
         try:
@@ -114,7 +114,7 @@ def test_turn_seeds_follow_from_the_episode_seed() -> None:
         engine = Writer(3, 1000)
 
         async def play() -> None:
-            conversation = await TokenAgent(engine, Words()).begin(
+            conversation = await TokenAgent(engine, [Words()]).begin(
                 0, seed, "x", Budgets(1.0, 8, 500)
             )  # type: ignore[arg-type]
             for turn in range(3):
@@ -148,7 +148,7 @@ def played(budgets: Budgets, observations: int) -> list[str]:
     """What the agent reads of `PAGE`, seen again and again, until its episode ends or it has seen so many."""
 
     async def play() -> list[str]:
-        agent = TokenAgent(Writer(4, 100_000), Letters())  # type: ignore[arg-type]
+        agent = TokenAgent(Writer(4, 100_000), [Letters()])  # type: ignore[arg-type]
         conversation = await agent.begin(0, 1, PAGE, budgets)
         read = ["".join(map(chr, conversation.prompt))]
         try:

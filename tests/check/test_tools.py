@@ -12,8 +12,11 @@ import pytest
 from aiohttp import web
 
 from configs.collection import Collection, Source
+from configs.environment import World as configured
 from configs.experiment import Policy
+from configs.mixture import member_of
 from environments.environment import World
+from environments.handshake import verify_servers
 from environments.openenv.actions import form_of
 from environments.protocol import WorldInfo
 from environments.registry import load_world
@@ -25,9 +28,10 @@ from environments.webarena.tools import TOOLS as WEBARENA
 from tasks.agents.action_format import MalformedActionError
 from tasks.agents.agent import Budgets
 from tasks.agents.agent_factory import open_agent
-from tasks.agents.chat_format import CALL_ID, ChatFormat
+from tasks.agents.chat_format import CALL_ID, ChatFormat, chat_formats
 from tasks.agents.scripted_agent import ScriptedAgent
 from tests.check.test_chat_format import build_tokenizer
+from tests.support.playing import starting
 from tests.support.shipped_templates import template_of, tokenizer_with
 
 MISTRAL = """{{ bos_token }}{% for message in messages %}
@@ -175,7 +179,7 @@ def play_expert(world: World, form: ChatFormat | None) -> list[str]:
     """Plays a task by the expert and returns its messages, after checking the action in each."""
 
     async def play() -> list[str]:
-        agent, environment = ScriptedAgent(world, "tools", form), world.create()
+        agent, environment = ScriptedAgent(world, "tools", [form] if form else ()), world.create()
         task = world.tasks("train")[0]
         conversation = await agent.begin(task, 0, environment.reset(task), Budgets(1.0, 100, 1000))
         texts: list[str] = []
@@ -202,6 +206,37 @@ def test_the_expert_demonstrates_by_calls_in_the_form_of_the_model() -> None:
         assert [call.name for (call,) in map(form.calls, texts)] == [
             json.loads(text.splitlines()[-1])["name"] for text in plain
         ]
+
+
+def test_each_task_of_a_mixture_has_the_tools_of_its_world() -> None:
+    world = load_world("textcraft+babyai")
+    tokenizer = tokenizer_with(template_of("qwen2_5"))
+    formats = chat_formats(tokenizer, "tools", None, tool_lists=world.tool_lists)
+    agent = ScriptedAgent(world, "tools", formats)
+
+    async def first(task: int) -> tuple[str, str]:
+        environment = world.create()
+        conversation = await agent.begin(task, 0, environment.reset(task), Budgets(1.0, 100, 1000))
+        message = await conversation.act(0)
+        assert message.action is not None
+        assert not environment.step(message.action).refused
+        return tokenizer.decode(conversation.prompt), message.text
+
+    for task in world.tasks("train")[:4]:
+        prompt, text = asyncio.run(first(task))
+        for name in ("textcraft", "babyai"):
+            is_own = member_of(world.name, task)[0] == name
+            tools = load_world(name).tools
+            assert [f'"name": "{tool.name}"' in prompt for tool in tools] == [is_own] * len(tools)
+            assert is_own == any(f'"name": "{tool.name}"' in text for tool in tools)
+
+
+@pytest.mark.slow
+def test_the_server_of_a_mixture_lists_the_tools_of_each_world(state_dir: Path) -> None:
+    with starting("textcraft+babyai", state_dir) as start:
+        urls = [start().url]
+        hosted = asyncio.run(verify_servers(urls, configured(name="textcraft+babyai")))
+    assert hosted.tool_lists == [list(load_world(name).tools) for name in ("textcraft", "babyai")]
 
 
 def test_a_chat_endpoint_plays_by_calls(tmp_path: Path) -> None:

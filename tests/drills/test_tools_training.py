@@ -11,6 +11,7 @@ from transformers import AutoTokenizer
 from configs.collection import Collection, Source
 from configs.experiment import Rollout
 from configs.infrastructure import InfraSettings
+from configs.mixture import member_of
 from environments.protocol import WorldInfo
 from environments.registry import load_world
 from tasks.agents.agent_factory import open_agent
@@ -23,6 +24,7 @@ from tasks.starter.starting_model import build_model
 from tasks.training.task_order import evaluation_plans
 from tests.support.playing import starting
 from tests.support.shipped_templates import template_of, tokenizer_with
+from tests.support.small_runs import finish, folder, start
 from tests.support.small_training import STEPS, train
 from tests.support.tiny_policy import TINY
 
@@ -39,8 +41,11 @@ def tool_policy(folder: Path, template: str = "qwen2_5") -> str:
     """Saves a tiny random policy with the chat template of Qwen2.5 or another model."""
     tokenizer = tokenizer_with(template_of(template))
     tokenizer.pad_token = tokenizer.eos_token
-    build_model(TINY, tokenizer, 0).save_pretrained(folder)  # type: ignore[arg-type]
     tokenizer.save_pretrained(folder)
+    # Beside a model's configuration, the class of its tokenizer is loaded, which adds a token.
+    for _ in range(2):
+        build_model(TINY, tokenizer, 0).save_pretrained(folder)  # type: ignore[arg-type]
+        tokenizer = AutoTokenizer.from_pretrained(folder)
     return str(folder)
 
 
@@ -53,7 +58,7 @@ def test_a_model_is_trained_by_tool_calls(tmp_path: Path, state_dir: Path) -> No
         environment="textcraft", source=source, tasks="wood-train", horizon=20, rollout=rollout
     )  # type: ignore[arg-type]
     with (
-        starting("textcraft", state_dir) as start,
+        starting("textcraft", state_dir) as started,
         open_agent(
             collection, WorldInfo("textcraft", world.version, "", {}, tools=[*world.tools])
         ) as agent,
@@ -63,7 +68,7 @@ def test_a_model_is_trained_by_tool_calls(tmp_path: Path, state_dir: Path) -> No
             collection,
             evaluation_plans(list(world.tasks("wood-train"))[:8], 1, 0),
             agent,
-            [start().url],
+            [started().url],
             writer,
         )
 
@@ -124,3 +129,37 @@ def test_a_model_is_trained_on_episodes_of_several_rows(
                 token for row in trajectory.rows for turn in row.turns for token in turn.tokens
             ] == [token for turn in trajectory.turns for token in turn.tokens]
     assert rows > 1
+
+
+@pytest.mark.slow
+def test_each_episode_of_a_mixture_has_the_tools_of_its_world(tmp_path: Path) -> None:
+    policy, world = tool_policy(tmp_path / "policy"), "textcraft+babyai"
+    run = start(
+        tmp_path,
+        policy,
+        environment__name=world,
+        environment__train_tasks="train",
+        environment__n_train_tasks=4,
+        evaluation__tasks="validation",
+        evaluation__final_tasks=[],
+        policy__action_format="tools",
+        rollout__engine="transformers",
+        rollout__tasks_per_step=2,
+        rollout__trajectory_tokens=8192,
+        algorithm__steps=2,
+        curriculum__horizons=[2],
+    )
+    finish(run, tmp_path)
+    tokenizer = AutoTokenizer.from_pretrained(policy)
+    played = {
+        (member_of(world, trajectory.task)[0], tokenizer.decode(trajectory.prompt))
+        for step in (1, 2)
+        for trajectory in read_trajectories(
+            folder(tmp_path) / "rollouts" / f"step-{step:06d}.parquet"
+        )
+    }
+    assert {own for own, _ in played} == {"textcraft", "babyai"}
+    for own, prompt in played:
+        for name in ("textcraft", "babyai"):
+            shown = {f'"name": "{tool.name}"' in prompt for tool in load_world(name).tools}
+            assert shown == {name == own}

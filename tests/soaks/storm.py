@@ -169,7 +169,7 @@ def collect(episodes: int, every_s: float | None, state_dir: Path, seed: int = 0
         killer = Killer([worlds, engines], every_s or 1.0, seed)
         if every_s is not None:
             killer.start()
-        policy = TokenAgent(engine, CountingChatFormat())  # type: ignore[arg-type]
+        policy = TokenAgent(engine, [CountingChatFormat()])  # type: ignore[arg-type]
         began = time.perf_counter()
         with Collector("counting", worlds.urls, policy, rollout) as collector:
             trajectories = collector.collect(

@@ -38,7 +38,7 @@ def small_job(
         folder=folder,
         environment_urls=[environment_url],
         instruction=None,
-        tools=msgspec.to_builtins(load_world("textcraft").tools),
+        tool_lists=msgspec.to_builtins(load_world("textcraft").tool_lists),
         train_tasks=list(load_world("textcraft").tasks("wood-train"))[:6],
         engine_memory_fraction=0.3,
         engine_cpu_cache_gb=1,
