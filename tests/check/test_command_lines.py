@@ -27,7 +27,15 @@ SLOW = {
     "uvicorn",
     "starlette",
 }
-OWN_OPTIONS = {"--gpus", "--gpu", "--gpu-memory", "--start-from", "--night", "--n-seeds"}
+OWN_OPTIONS = {
+    "--gpus",
+    "--gpu",
+    "--gpu-memory",
+    "--measured",
+    "--start-from",
+    "--night",
+    "--n-seeds",
+}
 SCRIPT = Path(sys.executable).with_name("agentgym")
 
 
