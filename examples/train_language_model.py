@@ -34,7 +34,7 @@ CLONING = {
 """Fields of the supervised start that differ from the recipe: 12 steps of 8 episodes."""
 NOTE = """\
 The expert plays {n} tasks, the model clones 96 of its episodes, and RL follows.
-This takes about an hour on two quiet cores, and needs 11 GB of memory. The same command continues."""
+This is planned for two hours on two quiet cores, and needs 11 GB of memory. The same command continues."""
 
 
 def expert_episodes(recipe: Experiment) -> CollectedEpisodes:

@@ -120,7 +120,7 @@ def _chat_formats(
     action_format: ActionFormat,
     tool_lists: Sequence[Sequence[Tool]],
 ) -> list[ChatFormat]:
-    """Return the chat format of each world. None without a tokenizer."""
+    """Return the chat format of each world. Empty without a tokenizer."""
     if tokenizer is None:
         return []
     from transformers import AutoTokenizer

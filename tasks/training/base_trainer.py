@@ -185,7 +185,9 @@ class BaseTrainer(Trainer):
         """
         raise NotImplementedError
 
-    def rows(self, rows: Sequence[Trajectory], *, share: bool = False) -> PaddedRows | PackedRows:
+    def micro_batch_rows(
+        self, rows: Sequence[Trajectory], *, share: bool = False
+    ) -> PaddedRows | PackedRows:
         """Return what micro-batches of some rows cost: padded ones, or packed ones.
 
         With `share`, packed rows share prefixes if the model's attention allows it.

@@ -67,7 +67,7 @@ class CloningTrainer(BaseTrainer, SFTTrainer):
             tokens = self.count_everywhere(sum(sum(t.policy_mask) for t in share))
             share = [row for t in share for row in t.rows]
             micro_batches = list[Tensors]()
-            for part in self.parts(self.rows(share)):
+            for part in self.parts(self.micro_batch_rows(share)):
                 tensors = _sequences([share[i] for i in part], self.processing_class.pad_token_id)
                 labels = tensors["input_ids"].masked_fill(tensors.pop("completion_mask") == 0, -100)
                 micro_batches.append(

@@ -25,6 +25,8 @@ from configs.experiment import Policy
 FLASH = ("flash_attention_2", "flash_attention_3")
 SHARED = "shared_prefix"
 """Name of our attention in transformers."""
+UNSUPPORTED = ("sliding_window", "softcap", "s_aux", "position_bias")
+"""Arguments by which transformers' layers ask for other than plain attention."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,8 +103,9 @@ def share_prefixes(model: Any, policy: Policy) -> Any:
     """Let a model read packed rows with shared prefixes, if the recipe and its layers allow it.
 
     A float32 policy keeps the attention of transformers, unless the recipe names ours. So do models
-    whose layers attend to a window, add sinks or cap their scores, and those that are not made of
-    attention layers alone. Returns the model.
+    whose layers attend to a window, add sinks or cap their scores, those that are not made of
+    attention layers alone, and those with a loss that balances experts over all tokens. Returns the
+    model.
 
     Raises:
         ValueError: The recipe names our attention, and the layers do not allow it.
@@ -113,10 +116,9 @@ def share_prefixes(model: Any, policy: Policy) -> Any:
     text = model.config.get_text_config()
     kinds = set(getattr(text, "layer_types", None) or ("full_attention",))
     window = getattr(text, "sliding_window", None) and getattr(text, "use_sliding_window", True)
-    capped = any(
-        getattr(text, name, None) for name in ("attn_logit_softcapping", "attention_chunk_size")
-    )
-    if kinds == {"full_attention"} and not (window or capped) and model._supports_attention_backend:
+    others = ("attn_logit_softcapping", "attention_chunk_size", "output_router_logits")
+    plain = kinds == {"full_attention"} and not any(getattr(text, name, None) for name in others)
+    if plain and not window and model._supports_attention_backend:
         model.set_attn_implementation(SHARED)
     elif named:
         raise ValueError(
@@ -242,7 +244,7 @@ def shared_prefix_attention(
     dropout: float = 0.0,
     scaling: float | None = None,
     segments: Sequence[Segment] | None = None,
-    **_: Any,
+    **named: Any,
 ) -> tuple[torch.Tensor, None]:
     """Causal attention of each segment to its row, for transformers' `AttentionInterface`.
 
@@ -255,12 +257,18 @@ def shared_prefix_attention(
         dropout: Probability of dropping an attention weight.
         scaling: Factor of the scores.
         segments: Segments of the packed row. None for a single row.
+        named: Further arguments of the layer.
 
     Raises:
-        ValueError: There are several rows or a mask.
+        ValueError: There are several rows or a mask, or the layer's attention is not plain.
     """
     if len(query) > 1 or attention_mask is not None:
         raise ValueError(f"attn_implementation {SHARED} reads packed rows only")
+    if given := [name for name in UNSUPPORTED if named.get(name) is not None]:
+        raise ValueError(
+            f"attn_implementation {SHARED} does not support {', '.join(given)} of this model; set "
+            "policy.attn_implementation to sdpa"
+        )
     length, dtype = query.size(2), value.dtype
     query, key = query.to(dtype), key.to(dtype)  # autocast does not see the causal bias below
     parts = []

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import math
 import os
@@ -16,7 +15,6 @@ from typing import Any
 
 import httpx
 import pytest
-import uvicorn
 from transformers import AutoTokenizer
 
 from environments.registry import load_world
@@ -25,7 +23,7 @@ from tasks.endpoint.chat_tokens import ChatTokens
 from tasks.endpoint.episodes import Episodes
 from tasks.endpoint.recording import Recording
 from tasks.inference.engine import Generation, Sampling
-from tasks.inference.event_loop import event_loop, in_event_loop
+from tasks.inference.event_loop import in_event_loop
 from tasks.inference.token_guard import VARIABLE
 from tasks.inference.vllm_engine import VllmEngine
 from tasks.inference.weight_sync_check import WeightSyncError
@@ -42,6 +40,7 @@ from tasks.training.offline_selection import (
 from tasks.training.recorded_groups import RecordedGroups
 from tests.check.test_chat_format import TOKENIZERS
 from tests.support.recorded import small_experiment, train, trainer_of
+from tests.support.served_endpoint import serving
 from tests.support.tiny_policy import build_tiny_policy
 
 TOKEN = "the-token-of-the-test"
@@ -118,16 +117,10 @@ def served(engine: Watched, policy: str, tmp_path: Path) -> Iterator[Served]:
         Recording(tmp_path / "recorded", {"model": policy}),
         lambda messages: float(len(messages)),
     )
-    listener = socket.create_server(("127.0.0.1", 0))
-    server = uvicorn.Server(
-        uvicorn.Config(endpoint.app, log_level="warning", timeout_graceful_shutdown=1)
-    )
-    serving = asyncio.run_coroutine_threadsafe(server.serve(sockets=[listener]), event_loop())
-    port = listener.getsockname()[1]
-    with httpx.Client(base_url=f"http://127.0.0.1:{port}", headers=HEADERS, timeout=60) as client:
-        yield Served(endpoint, client, port, tmp_path / "recorded", engine)
-    server.should_exit = True
-    serving.result()
+    with serving(endpoint) as port:
+        base_url = f"http://127.0.0.1:{port}"
+        with httpx.Client(base_url=base_url, headers=HEADERS, timeout=60) as client:
+            yield Served(endpoint, client, port, tmp_path / "recorded", engine)
 
 
 def play(served: Served, task: int, turns: int = 3, **fields: Any) -> str:

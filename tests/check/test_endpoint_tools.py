@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
-import socket
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,7 +11,6 @@ from typing import Any
 import anthropic
 import openai
 import pytest
-import uvicorn
 from transformers import PreTrainedTokenizerFast
 
 from environments.registry import load_world
@@ -25,9 +22,9 @@ from tasks.endpoint.chat_tokens import ChatTokens, UnsuitableMessagesError, Unsu
 from tasks.endpoint.episodes import Call, Episodes
 from tasks.endpoint.recording import Recording
 from tasks.inference.engine import Generation, Sampling
-from tasks.inference.event_loop import event_loop
 from tasks.inference.token_guard import VARIABLE
 from tasks.training.offline_selection import read_recorded
+from tests.support.served_endpoint import serving
 from tests.support.shipped_templates import template_of, tokenizer_with
 
 TOKEN = "the-token-of-the-test"
@@ -193,14 +190,8 @@ def served(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Served]:
     )
     folder = tmp_path / "recorded"
     endpoint = Endpoint(policy, Recording(folder, {"model": "script"}))
-    listener = socket.create_server(("127.0.0.1", 0))
-    server = uvicorn.Server(
-        uvicorn.Config(endpoint.app, log_level="warning", timeout_graceful_shutdown=1)
-    )
-    serving = asyncio.run_coroutine_threadsafe(server.serve(sockets=[listener]), event_loop())
-    yield Served(f"http://127.0.0.1:{listener.getsockname()[1]}", engine, folder, task)
-    server.should_exit = True
-    serving.result()
+    with serving(endpoint) as port:
+        yield Served(f"http://127.0.0.1:{port}", engine, folder, task)
 
 
 @pytest.mark.slow

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from transformers import AutoModel, AutoModelForCausalLM, GptOssConfig, MistralConfig
+from transformers import AutoModel, AutoModelForCausalLM, GptOssConfig, MistralConfig, MixtralConfig
 from trl.trainer.utils import add_fused_lm_head
 
 from configs.experiment import Policy
@@ -16,12 +16,14 @@ from tasks.training.critic import ValueModel
 from tasks.training.micro_batches import pad_trajectories, whole_rows
 from tasks.training.packing import (
     SHARED,
+    UNSUPPORTED,
     pack,
     packed_scores,
     packed_values,
     packs,
     score_places,
     share_prefixes,
+    shared_prefix_attention,
 )
 from tests.support.recorded import recorded_trajectories
 
@@ -130,6 +132,13 @@ def test_attention_refuses_padded_rows(policy: str) -> None:
         model(input_ids=IDS, attention_mask=MASK)
 
 
+@pytest.mark.parametrize("name", UNSUPPORTED)
+def test_attention_refuses_what_it_does_not_compute(name: str) -> None:
+    states = torch.zeros(1, 2, 3, 4)
+    with pytest.raises(ValueError, match=name):
+        shared_prefix_attention(None, states, states, states, None, **{name: 1})
+
+
 SMALL: dict[str, Any] = {
     "hidden_size": 8,
     "intermediate_size": 8,
@@ -145,6 +154,7 @@ SMALL: dict[str, Any] = {
     [
         MistralConfig(**SMALL, sliding_window=4),
         GptOssConfig(**SMALL, head_dim=4, num_local_experts=2, num_experts_per_tok=1),
+        MixtralConfig(**SMALL, num_local_experts=2, output_router_logits=True),
     ],
     ids=lambda config: config.model_type,
 )

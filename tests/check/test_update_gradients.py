@@ -6,11 +6,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
-from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from tasks.training.packing import SHARED
 from tests.support.recorded import recorded_trajectories
+from tests.support.tiny_policy import noisy_copy
 from tests.support.update_reference import check_gradients
 
 pytestmark = pytest.mark.slow
@@ -61,14 +60,8 @@ def test_shared_prefixes_leave_the_gradients_as_they_are(
 
 
 def test_distillation_has_the_gradient_of_its_formula(policy: str, tmp_path: Path) -> None:
-    model = AutoModelForCausalLM.from_pretrained(policy)
-    torch.manual_seed(1)
-    with torch.no_grad():
-        for weights in model.parameters():
-            weights += 0.05 * weights.std().nan_to_num() * torch.randn_like(weights)
-    model.save_pretrained(tmp_path / "teacher")
-    AutoTokenizer.from_pretrained(policy).save_pretrained(tmp_path / "teacher")
-    fields = {"name": "distillation", "teacher": str(tmp_path / "teacher"), "kl_coefficient": 0.5}
+    teacher = noisy_copy(policy, tmp_path / "teacher")
+    fields = {"name": "distillation", "teacher": teacher, "kl_coefficient": 0.5}
     check_gradients(fields, recorded_trajectories(policy, 0), policy, tmp_path / "run")
 
 

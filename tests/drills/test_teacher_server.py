@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from transformers import AutoModelForCausalLM, AutoTokenizer
+from transformers import AutoTokenizer
 
 from configs.recipe import RecipeError, load_recipe
 from tasks.inference.engine import EngineError
@@ -17,6 +17,7 @@ from tasks.inference.token_guard import GUARD, share_token
 from tasks.training.micro_batches import pad_trajectories
 from tests.support.listener import listener
 from tests.support.recorded import recorded_trajectories, small_experiment, trainer_of
+from tests.support.tiny_policy import noisy_copy
 from tests.support.vllm_servers import vllm_servers
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
@@ -24,15 +25,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 @pytest.fixture(scope="module")
 def teacher(policy: str, tmp_path_factory: pytest.TempPathFactory) -> str:
-    folder = tmp_path_factory.mktemp("teacher")
-    model = AutoModelForCausalLM.from_pretrained(policy)
-    torch.manual_seed(1)
-    with torch.no_grad():
-        for weights in model.parameters():
-            weights += 0.05 * weights.std().nan_to_num() * torch.randn_like(weights)
-    model.save_pretrained(folder)
-    AutoTokenizer.from_pretrained(policy).save_pretrained(folder)
-    return str(folder)
+    return noisy_copy(policy, tmp_path_factory.mktemp("teacher"))
 
 
 @pytest.fixture(scope="module")

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import os
 import re
-import socket
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
@@ -14,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import uvicorn
 from transformers import PreTrainedTokenizerFast
 
 from environments.registry import load_world
@@ -22,9 +19,9 @@ from tasks.endpoint.app import Endpoint, ServedPolicy
 from tasks.endpoint.chat_tokens import ChatTokens
 from tasks.endpoint.recording import Recording
 from tasks.inference.engine import Generation, Sampling
-from tasks.inference.event_loop import event_loop
 from tasks.inference.token_guard import VARIABLE
 from tests.support.playing import starting
+from tests.support.served_endpoint import serving
 from tests.support.shipped_templates import template_of, tokenizer_with
 
 pytestmark = [pytest.mark.slow, pytest.mark.registry]
@@ -99,14 +96,8 @@ def endpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[
         seed=0,
     )
     endpoint = Endpoint(policy, Recording(tmp_path / "recorded", {"model": "expert"}))
-    listener = socket.create_server(("127.0.0.1", 0))
-    server = uvicorn.Server(
-        uvicorn.Config(endpoint.app, log_level="warning", timeout_graceful_shutdown=1)
-    )
-    serving = asyncio.run_coroutine_threadsafe(server.serve(sockets=[listener]), event_loop())
-    yield f"http://127.0.0.1:{listener.getsockname()[1]}/v1", endpoint
-    server.should_exit = True
-    serving.result()
+    with serving(endpoint) as port:
+        yield f"http://127.0.0.1:{port}/v1", endpoint
 
 
 def toml(table: dict[str, Any]) -> str:

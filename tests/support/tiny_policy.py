@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
 from configs.experiment import StarterPolicy
 from environments.registry import load_world
 from tasks.starter.starting_model import build_model, build_tokenizer
@@ -19,4 +22,16 @@ def build_tiny_policy(folder: Path, seed: int = 0, size: StarterPolicy = TINY) -
     model = build_model(size, tokenizer, seed)
     model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
+    return str(folder)
+
+
+def noisy_copy(policy: str, folder: Path) -> str:
+    """Saves a policy with noise on its weights, and its tokenizer, to `folder`; returns it as text."""
+    model = AutoModelForCausalLM.from_pretrained(policy)
+    torch.manual_seed(1)
+    with torch.no_grad():
+        for weights in model.parameters():
+            weights += 0.05 * weights.std().nan_to_num() * torch.randn_like(weights)
+    model.save_pretrained(folder)
+    AutoTokenizer.from_pretrained(policy).save_pretrained(folder)
     return str(folder)

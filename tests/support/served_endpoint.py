@@ -1,0 +1,26 @@
+"""An `Endpoint` on a port, in this process."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import uvicorn
+
+from tasks.endpoint.app import Endpoint
+from tasks.inference.event_loop import event_loop
+
+
+@contextmanager
+def serving(endpoint: Endpoint) -> Iterator[int]:
+    """Serves it on loopback until the block ends; gives the port."""
+    listener = socket.create_server(("127.0.0.1", 0))
+    server = uvicorn.Server(
+        uvicorn.Config(endpoint.app, log_level="warning", timeout_graceful_shutdown=1)
+    )
+    served = asyncio.run_coroutine_threadsafe(server.serve(sockets=[listener]), event_loop())
+    yield listener.getsockname()[1]
+    server.should_exit = True
+    served.result()
