@@ -74,7 +74,9 @@ def study_arguments(
     parsed, rest = parser.parse_known_args(arguments)
     try:
         overrides = parse_overrides(rest)
-        check_study(load_study(parsed.study, overrides), infra_settings())
+        what, infrastructure = load_study(parsed.study, overrides), infra_settings()
+        if not parsed.report:  # the page of kept runs needs no model
+            check_study(what, infrastructure)
     except (RecipeError, SettingsError) as problem:
         raise SystemExit(f"agentgym study: {problem}") from None
     return parsed.study, overrides, parsed.look_again, parsed.report

@@ -534,11 +534,16 @@ def test_the_page_is_written_from_the_stored_runs_without_their_folders(
 
 def test_kept_runs_are_found_without_their_model(tmp_path: Path) -> None:
     model = {"overrides": {"policy.model": str(tmp_path / "deleted")}}
-    made = load_study(written(tmp_path, seeds=1), model)
+    name = written(tmp_path, seeds=1)
+    made = load_study(name, model)
     runs = StudyRuns(made, InfraSettings(runs=tmp_path / "runs"))
     assert runs.found({runs.key("long", 0): LONG[0]})["long"] == LONG[:1]
     with pytest.raises(RecipeError, match="deleted"):
         check_study(made, InfraSettings(runs=tmp_path / "runs"))
+    words = [name, "--overrides", json.dumps(model["overrides"])]
+    assert study_arguments([*words, "--report"])[3] is True
+    with pytest.raises(SystemExit, match="deleted"):
+        study_arguments(words)
 
 
 def test_an_unreadable_file_of_runs_is_refused_by_name(tmp_path: Path) -> None:
