@@ -132,6 +132,7 @@ class TransformersEngine:
             [[0] * (widest - len(r.tokens)) + [1] * len(r.tokens) for r in batch],
             device=self._device,
         )
+        temperatures = torch.tensor([r.sampling.temperature for r in batch], device=self._device)
         generators = [torch.Generator().manual_seed(r.sampling.seed) for r in batch]
         written = [Generation([], [], self.policy_version) for _ in batch]
         open_rows = set(range(len(batch)))
@@ -148,18 +149,20 @@ class TransformersEngine:
                 logits_to_keep=1,
             )
             self.progress += 1
-            logits = output.logits[:, -1].float().cpu()
-            next_tokens = torch.zeros(len(batch), 1, dtype=torch.long)
-            for row in list(open_rows):
+            draws = torch.cat([torch.rand(1, generator=g, dtype=torch.float64) for g in generators])
+            tokens, log_probabilities = sample(output.logits[:, -1].float(), temperatures, draws)
+            step = tokens[:, None]
+            for row, (token, log_probability) in enumerate(
+                zip(tokens.tolist(), log_probabilities.tolist(), strict=True)
+            ):
+                if row not in open_rows:
+                    continue
                 sampling = batch[row].sampling
-                token, log_probability = _sample(logits[row], sampling.temperature, generators[row])
                 written[row].tokens.append(token)
                 written[row].log_probabilities.append(log_probability)
-                next_tokens[row, 0] = token
                 room = min(sampling.max_tokens, self.context_length - len(batch[row].tokens))
                 if token in sampling.stop_tokens or len(written[row].tokens) >= room:
                     open_rows.discard(row)
-            step = next_tokens.to(self._device)
             mask = torch.cat([mask, mask.new_ones(len(batch), 1)], dim=1)
         return written
 
@@ -182,23 +185,25 @@ class TransformersEngine:
         self._model = None
 
 
-def _sample(
-    logits: torch.Tensor, temperature: float, generator: torch.Generator
-) -> tuple[int, float]:
-    """Sample a token, greedily at temperature 0.
+def sample(
+    logits: torch.Tensor, temperatures: torch.Tensor, draws: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Sample the next token of each row by inversion of its distribution function.
 
     Args:
-        logits: Logits of the next token, shape (vocabulary,).
-        temperature: Sampling temperature.
-        generator: Random number generator of the request.
+        logits: Logits of the next tokens, shape (B, vocabulary).
+        temperatures: Sampling temperatures, shape (B,). Rows at 0 take the likeliest token.
+        draws: Uniform random numbers from [0, 1) in float64, shape (B,).
 
     Returns:
-        The token and its log-probability under the sampling distribution.
+        The tokens and their log-probabilities under the sampling distribution (that of temperature
+        1 for a row at 0); each of shape (B,).
     """
-    if temperature == 0:
-        log_probabilities = torch.log_softmax(logits, dim=-1)
-        token = int(log_probabilities.argmax())
-    else:
-        log_probabilities = torch.log_softmax(logits / temperature, dim=-1)
-        token = int(torch.multinomial(log_probabilities.exp(), 1, generator=generator))
-    return token, float(log_probabilities[token])
+    greedy = temperatures == 0
+    scaled = logits / temperatures.masked_fill(greedy, 1.0)[:, None]
+    log_probabilities = torch.log_softmax(scaled, dim=-1)
+    shares = log_probabilities.double().exp().cumsum(-1)
+    points = draws.to(shares.device)[:, None] * shares[:, -1:]
+    drawn = torch.searchsorted(shares, points, right=True)[:, 0].clamp(max=logits.shape[-1] - 1)
+    tokens = torch.where(greedy, logits.argmax(-1), drawn)
+    return tokens, log_probabilities.gather(-1, tokens[:, None])[:, 0]

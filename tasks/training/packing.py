@@ -271,20 +271,20 @@ def shared_prefix_attention(
         )
     length, dtype = query.size(2), value.dtype
     query, key = query.to(dtype), key.to(dtype)  # autocast does not see the causal bias below
+    segments = segments or (Segment(0, length, None),)
+    lengths = [part.end - part.begin for part in segments]
+    own = zip(*(torch.split(each, lengths, dim=2) for each in (query, key, value)), strict=True)
     parts = []
-    for part in segments or (Segment(0, length, None),):
-        own = slice(part.begin, part.end)
-        seen = own if part.context is None else part.context
-        bias = (
-            None
-            if part.context is None
-            else causal_lower_right(part.end - part.begin, len(part.context))
-        )
+    for part, (queries, keys, values) in zip(segments, own, strict=True):
+        bias = None
+        if part.context is not None:
+            keys, values = (tensor.index_select(2, part.context) for tensor in (key, value))
+            bias = causal_lower_right(queries.size(2), keys.size(2))
         parts.append(
             scaled_dot_product_attention(
-                query[:, :, own],
-                key[:, :, seen],
-                value[:, :, seen],
+                queries,
+                keys,
+                values,
                 attn_mask=bias,
                 dropout_p=dropout,
                 is_causal=bias is None,

@@ -12,6 +12,7 @@ from configs.mixture import member_of, members
 from tasks.rollout.trajectory import Outcome, Trajectory, refused_share, staleness
 from tasks.training.groups import learnable_groups, zero_variance
 from tasks.training.left_out import left_out
+from tasks.training.step_time import GPUS
 
 
 def rollout_metrics(
@@ -108,13 +109,20 @@ def metrics_by_world(finished: Sequence[Trajectory]) -> dict[str, float]:
     return metrics
 
 
-def device_metrics() -> dict[str, float]:
-    """Return the peak memory of this process's GPU; empty without a GPU."""
-    return (
-        {"update/peak_memory_gib": torch.cuda.max_memory_allocated() / 2**30}
-        if torch.cuda.is_available()
-        else {}
-    )
+def device_metrics(operations_per_second: float) -> dict[str, float]:
+    """Return the peak memory and the utilisation of this process's GPU; empty without a GPU.
+
+    Args:
+        operations_per_second: Floating-point operations per second that the update needed, on this
+            rank. Divided by the GPU's peak, it is the model FLOPs utilisation (MFU).
+    """
+    if not torch.cuda.is_available():
+        return {}
+    name = torch.cuda.get_device_name()
+    found = {"update/peak_memory_gib": torch.cuda.max_memory_allocated() / 2**30}
+    if peak := next((gpu.operations for model, gpu in GPUS.items() if model in name), None):
+        found["update/mfu"] = operations_per_second / peak
+    return found
 
 
 def _mean(values: Sequence[float]) -> float:

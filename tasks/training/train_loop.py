@@ -135,6 +135,7 @@ class TrainLoop:
         trainer: Trainer,
         source: BatchSource,
         heartbeats: Heartbeats,
+        operations_per_token: float,
     ) -> None:
         """
         Args:
@@ -142,9 +143,12 @@ class TrainLoop:
             trainer: The policy, the loss and the optimiser.
             source: The source of the trajectories.
             heartbeats: Limits the time of each part of the update.
+            operations_per_token: Floating-point operations of a forward and backward pass per token
+                of the batch, divided by the number of ranks. Recomputation does not count.
         """
         self._experiment, self._trainer, self._source = experiment, trainer, source
         self._heartbeats = heartbeats
+        self._operations_per_token = operations_per_token
 
     def train_step(self, step: int, history: Steps) -> dict[str, float]:
         """Train one step (from 0) and return its metrics.
@@ -198,5 +202,5 @@ class TrainLoop:
             **loaded,
             "update/seconds": seconds,
             "update/tokens_per_second": tokens / seconds,
-            **device_metrics(),
+            **device_metrics(self._operations_per_token * algorithm.epochs * tokens / seconds),
         }

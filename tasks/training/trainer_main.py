@@ -79,11 +79,14 @@ class TrainerMain:
         self.steps = read_steps(self.resume.folder / METRICS) if self.resume else {}
         self.trainer.prepare(self.resume.folder if self.resume else None)
         self.step = self.resume.step if self.resume else 0
+        self.parameters = sum(p.numel() for p in self.trainer.model.parameters())
+        per_parameter = 6 if self.experiment.policy.lora is None else 4
         self.loop = TrainLoop(
             self.experiment,
             self.trainer,
             batches_class(algorithm)(job, self.worker, self.trainer),
             Heartbeats(PART_S["gpu" if torch.cuda.is_available() else "cpu"]),
+            per_parameter * self.parameters / processes.num_processes,
         )
         self.checkpoint_seconds = 0.0
         self.seconds = {
@@ -94,10 +97,13 @@ class TrainerMain:
 
     def run(self) -> None:
         """Report readiness, then execute the flow's commands until `Close`."""
-        parameters = sum(p.numel() for p in self.trainer.model.parameters())
         self.send_event(
             Ready(
-                self.step, self.worker.engine.batch_invariant, parameters, self.seconds, self.notes
+                self.step,
+                self.worker.engine.batch_invariant,
+                self.parameters,
+                self.seconds,
+                self.notes,
             )
         )
         with self.worker:

@@ -26,7 +26,6 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from statistics import median
@@ -35,9 +34,10 @@ from typing import Any
 ROOT = Path(__file__).parents[2]
 SIZES = ("0.5b", "1.5b", "3b", "7b")
 PARTS = (*(f"update-{size}" for size in SIZES), "gradient", "lora", "train")
-REPEATS = 3
+REPEATS = 2
 WHEELS = (
     *("annotated-types", "datasets", "dill", "gguf", "httptools", "msgspec", "multiprocess"),
+    *("Farama-Notifications", "gymnasium", "minigrid", "pygame-ce"),  # BabyAI
     *("orjson", "pydantic", "pydantic-core", "pydantic-settings", "python-dotenv"),
     *("setproctitle", "starlette", "trl", "typing-inspection", "uvicorn", "websockets"),
 )
@@ -65,35 +65,65 @@ def update(size_name: str, side: str, small: bool, lora: bool = False) -> dict[s
 
     from tasks.training.step_time import GPUS
     from tests.benchmarks.update import measure
-    from tests.benchmarks.update_sides import Ours, Stock, build_policy, tokens_of, trajectories
+    from tests.benchmarks.update_sides import (
+        Ours,
+        Stock,
+        build_policy,
+        compile_blocks,
+        tokens_of,
+        trajectories,
+    )
 
     size = size_of(size_name, small)
-    with tempfile.TemporaryDirectory() as folder:
+    memory = Path("/dev/shm")
+    with tempfile.TemporaryDirectory(dir=memory if memory.exists() else None) as folder:
         policy = Path(folder) / "policy"
         build_policy(size, policy)
         batch = trajectories(size)
-        sides: dict[str, Callable[..., Any]] = {"ours": Ours, "stock": Stock}
         options = {"lora_rank": 32} if lora else {}
-        made = sides[side](size, str(policy), batch, Path(folder) / side, **options)
-        measure(made)
-        measured = [measure(made) for _ in range(REPEATS)]
+        made = (
+            Stock(size, str(policy), batch, Path(folder) / side)
+            if side == "stock"
+            else Ours(size, str(policy), batch, Path(folder) / side, **options)
+        )
+    if side == "compiled":
+        compile_blocks(made.trainer.model)
+    first = measure(made)
+    measured = [measure(made) for _ in range(REPEATS)]
     seconds = median(each.seconds for each in measured)
     parameters = sum(p.numel() for p in made.trainer.model.parameters())
-    # 6 operations per parameter and token, and 12 * layers * width * (length / 2) per token for
-    # causal attention scores (arXiv 2204.02311, appendix B). Recomputation does not count.
-    lengths = [len(t.prompt) + len(t.completion) for t in batch]
-    operations = sum(n * (6 * parameters + 6 * size.layers * size.hidden * n) for n in lengths)
     card = torch.cuda.get_device_name() if torch.cuda.is_available() else None
     peak = next((gpu.operations for name, gpu in GPUS.items() if card and name in card), None)
     return {
         "parameters": parameters,
         "tokens": tokens_of(batch),
-        "longest": max(lengths),
+        "longest": max(len(t.prompt) + len(t.completion) for t in batch),
+        "recomputation": size.recomputation,
+        "first_seconds": first.seconds,
         "seconds": [each.seconds for each in measured],
         "tokens_per_second": tokens_of(batch) / seconds,
-        "mfu": operations / seconds / peak if peak and not lora else None,
+        "mfu": operations(size, parameters, batch) / seconds / peak if peak and not lora else None,
         "peak_gib": max(each.activations for each in measured) / 1024 or None,
     }
+
+
+def operations(size: Any, parameters: int, batch: list[Any]) -> float:
+    """Return the floating-point operations that an update of the batch needs.
+
+    They are 6 per parameter and token, and 6 * layers * width * length per token for causal
+    attention (arXiv 2204.02311, appendix B). A group's common prompt counts once, the head counts
+    at the policy's tokens only, and recomputation does not count.
+    """
+    head = size.vocabulary * size.hidden  # tied to the embedding
+    total, prompts = 0.0, set[tuple[int, ...]]()
+    for t in batch:
+        length, prompt = len(t.prompt) + len(t.completion), tuple(t.prompt)
+        own = length - (len(prompt) if prompt in prompts else 0)
+        prompts.add(prompt)
+        total += 6 * own * (parameters - head) + 6 * sum(t.policy_mask) * head
+        scores = length**2 - (length - own) ** 2
+        total += 6 * size.layers * size.hidden * scores
+    return total
 
 
 def size_of(name: str, small: bool) -> Any:
@@ -123,96 +153,10 @@ def gradient(small: bool) -> dict[str, Any]:
     return {"distance": next(row["ours"] for row in rows if "gradient" in row["name"])}
 
 
-def train(steps: int, model: str, small: bool) -> dict[str, Any]:
-    """Train SmolLM2-135M on TextCraft with the transformers engine, and evaluate before and after."""
-    from configs.infrastructure import infra_settings
-    from configs.recipe import load_recipe
-    from environments.registry import load_world
-    from tasks.evaluation.benchmark import evaluate
-    from tasks.rollout.trajectory_parquet import read_trajectories
-    from tasks.starter.gguf_model import hugging_face_model
-    from tasks.training.messages import Evaluate, StepDone, TrainerJob
-    from tasks.training.trainer_client import TrainerProcess
-    from tests.support.playing import starting
-
-    fields: dict[str, Any] = {
-        "algorithm.steps": steps,
-        "rollout.engine": "transformers",
-        "checkpoint_every": steps,
-    }
-    if small:
-        fields |= {"rollout.tasks_per_step": 2, "rollout.group_size": 2, "rollout.turn_tokens": 8}
-        fields |= {"curriculum": {"kind": "fixed", "horizon": 2}, "evaluation.horizon": 2}
-    policy = hugging_face_model(model)
-    experiment = load_recipe("smollm2-textcraft", {"policy.model": policy, **fields})
-    world = load_world("textcraft", experiment.environment.rules)
-    held_out = tuple(world.tasks(str(experiment.evaluation.tasks)))[
-        : 2 if small else experiment.evaluation.n_tasks
-    ]
-    found: dict[str, Any] = {"steps": [], "success": {}}
-    with tempfile.TemporaryDirectory() as name, starting("textcraft", Path(name)) as start:
-        folder = Path(name)
-        server = start("--rules", str(experiment.environment.rules))
-        job = TrainerJob(
-            experiment=experiment,
-            policy=policy,
-            folder=folder / "run",
-            environment_urls=[server.url],
-            success_score=world.success_score,
-            instruction=None,
-            tools=[],
-            train_tasks=list(world.tasks(str(experiment.environment.train_tasks))),
-            engine_memory_fraction=0.3,  # this and the next are vLLM's
-            engine_cpu_cache_gb=1,
-            socket="",
-        )
-        (folder / "run").mkdir()
-        with TrainerProcess(job, infra_settings(), lambda: None) as trainer:
-            trainer.ready()
-
-            def success() -> None:
-                path = folder / f"step-{trainer.step}.parquet"
-                list(
-                    trainer.evaluate(
-                        Evaluate(held_out, 1, experiment.evaluation.horizon, 1.0, 0, str(path))
-                    )
-                )
-                result = evaluate(
-                    read_trajectories(path),
-                    label="",
-                    step=trainer.step,
-                    horizon=experiment.evaluation.horizon,
-                )
-                found["success"][trainer.step] = [
-                    result.success.value,
-                    result.success.low,
-                    result.success.high,
-                ]
-
-            success()
-            for event in trainer.train(steps):
-                if isinstance(event, StepDone):
-                    found["steps"].append(
-                        {
-                            key: event.metrics[key]
-                            for key in sorted(event.metrics)
-                            if not key.startswith("horizon")
-                        }
-                    )
-                    print(
-                        f"step {event.step}/{steps}: success "
-                        f"{event.metrics['rollout/success']:.0%}",
-                        flush=True,
-                    )
-            success()
-            trainer.close()
-    return found
-
-
 def in_processes(part: str, out: Path, options: list[str]) -> None:
     """Run both sides of an update, each in its own process, and write their rows."""
     row: dict[str, Any] = {}
-    for side in ("ours", "stock"):
+    for side in ("ours", "compiled", "stock") if part == "update-1.5b" else ("ours", "stock"):
         command = [
             sys.executable,
             "-m",
@@ -334,21 +278,18 @@ def main() -> None:
     )
     parser.add_argument("out", type=Path, help="folder of the results, or of the packed files")
     parser.add_argument("--small", action="store_true", help="use small models")
+    parser.add_argument("--world", default="babyai", help="world of the part train")
+    parser.add_argument("--seed", type=int, default=0, help="seed of the part train")
+    parser.add_argument("--steps", type=int, default=30, help="RL steps of the part train")
+    parser.add_argument("--cloning", type=int, default=48, help="its supervised steps")
     parser.add_argument(
-        "--steps", type=int, default=20, help="training steps of the part train (default: 20)"
-    )
-    parser.add_argument(
-        "--model", default="smollm2", help="GGUF of the part train (default: smollm2, see make lm)"
+        "--model", default="smollm2", help="its GGUF (default: smollm2, see make lm)"
     )
     given = parser.parse_args()
     part, _, side = given.part.partition(":")
-    options = [
-        *(["--small"] if given.small else []),
-        "--steps",
-        str(given.steps),
-        "--model",
-        given.model,
-    ]
+    named = {name: vars(given)[name] for name in ("world", "seed", "steps", "cloning", "model")}
+    options = [f"--{name}={value}" for name, value in named.items()]
+    options += ["--small"] if given.small else []
     if part == "pack":
         pack(given.out)
         return
@@ -371,7 +312,13 @@ def main() -> None:
     elif part == "lora":
         write(given.out, part, {"ours": update("1.5b", "ours", given.small, lora=True)})
     elif part == "train":
-        write(given.out, part, train(given.steps, given.model, given.small))
+        from tests.benchmarks.gpu_training import Training, learn
+
+        run = Training(
+            given.world, given.seed, given.cloning, given.steps, -(-given.steps // 3), given.small
+        )
+        name = f"train-{run.world}-{run.seed}"
+        learn(run, given.model, given.out / name, lambda found: write(given.out, name, found))
     elif side:
         write(given.out, given.part, update(part.removeprefix("update-"), side, given.small))
     else:

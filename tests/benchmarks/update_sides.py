@@ -43,6 +43,8 @@ class Size:
     longest: int
     zero_variance_groups: float
     attention: str | None = None
+    recomputation: bool = False
+    """Gradient checkpointing."""
 
 
 SMALL = Size("small", 192, 4, 4, 4, 512, 1500, 8, 8, 8, 120, 640, 0.0)
@@ -51,8 +53,12 @@ WIDE = Size("vocabulary of SmolLM2", 384, 4, 6, 2, 1024, 49_152, 2, 4, 2, 150, 4
 QWEN = {
     "0.5b": Size("Qwen2.5-0.5B", 896, 24, 14, 2, 4864, 151_936, 4, 8, 16, 600, 8000, 0.0),
     "1.5b": Size("Qwen2.5-1.5B", 1536, 28, 12, 2, 8960, 151_936, 4, 8, 16, 600, 8000, 0.0),
-    "3b": Size("Qwen2.5-3B", 2048, 36, 16, 2, 11_008, 151_936, 4, 8, 32, 600, 8000, 0.0),
-    "7b": Size("Qwen2.5-7B", 3584, 28, 28, 4, 18_944, 152_064, 2, 8, 16, 600, 8000, 0.0),
+    "3b": Size(
+        "Qwen2.5-3B", 2048, 36, 16, 2, 11_008, 151_936, 2, 8, 16, 600, 8000, 0.0, recomputation=True
+    ),
+    "7b": Size(
+        "Qwen2.5-7B", 3584, 28, 28, 4, 18_944, 152_064, 2, 8, 16, 600, 8000, 0.0, recomputation=True
+    ),
 }
 
 
@@ -122,8 +128,20 @@ def build_policy(size: Size, folder: Path) -> None:
         pad_token_id=tokenizer.eos_token_id,
         bos_token_id=None,
     )
-    Qwen2ForCausalLM(config).save_pretrained(folder)
+    on_gpu = torch.cuda.is_available()  # where random numbers are fast
+    with torch.device("cuda" if on_gpu else "cpu"):
+        model = Qwen2ForCausalLM._from_config(
+            config, dtype=torch.bfloat16 if on_gpu else torch.float32
+        )
+    model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
+
+
+def compile_blocks(model: Any) -> None:
+    """Compile each layer's MLP and norms, which fuses their elementwise operations."""
+    for layer in model.model.layers:
+        for block in (layer.mlp, layer.input_layernorm, layer.post_attention_layernorm):
+            block.compile(dynamic=True)
 
 
 def recipe(size: Size, lora_rank: int | None = None) -> Experiment:
@@ -142,7 +160,7 @@ def recipe(size: Size, lora_rank: int | None = None) -> Experiment:
             if torch.cuda.is_available()
             else "float32",  # as TRL computes
             "policy.attn_implementation": size.attention,
-            "policy.gradient_checkpointing": size.longest > 4000,
+            "policy.gradient_checkpointing": size.recomputation,
             **({"policy.lora": {"rank": lora_rank}} if lora_rank else {}),
         },
     )
@@ -208,7 +226,7 @@ class Stock:
             model_init_kwargs={"dtype": "float32"},
             bf16=on_gpu,
             use_cpu=not on_gpu,
-            gradient_checkpointing=size.longest > 4000,
+            gradient_checkpointing=size.recomputation,
             report_to="none",
             disable_tqdm=True,
         )

@@ -37,6 +37,7 @@ MEANING = {
         "validation": "24fffec0410a1c7a",
         "test": "81bae54e1fdac347",
         "babyai-ours-90": "2500cc0971f3b04e",
+        "babyai-ours-160": "79c02447490f42a1",
         "doors-train": "306ef5e42205f4b2",
         "doors-validation": "da8c2762f7ac38f1",
         "doors-test": "ad4ad5565a6d75d8",

@@ -15,13 +15,13 @@ from tests.support.counting_servers import ROOT
 pytestmark = pytest.mark.slow
 
 
-def result(part: str, out: Path, *options: str) -> Any:
+def result(part: str, out: Path, *options: str, file: str = "") -> Any:
     subprocess.run(
         [sys.executable, "-m", "tests.benchmarks.gpu", part, str(out), "--small", *options],
         cwd=ROOT,
         check=True,
     )
-    return json.loads((out / f"{part}.json").read_text())
+    return json.loads((out / f"{file or part}.json").read_text())
 
 
 def test_both_sides_of_an_update_are_measured_apart(tmp_path: Path) -> None:
@@ -30,6 +30,16 @@ def test_both_sides_of_an_update_are_measured_apart(tmp_path: Path) -> None:
     assert min(found[side]["tokens_per_second"] for side in ("ours", "stock")) > 0
 
 
-def test_a_training_run_is_evaluated_before_and_after(policy: str, tmp_path: Path) -> None:
-    found = result("train", tmp_path, "--steps", "1", "--model", policy)
-    assert [len(found["steps"]), list(found["success"])] == [1, ["0", "1"]]
+def test_a_model_clones_learns_by_rl_and_is_evaluated_on_the_way(
+    policy: str, tmp_path: Path
+) -> None:
+    options = ("--steps", "2", "--cloning", "2", "--model", policy)
+    found = result("train", tmp_path, *options, file="train-babyai-0")
+    assert [len(found["cloning"]), len(found["steps"])] == [2, 2]
+    assert [(row["tasks"], row["step"], row["failed"]) for row in found["success"]] == [
+        ("validation", 0, 0),
+        ("test", 0, 0),
+        ("validation", 1, 0),
+        ("validation", 2, 0),
+        ("test", 2, 0),
+    ]

@@ -174,7 +174,7 @@ class RecordedBatches:
 
 def train(trainer: Any, source: BatchSource, until: int, step: int = 0) -> list[dict[str, float]]:
     """Trains from `step` until so many steps are done, then writes a checkpoint; returns the metrics of each step."""
-    loop = TrainLoop(trainer.experiment, trainer, source, Heartbeats(PART_S["cpu"]))
+    loop = TrainLoop(trainer.experiment, trainer, source, Heartbeats(PART_S["cpu"]), 0.0)
     metrics = [loop.train_step(each, {}) for each in range(step, until)]
     trainer.save(until, {})
     return metrics
