@@ -17,6 +17,9 @@ from configs.experiment import Lora
 from tasks.inference.adapter import IN_MODEL, Adapter, place_adapter
 from tasks.inference.engine import EngineError, Generation, Sampling
 
+ARRIVAL_S = 0.02
+"""A batch starts when no request has arrived for this long."""
+
 
 @dataclass(slots=True)
 class _Request:
@@ -94,9 +97,11 @@ class TransformersEngine:
 
     async def _run_until_idle(self) -> None:
         while self._waiting:
-            # Requests that are about to be made may still join this batch.
-            for _ in range(3):
-                await asyncio.sleep(0)
+            # A batch of few rows takes as long as one of many, so it waits while others arrive.
+            before = 0
+            while before < len(self._waiting) < self._max_num_seqs:
+                before = len(self._waiting)
+                await asyncio.sleep(ARRIVAL_S)
             batch = [request for request in self._waiting if not request.answer.done()][
                 : self._max_num_seqs
             ]

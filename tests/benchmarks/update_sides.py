@@ -254,4 +254,6 @@ class Stock:
 def _ready(trainer: Any, micro_batches: int) -> None:
     """What the loop of the trainer would have done before its first step."""
     trainer.model = trainer.model.to(trainer.accelerator.device).train()
+    if trainer.args.gradient_checkpointing:
+        trainer.model.gradient_checkpointing_enable({"use_reentrant": False})
     trainer.current_gradient_accumulation_steps = micro_batches

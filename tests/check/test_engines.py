@@ -20,7 +20,7 @@ from tasks.inference.engine import (
     Sampling,
 )
 from tasks.inference.event_loop import in_event_loop
-from tasks.inference.transformers_engine import TransformersEngine
+from tasks.inference.transformers_engine import TransformersEngine, sample
 from tasks.inference.vllm_engine import VllmEngine
 from tasks.inference.weight_sync_check import WeightSyncError, check_weight_sync
 from tests.support.vllm_servers import log_probabilities
@@ -87,6 +87,40 @@ def test_log_probabilities_match_the_sampling_distribution(
         assert answer.log_probabilities == pytest.approx(
             log_probabilities(trainer_model, prompt, answer.tokens, temperature), abs=1e-4
         )
+
+
+def test_rows_are_sampled_from_the_softmax_each_at_its_temperature() -> None:
+    logits = torch.tensor([[1.0, -2.0, 0.5, -torch.inf, 0.0]]).expand(3, 5)
+    temperatures = torch.tensor([0.7, 2.0, 0.0])
+    expected = torch.stack(
+        [(logits[0] / 0.7).softmax(-1), (logits[0] / 2.0).softmax(-1), logits[0].softmax(-1)]
+    )
+    counts = torch.zeros(3, 5)
+    n, generator = 20_000, torch.Generator().manual_seed(0)
+    for draws in torch.rand(n, 3, dtype=torch.float64, generator=generator):
+        tokens, log_probabilities = sample(logits, temperatures, draws)
+        counts[range(3), tokens] += 1
+        assert torch.allclose(log_probabilities.exp(), expected[range(3), tokens])
+    assert counts[2, 0] == n  # the likeliest
+    spread = (expected[:2] * (1 - expected[:2]) / n).sqrt()
+    assert ((counts[:2] / n - expected[:2]).abs() <= 4 * spread).all()
+    assert counts[:, 3].sum() == 0
+
+
+def test_requests_that_arrive_together_share_a_batch(
+    transformers_engine: TransformersEngine,
+) -> None:
+    async def generate_after(turns: int) -> Generation:
+        for _ in range(turns):  # of the event loop
+            await asyncio.sleep(0)
+        return await transformers_engine.generate(PROMPTS[0], sampling(seed=turns))
+
+    async def all_of_them() -> list[Generation]:
+        return list(await asyncio.gather(*(generate_after(turns) for turns in range(0, 32, 4))))
+
+    before = transformers_engine.progress
+    longest = max(len(each.tokens) for each in in_event_loop(all_of_them()))
+    assert transformers_engine.progress - before == longest
 
 
 def test_vllm_reports_its_cache_capacity(vllm_engine: VllmEngine, trainer_model: Any) -> None:
