@@ -7,11 +7,14 @@ from __future__ import annotations
 
 from typing import Literal
 
+from prefect.assets import Asset, add_asset_metadata
 from prefect.events import emit_event
 
 from tasks.tracking.run_folder import RunFolder
+from tasks.training.checkpoint import Checkpoint
 
 Event = Literal["agentgym.run.collapsed", "agentgym.challenger.promoted"]
+AssetKind = Literal["checkpoint", "champion", "report"]
 
 
 def announce(event: Event, recipe: str, **payload: str | int | float) -> None:
@@ -29,3 +32,20 @@ def announce_collapse(run: RunFolder) -> None:
             folder=str(run.path),
             last_good_step=fall.last_good,
         )
+
+
+def asset_of(name: str, kind: AssetKind) -> Asset:
+    """Return the asset of a recipe or study. Each version of it is an event of this resource."""
+    return Asset(key=f"agentgym://{name}/{kind}")
+
+
+def describe_version(asset: Asset, checkpoint: Checkpoint, success: float) -> None:
+    """Add a checkpoint to the event of the asset that the current task materialises.
+
+    Args:
+        asset: The asset.
+        checkpoint: Its new version.
+        success: Held-out success, from 0 to 1.
+    """
+    version = {"folder": str(checkpoint.folder), "step": checkpoint.step}
+    add_asset_metadata(asset, version | {"digest": checkpoint.digest, "success": success})

@@ -21,6 +21,8 @@ from typing import Annotated, Any, Literal
 
 from prefect import flow
 from prefect.artifacts import create_markdown_artifact
+from prefect.assets import materialize
+from prefect.cache_policies import NO_CACHE
 from prefect.context import FlowRunContext
 from pydantic import WithJsonSchema
 
@@ -31,7 +33,7 @@ from configs.recipe import RecipeError, load_recipe
 from flows.checks import check_experiment
 from flows.collect import collect
 from flows.command import set_engine_variables
-from flows.events import announce, announce_collapse
+from flows.events import announce, announce_collapse, asset_of, describe_version
 from flows.flow_page import flow_log, link_to_mlflow, show_viewer_link
 from flows.killed_flow_runs import note_flow_run
 from flows.model_check import fit_experiment
@@ -150,7 +152,16 @@ def nightly(
         write_night(folder, judged)
         page.show(2, "recording the verdict")
         table = show(folder, experiment.name)
-        record(folder, judged, run, infrastructure, table)
+        if judged.promoted:
+            recorded = materialize(
+                asset_of(experiment.name, "champion"),
+                asset_deps=[asset_of(experiment.name, "checkpoint")],
+                cache_policy=NO_CACHE,
+                task_run_name="promote the challenger",
+            )(record)
+            recorded(folder, judged, run, infrastructure, table)
+        else:
+            record(folder, judged, run, infrastructure, table)
         page.show(STAGES, f"verdict: {judged.verdict}")
         log(f"Night {judged.date}: {judged.verdict}")
     print(f"\n{table}")
@@ -336,6 +347,7 @@ def record(
                 checkpoint=night.challenger,
                 success=success,
             )
+            describe_version(asset_of(run.experiment.name, "champion"), published, success)
         gain = night.difference
         figures = {
             "challenger_success": night.challenger_success.value,

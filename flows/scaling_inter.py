@@ -21,6 +21,7 @@ from dataclasses import dataclass, replace
 from typing import Annotated, Any
 
 from prefect import flow, task
+from prefect.assets import materialize
 from prefect.cache_policies import NO_CACHE
 from prefect.context import FlowRunContext
 from pydantic import Field
@@ -28,7 +29,7 @@ from pydantic import Field
 from configs.infrastructure import infra_settings
 from configs.recipe import RecipeError
 from flows.checks import check_experiment
-from flows.events import announce_collapse
+from flows.events import announce_collapse, asset_of, describe_version
 from flows.gpu_memory import check_memory
 from flows.killed_flow_runs import note_flow_run
 from flows.model_check import fit_experiment
@@ -271,9 +272,13 @@ class PhaseRunner:
             # A schedule that depends on the training history may have ended the phase early.
             phase = replace(phase, end_step=min(phase.end_step, trainer.step))
             if experiment.evaluation.is_due(phase.end_step, experiment.algorithm.steps):
-                record(
-                    run, phase, mlflow_run, measure(run, trainer, tasks, phase_measurement(phase))
-                )
+                result = measure(run, trainer, tasks, phase_measurement(phase))
+                recorded = materialize(
+                    asset_of(experiment.name, "checkpoint"),
+                    cache_policy=NO_CACHE,
+                    task_run_name="record phase {phase.number}",
+                )(record)
+                recorded(run, phase, mlflow_run, result)
         except BaseException as problem:
             if isinstance(problem, TrainingCollapsedError):
                 run.record_steps(mlflow_run, phase.end_step)  # no later checkpoint will record them
@@ -357,7 +362,6 @@ def has_episodes(run: Run, tasks: TaskLists, what: Measurement) -> bool:
     )
 
 
-@task(cache_policy=NO_CACHE, task_run_name="record phase {phase.number}")
 def record(run: Run, phase: Phase, mlflow_run: str, result: EvaluationResult) -> None:
     """Register the phase's checkpoint and store a sample of its trajectories as traces."""
     published = verify(run.folder.checkpoint(phase.end_step), run.folder.fingerprint)
@@ -372,6 +376,7 @@ def record(run: Run, phase: Phase, mlflow_run: str, result: EvaluationResult) ->
             metrics=result.metrics(),
         ),
     )
+    describe_version(asset_of(run.experiment.name, "checkpoint"), published, result.success.value)
     rollouts = run.folder.path / "rollouts" / f"step-{phase.end_step:06d}.parquet"
     if rollouts.is_file():  # sft, dpo and agentevol collect no batches
         try:

@@ -21,11 +21,14 @@ from typing import Annotated, Any
 
 from prefect import flow
 from prefect.artifacts import create_markdown_artifact
+from prefect.assets import add_asset_metadata, materialize
+from prefect.cache_policies import NO_CACHE
 from pydantic import WithJsonSchema
 
 from configs.infrastructure import PREFIX, InfraSettings, infra_settings
 from configs.study import load_study, study_names
 from flows.checks import check_study
+from flows.events import asset_of
 from flows.flow_page import flow_log, show_picture
 from flows.killed_flow_runs import note_flow_run
 from flows.parallel_commands import max_parallel_commands, run_chains
@@ -96,8 +99,22 @@ def study(
         found = runs.found()
         say("Playing scripted policies on the same tasks, unless their results are recorded")
         scripted = scripted_in_study(what, found, infrastructure)
-        page = write_page(what, found, runs.folder, scripted, registration)
-        show(page, tracker, run)
+        report_asset = asset_of(what.name, "report")
+
+        @materialize(
+            report_asset,
+            asset_deps=[asset_of(what.name, "checkpoint")],
+            cache_policy=NO_CACHE,
+            task_run_name="write the report",
+        )
+        def written() -> StudyPage:
+            page = write_page(what, found, runs.folder, scripted, registration)
+            show(page, tracker, run)
+            metadata = {"folder": str(runs.folder), "runs": sum(map(len, found.values()))}
+            add_asset_metadata(report_asset, metadata)
+            return page
+
+        page = written()
         if not failures:
             tracker.end_run(run)
     print(f"\n{page.markdown}\nReport, figures and data: {runs.folder}")

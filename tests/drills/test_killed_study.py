@@ -18,7 +18,7 @@ import yaml
 
 from tasks.evaluation.study_registry import FROZEN, Registration, read_registry
 from tests.support.empty_databases import give_empty_databases
-from tests.support.small_runs import ROOT, SMALL, end, family, wait_for
+from tests.support.small_runs import ROOT, SMALL, asset_events, end, family, wait_for
 
 pytestmark = pytest.mark.slow
 
@@ -111,6 +111,16 @@ def test_a_study_writes_its_page_and_one_parent_run_in_mlflow(undisturbed: Path)
     assert len(children) == 2
     assert {run.info.status for run in runs} == {"FINISHED"}
     assert "report.md" in {file.path for file in client.list_artifacts(parent.info.run_id)}
+
+
+def test_a_report_is_a_version_of_an_asset_that_depends_on_the_checkpoints(
+    undisturbed: Path,
+) -> None:
+    *trained, report = asset_events(undisturbed)
+    assert [event.key for event in trained] == ["agentgym://tiny/checkpoint"] * 2
+    assert (report.key, report.upstream) == ("agentgym://tiny/report", [trained[0].key])
+    assert (Path(report.payload["folder"]) / "report.md").is_file()
+    assert report.payload["runs"] == 2
 
 
 def test_a_study_is_registered_before_its_first_run(undisturbed: Path) -> None:

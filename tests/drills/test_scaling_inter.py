@@ -21,6 +21,7 @@ from tasks.tracking.step_metrics_file import read_steps
 from tests.support.small_runs import (
     ROOT,
     assert_one_value_a_step,
+    asset_events,
     end,
     family,
     final_weights,
@@ -96,6 +97,24 @@ def test_phases_are_nested_mlflow_runs_with_global_steps(undisturbed: Path) -> N
     assert "learning_curve.png" in {file.path for file in client.list_artifacts(parent.info.run_id)}
     traces = client.search_traces(locations=[experiment.experiment_id], max_results=50)
     assert {trace.info.tags["phase"] for trace in traces} == {"1", "2", "3"}
+
+
+def test_each_registered_checkpoint_is_a_version_of_an_asset(undisturbed: Path) -> None:
+    checkpoints = folder(undisturbed) / "checkpoints"
+    found = asset_events(undisturbed)
+    assert {event.key for event in found} == {"agentgym://small/checkpoint"}
+    assert [event.payload["step"] for event in found] == [2, 4, 6]
+    assert [event.payload["folder"] for event in found] == [
+        str(checkpoints / f"step-{step:06d}") for step in (2, 4, 6)
+    ]
+
+
+def test_a_promoted_challenger_is_a_version_of_the_champion(policy: str, tmp_path: Path) -> None:
+    finish(start(tmp_path, policy, flow="nightly", algorithm__steps=1), tmp_path)
+    trained, promoted = asset_events(tmp_path)
+    assert promoted.key == "agentgym://small/champion"
+    assert promoted.upstream == [trained.key]
+    assert promoted.payload == trained.payload
 
 
 def test_a_finished_run_is_shown_and_stays_unchanged(undisturbed: Path, policy: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import os
 import signal
@@ -12,6 +13,7 @@ import time
 from collections.abc import Callable, Collection
 from contextlib import closing
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import psutil
 from mlflow import MlflowClient
@@ -45,7 +47,9 @@ SMALL = {
 }
 
 
-def command(policy: str, without: Collection[str] = (), **overrides: object) -> list[str]:
+def command(
+    policy: str, without: Collection[str] = (), flow: str = "scaling_inter", **overrides: object
+) -> list[str]:
     """The command line of a small run; `overrides` use __ for the dots of field names, `without` are fields of SMALL to be left out."""
     fields = {name: value for name, value in SMALL.items() if name not in without}
     fields |= {
@@ -53,11 +57,15 @@ def command(policy: str, without: Collection[str] = (), **overrides: object) -> 
         **{name.replace("__", "."): value for name, value in overrides.items()},
     }
     arguments = [word for name, value in fields.items() for word in (f"--{name}", str(value))]
-    return [sys.executable, "-m", "flows.scaling_inter", "textcraft", *arguments]
+    return [sys.executable, "-m", f"flows.{flow}", "textcraft", *arguments]
 
 
 def start(
-    runs: Path, policy: str, without: Collection[str] = (), **overrides: object
+    runs: Path,
+    policy: str,
+    without: Collection[str] = (),
+    flow: str = "scaling_inter",
+    **overrides: object,
 ) -> subprocess.Popen[bytes]:
     """Starts a small run whose folders are below `runs`, in a process group of its own."""
     runs.mkdir(parents=True, exist_ok=True)
@@ -67,7 +75,7 @@ def start(
         environment.pop(name, None)
     with (runs / "terminal.log").open("ab") as log:
         return subprocess.Popen(
-            command(policy, without, **overrides),
+            command(policy, without, flow, **overrides),
             cwd=ROOT,
             env=environment,
             stdout=log,
@@ -190,6 +198,36 @@ def unended_flow_runs(runs: Path) -> list[tuple[str, str]]:
         return database.execute(
             f"SELECT name, state_type FROM flow_run WHERE state_type IN {states}"
         ).fetchall()
+
+
+class AssetEvent(NamedTuple):
+    """A version of an asset, as Prefect stored it."""
+
+    key: str
+    upstream: list[str]
+    payload: dict[str, Any]
+
+
+def asset_events(runs: Path) -> list[AssetEvent]:
+    """The versions of assets, the oldest first."""
+    query = (
+        "SELECT resource_id, related, payload FROM events "
+        "WHERE event = 'prefect.asset.materialization.succeeded' ORDER BY occurred"
+    )
+    with closing(sqlite3.connect(runs / "prefect" / "prefect.db")) as database:
+        rows = database.execute(query).fetchall()
+    return [
+        AssetEvent(
+            key,
+            [
+                each["prefect.resource.id"]
+                for each in json.loads(related)
+                if each["prefect.resource.role"] == "asset"
+            ],
+            json.loads(payload),
+        )
+        for key, related, payload in rows
+    ]
 
 
 def final_weights(runs: Path) -> bytes:
