@@ -82,6 +82,7 @@ def test_a_trajectory_is_found_and_branched_to_success_with_the_keyboard(
     page.get_by_role("heading", name="Trajectories", exact=True).wait_for()
     press(page, "a[href*='/evaluations/start/0/']")
     page.get_by_role("article").wait_for()
+    page.wait_for_load_state()  # its scripts read the keys
     page.keyboard.press("End")
     page.keyboard.press("k")
     page.keyboard.press("b")
