@@ -28,6 +28,8 @@ from tasks.agents.action_format import (
     with_format,
 )
 from tasks.agents.tool_calls import (
+    PROBE,
+    PROBE_CALL,
     Call,
     ResponseTemplate,
     action_of_calls,
@@ -163,8 +165,8 @@ class ChatFormat:
 
         Raises:
             ChatTemplateError: There is no template, it changes earlier turns as the conversation
-                grows, it writes texts in channels (harmony), it does not use one of the variables,
-                or it does not support tools.
+                grows, it writes texts in channels that cannot be read, it does not use one of the
+                variables, or it does not support tools.
         """
         self._tokenizer = tokenizer
         self.action_format = action_format
@@ -211,6 +213,7 @@ class ChatFormat:
         self._special_texts = [
             str(token) for token in tokenizer.added_tokens_decoder.values() if token.special
         ]
+        self._response_template: ResponseTemplate = {}
         self.system_role = False
         self._anchor = self._encode(_REPLY)
         # The members of a group see many equal texts. Rendering and encoding take longer than a
@@ -225,7 +228,9 @@ class ChatFormat:
         self._end_of_turn = self._find_end_of_turn(tokens)
         self._own_end = self._end_of_turn
         self._end_of_call: int | None = None
-        self._response_template: ResponseTemplate = {}
+        self._call_end_text = ""
+        self._prefix = self._render(self._opening(self._instruction, _FIRST))
+        self._channel = self._derive_channel()
         if self._schemas:
             self._derive_calls()
         ends = [self._own_end, self._end_of_call, tokenizer.eos_token_id, *extra_stop_tokens]
@@ -359,14 +364,21 @@ class ChatFormat:
 
     def _spoken(self, text: str) -> Message:
         """Return the text of a message in the parts that the chat template takes."""
-        if self._schemas:
+        if self._response_template:
             with suppress(MalformedActionError):
                 parsed, calls = self._parse(text)
                 if calls:
                     identified = [{**call, "id": CALL_ID} for call in parsed["tool_calls"]]
                     return {"content": "", **parsed, "role": "assistant", "tool_calls": identified}
-            for special in self._special_texts:  # some templates refuse marks of channels in a text
-                text = text.replace(special, "")
+                parts = {
+                    name: self._without_special_texts(part)
+                    for name, part in parsed.items()
+                    if isinstance(part, str)
+                }
+                if self._channel and parts.keys() != {"role"}:
+                    return {"content": "", **parts}
+            # some templates refuse marks of channels in a text
+            text = self._without_special_texts(text)
         opened = self.thought_opened and "</think>" in text and "<think>" not in text
         return {"role": "assistant", "content": f"<think>\n{text}" if opened else text}
 
@@ -374,10 +386,13 @@ class ChatFormat:
         """Return the tokens of a demonstrated message, its end included. Shape (M,).
 
         If the prompt opened a thought, the message closes it first, because a demonstration has
-        none.
+        none. If the template writes texts in a channel, a text without special tokens gets its
+        header.
         """
         if self.thought_opened and "</think>" not in text:
             text = f"\n</think>\n\n{text}"
+        if not self._has_special_text(text):
+            text = self._channel + text
         tokens = self._encode(text)
         return [
             *tokens,
@@ -389,9 +404,9 @@ class ChatFormat:
     def text(self, tokens: Sequence[int]) -> str:
         """Decode the policy's tokens without special tokens, but keep the marks of a thought.
 
-        With tools all special tokens stay, except for a last one that ends the message.
+        With tools or channels all special tokens stay, except for a last one that ends the message.
         """
-        if self._schemas:
+        if self._response_template:
             if tokens and tokens[-1] in self.stop_tokens:
                 tokens = tokens[:-1]
             return str(
@@ -428,6 +443,15 @@ class ChatFormat:
         """Return the action in the text of the policy's message. Raises as `action` does."""
         if self._schemas:
             return action_of_calls(self.calls(text), self._tools)
+        if self._channel and self._has_special_text(text):
+            content = self._parse(text)[0].get("content")
+            if content is None:
+                raise MalformedActionError(
+                    "Nothing was done: the message ended before its text to the user. Think less "
+                    "and write the text.",
+                    code="open_thought",
+                )
+            text = content
         return read_action(text, self.action_format, self.thought_opened)
 
     def calls(self, text: str) -> list[Call]:
@@ -448,7 +472,7 @@ class ChatFormat:
         )
         if content := parsed.get("content"):  # of GLM's models it contains the end of the call
             parsed["content"] = content.removesuffix(self._call_end_text)
-        return parsed, calls
+        return (parsed, calls) if self._schemas else ({**parsed, "tool_calls": []}, [])
 
     def _last_call(self, tokens: Sequence[int]) -> str | None:
         """Return the name of the tool that a message calls last, None if it calls none."""
@@ -505,7 +529,6 @@ class ChatFormat:
                 its calls.
         """
         opening = self._opening(self._instruction, _FIRST)
-        self._prefix = self._render(opening)
         if _TOOL not in self._render(opening, tools=[Tool(_TOOL, _TOOL).schema]):
             raise self._fault("does not write the tools into the prompt", code="no_tools")
         try:
@@ -523,11 +546,11 @@ class ChatFormat:
             raise self._fault("does not end a tool call with a special token", code="call_end")
         self._call_start = tail.index(end, len(closing))
         self._end_of_call, self._call_end_text = self._id(end), end
-        # Harmony writes another end of a message when the conversation goes on.
-        if own_end := self._special_at_end(self._alone({"role": "assistant", "content": _REPLY})):
-            self._own_end = self._id(own_end)
         template = find_response_template(
-            self._tokenizer, lambda *call: self.call_text(*call) + end, self._prefix
+            self._tokenizer,
+            self.call_text(PROBE.name, PROBE_CALL) + end,
+            self._prefix,
+            _call(PROBE.name, PROBE_CALL),
         )
         if template is None:
             raise self._fault(
@@ -536,6 +559,36 @@ class ChatFormat:
                 code="unknown_calls",
             )
         self._response_template = template
+
+    def _derive_channel(self) -> str:
+        """Derive how a text ends that ends the conversation, and how it is read.
+
+        Returns:
+            The header that the template writes before a text, e.g. of harmony's channel "final".
+            Empty for most templates.
+
+        Raises:
+            ChatTemplateError: There is a header, but no response template reads the text.
+        """
+        text = {"role": "assistant", "content": _REPLY}
+        messages = [*self._opening(self._instruction, _FIRST), text]
+        before, _, end = self._render(messages, prompt=False).partition(_REPLY)
+        channel = self._after_prompt(before) if _header(self._prefix, before) else ""
+        # Harmony writes another end of a message when the conversation goes on.
+        if (channel or self._schemas) and (own_end := self._special_at_end(end.rstrip())):
+            self._own_end = self._id(own_end)
+        if channel and not self._schemas:
+            template = find_response_template(
+                self._tokenizer, f"{channel}{_REPLY}{end}", self._prefix, text
+            )
+            if template is None:
+                raise self._fault(
+                    "writes texts in channels that no response template of transformers or TRL "
+                    "reads",
+                    code="channels",
+                )
+            self._response_template = template
+        return channel
 
     def _tools_of(self, call: str | None) -> dict[str, Any]:
         """Return the options that render turns with calls of a tool, or without calls.
@@ -605,12 +658,6 @@ class ChatFormat:
             raise self._fault(
                 f"rejects alternating user and assistant messages ({error})", code="rejected_roles"
             ) from error
-        first, later = _header(one[-1], two[1]), _header(two[-1], three[3])
-        if first and not self._schemas:
-            raise self._fault(
-                "writes messages in channels, where an end token need not end the message",
-                code="channels",
-            )
         if self._instruction is not None and one[0].count(_INSTRUCTION) != 1:
             raise self._fault(
                 "does not write the instruction exactly once before the first observation",
@@ -629,7 +676,7 @@ class ChatFormat:
                 "starts the policy's later turns differently from its first turn",
                 code="changed_turn_start",
             )
-        if first != later:
+        if _header(one[-1], two[1]) != _header(two[-1], three[3]):
             raise self._fault(
                 "writes the policy's later messages differently from its first message",
                 code="changed_turn_start",
@@ -675,6 +722,11 @@ class ChatFormat:
 
     def _has_special_text(self, text: str) -> bool:
         return any(special in text for special in self._special_texts)
+
+    def _without_special_texts(self, text: str) -> str:
+        for special in self._special_texts:
+            text = text.replace(special, "")
+        return text
 
     def _encode_after_reply(self, tail: str) -> list[int]:
         """Encode the text after a message in context.

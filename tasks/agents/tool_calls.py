@@ -8,7 +8,7 @@ writes for a call.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -77,28 +77,32 @@ class Call:
 
 def find_response_template(
     tokenizer: PreTrainedTokenizerBase,
-    written: Callable[[str, Mapping[str, Any]], str],
+    written: str,
     prefix: str,
+    message: Mapping[str, Any],
 ) -> ResponseTemplate | None:
-    """Return the response template that reads the calls that a chat template writes.
+    """Return the response template that reads what a chat template writes for a message.
 
     Args:
         tokenizer: The tokenizer.
-        written: Returns what the chat template writes for a call of a tool with these arguments.
-        prefix: End of the prompt before a message.
+        written: What the chat template writes for the message.
+        prefix: End of the prompt before the message.
+        message: The message. It calls no tool but `PROBE`.
 
     Returns:
-        None if no template reads them.
+        None if no template reads it.
     """
-    message = written(PROBE.name, PROBE_CALL)
+    called = [
+        Call(call["function"]["name"], call["function"]["arguments"])
+        for call in message.get("tool_calls", ())
+    ]
     for template in _candidates(tokenizer):
         try:
-            if parse_message(tokenizer, template, message, prefix, [PROBE.schema])[1] == [
-                Call(PROBE.name, PROBE_CALL)
-            ]:
-                return template
+            parsed, calls = parse_message(tokenizer, template, written, prefix, [PROBE.schema])
         except MalformedActionError:
             continue
+        if calls == called and (called or parsed.get("content") == message["content"]):
+            return template
     return None
 
 
@@ -112,7 +116,7 @@ def _candidates(tokenizer: PreTrainedTokenizerBase) -> Iterator[ResponseTemplate
         trl.qwen3_5_template,
         trl.glm4moe_template,
         trl.llama3_template,
-        trl.gptoss_template,
+        _harmony(trl.gptoss_template),
     )
     yield from (
         trl.lfm2_2_5_template,
@@ -121,6 +125,21 @@ def _candidates(tokenizer: PreTrainedTokenizerBase) -> Iterator[ResponseTemplate
         _MISTRAL,
         _MISTRAL_ARGUMENTS,
     )
+
+
+def _harmony(template: ResponseTemplate) -> ResponseTemplate:
+    """Return TRL's response template of gpt-oss with a call's header in both forms.
+
+    The chat template writes " to=functions.NAME<|channel|>commentary json". The model also writes
+    "<|channel|>commentary to=functions.NAME <|constrain|>json".
+    """
+    header = (
+        r"to=functions\.(?P<name>[^\s<]+)(?:<\|channel\|>commentary)?"
+        r"\s*(?:<\|constrain\|>)?\s*(?:json)?<\|message\|>"
+    )
+    fields = template["fields"]
+    calls = {**fields["tool_calls"], "open_pattern": header}
+    return {**template, "fields": {**fields, "tool_calls": calls}}
 
 
 def parse_message(

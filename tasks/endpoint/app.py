@@ -26,6 +26,7 @@ from starlette.routing import Route
 from tasks.agents.chat_format import Message
 from tasks.agents.sampling_seeds import stable_seed
 from tasks.endpoint.chat_tokens import (
+    THOUGHTS,
     ChatTokens,
     UnsuitableMessagesError,
     UnsuitableToolsError,
@@ -235,6 +236,7 @@ class Endpoint:
             call.episode.id,
             policy.name,
             message["content"],
+            "".join(message.get(name, "") for name in THOUGHTS),
             message.get("tool_calls", []),
             is_cut,
             len(call.context),

@@ -28,6 +28,9 @@ if TYPE_CHECKING:
 TOOL_LISTS = 64
 """Lists of tools whose forms are kept."""
 
+THOUGHTS = ("reasoning_content", "thinking")
+"""Fields of a message that have its thoughts. Each family of models has one of them."""
+
 _ARGUMENT = "QzArgumentzQ"
 
 
@@ -66,7 +69,7 @@ class ChatTokens(ChatFormat):
     ) -> None:
         """Check the chat template, as `ChatFormat` does.
 
-        With `thinking` "strip" every call begins a row, whose earlier answers the template writes.
+        With `thinking` "strip" the template writes earlier answers anew.
         With `tools` the template carries them, and answers may call them.
         """
         super().__init__(
@@ -109,18 +112,21 @@ class ChatTokens(ChatFormat):
     def answer(self, tokens: Sequence[int]) -> Message:
         """Return the policy's answer as a message.
 
-        With tools, thoughts are left out and calls are read. Each call gets an id. An answer whose
-        calls cannot be read is a text.
+        With tools or channels, thoughts have a field of their own, see `THOUGHTS`, and calls are
+        read. Each call gets an id. An answer that cannot be read is a text.
         """
         text = self.text(tokens)
-        if not self._schemas:
+        if not self._response_template:
             return {"role": "assistant", "content": text}
         try:
             parsed, calls = self._parse(text)
         except MalformedActionError:
             return {"role": "assistant", "content": text}
-        content = parsed.get("content") or ("" if calls else text)
-        message: Message = {"role": "assistant", "content": content}
+        thoughts = {
+            name: self._without_special_texts(parsed[name]) for name in THOUGHTS if name in parsed
+        }
+        content = parsed.get("content") or ("" if calls or thoughts else text)
+        message: Message = {"role": "assistant", "content": content, **thoughts}
         if calls:
             # Mistral's templates require nine letters or digits.
             message["tool_calls"] = [
@@ -192,7 +198,7 @@ class ChatTokens(ChatFormat):
         if calls:
             return {**message, "tool_calls": [{**call, "id": CALL_ID} for call in calls]}
         if message["role"] == "assistant":
-            return self._spoken(message["content"])
+            return {**message, **self._spoken(message["content"])}
         return {**message, "tool_call_id": CALL_ID} if message["role"] == "tool" else message
 
     def tokens(

@@ -18,7 +18,7 @@ from typing import Any, Literal
 
 from tasks.agents.chat_format import Message
 from tasks.agents.sampling_seeds import stable_seed
-from tasks.endpoint.chat_tokens import ChatTokens
+from tasks.endpoint.chat_tokens import THOUGHTS, ChatTokens
 from tasks.inference.engine import Generation, Sampling
 from tasks.rollout.episode import is_success
 from tasks.rollout.trajectory import Outcome, Trajectory, Turn
@@ -190,16 +190,12 @@ class Episodes:
             self.drop_idle()
         chat = self._chat.with_tools(tools)
         episode, row = self._find(messages, episode_id)
-        if row is not None and (chat.rewrites or row.chat is not chat):
-            row = None
-        answers = [] if row is None else list(row.answers)
-        pieces = chat.pieces(messages, answers)
-        if row is not None and not all(map(str.startswith, pieces, row.bodies)):
-            # The template writes earlier turns anew.
-            row, answers = None, []
-            pieces = chat.pieces(messages, answers)
+        if row is not None:
+            # The client has not sent the thoughts.
+            messages = [*row.messages, *messages[len(row.messages) :]]
+        row, added = _encode(chat, messages, row if row and row.chat is chat else None)
+        answers = [] if row is None or chat.rewrites else list(row.answers)
         body = chat.pieces(messages, answers, opens_answer=False)[-1]
-        added = chat.tokens(pieces[-1], messages, row.turns[-1].tokens if row else None)
         context = [*row.context, *added] if row else added
         if episode is None:
             episode = self._begin(episode_id, task if task is not None else _task_of(messages))
@@ -397,14 +393,43 @@ class Episodes:
             self._rows.pop(key, None)
 
 
+def _encode(
+    chat: ChatTokens, messages: Sequence[Message], row: Row | None
+) -> tuple[Row | None, list[int]]:
+    """Encode the messages of a request.
+
+    Args:
+        chat: The form of the conversation.
+        messages: The messages.
+        row: The row whose messages they begin with. None if there is none in this form.
+
+    Returns:
+        The row and the token ids after its last answer, shape (R,). None and all token ids, shape
+        (P,), if there is no row, or if the template writes its turns anew.
+    """
+    if row is not None and not chat.rewrites:
+        pieces = chat.pieces(messages, row.answers)
+        if all(map(str.startswith, pieces, row.bodies)):
+            return row, chat.tokens(pieces[-1], messages, row.turns[-1].tokens)
+    (whole,) = chat.pieces(messages, ())
+    tokens = chat.tokens(whole, messages)
+    if row is not None and chat.rewrites and tokens[: len(row.context)] == row.context:
+        return row, tokens[len(row.context) :]
+    return None, tokens
+
+
 def _keys(messages: Sequence[Message]) -> list[bytes]:
-    """Return a digest of the messages up to each one. White space around answers is ignored."""
+    """Return a digest of the messages up to each one.
+
+    White space around answers and their thoughts are ignored.
+    """
     keys, digest = [], b""
     for message in messages:
         content = (
             message["content"].strip() if message["role"] == "assistant" else message["content"]
         )
-        whole = json.dumps({**message, "content": content}, sort_keys=True)
+        shown = {name: part for name, part in message.items() if name not in THOUGHTS}
+        whole = json.dumps({**shown, "content": content}, sort_keys=True)
         digest = hashlib.sha256(digest + whole.encode()).digest()
         keys.append(digest)
     return keys

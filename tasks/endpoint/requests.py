@@ -39,6 +39,7 @@ class Answer:
         episode: Id of its episode.
         model: Name of the policy.
         text: The text, without special tokens and calls.
+        thoughts: The thoughts, if they are not in the text.
         calls: The calls of tools, in the form of `Message`: an id, and a function with its name and
             an object of arguments.
         is_cut: Whether a token budget ended it.
@@ -49,6 +50,7 @@ class Answer:
     episode: str
     model: str
     text: str
+    thoughts: str
     calls: list[dict[str, Any]]
     is_cut: bool
     prompt_tokens: int
@@ -362,8 +364,13 @@ def read(model: type[M], body: bytes) -> M:
 
 
 def openai_body(answer: Answer) -> dict[str, Any]:
-    """Return an answer in OpenAI's form. `episode` is a field of this endpoint."""
+    """Return an answer in OpenAI's form.
+
+    `episode` is a field of this endpoint, and `reasoning_content` of other servers of this form.
+    """
     message: dict[str, Any] = {"role": "assistant", "content": answer.text}
+    if answer.thoughts:
+        message["reasoning_content"] = answer.thoughts
     if answer.calls:
         message["tool_calls"] = _openai_calls(answer)
     choice = {
@@ -385,6 +392,7 @@ def openai_events(answer: Answer) -> Iterator[str]:
     calls = [{"index": i, **call} for i, call in enumerate(_openai_calls(answer))]
     deltas: list[tuple[dict[str, Any], str | None]] = [
         ({"role": "assistant", "content": ""}, None),
+        *([({"reasoning_content": answer.thoughts}, None)] if answer.thoughts else []),
         ({"content": answer.text}, None),
         *(({"tool_calls": [call]}, None) for call in calls),
         ({}, _finish_reason(answer)),

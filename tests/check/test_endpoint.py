@@ -10,7 +10,6 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import httpx
@@ -30,16 +29,14 @@ from tasks.inference.weight_sync_check import WeightSyncError
 from tasks.rollout.resumable_writer import DifferentCollectionError
 from tasks.rollout.trajectory import Outcome, Trajectory
 from tasks.rollout.trajectory_parquet import read_trajectories
-from tasks.training.messages import TrainerJob
 from tasks.training.offline_selection import (
     NothingToImitateError,
     preferences,
     read_recorded,
     successes,
 )
-from tasks.training.recorded_groups import RecordedGroups
 from tests.check.test_chat_format import TOKENIZERS
-from tests.support.recorded import small_experiment, train, trainer_of
+from tests.support.recorded import recorded_groups, train
 from tests.support.served_endpoint import serving
 from tests.support.tiny_policy import build_tiny_policy
 
@@ -184,21 +181,6 @@ def test_conversations_at_the_same_time_do_not_mix(served: Served) -> None:
     )
 
 
-def recorded_groups(
-    served: Served, policy: str, folder: Path, **algorithm: Any
-) -> tuple[Any, RecordedGroups]:
-    experiment = small_experiment(trajectories=str(served.folder), **algorithm)
-    worker: Any = SimpleNamespace(
-        processes=SimpleNamespace(num_processes=1, process_index=0, is_main_process=True),
-        sleep=lambda: None,
-        metrics=dict,
-    )
-    trainer = trainer_of(experiment, policy, folder)
-    return trainer, RecordedGroups(
-        TrainerJob.model_construct(experiment=experiment), worker, trainer
-    )
-
-
 def test_recorded_groups_train_two_steps_and_the_first_is_on_policy(
     served: Served, policy: str, tmp_path: Path
 ) -> None:
@@ -206,7 +188,7 @@ def test_recorded_groups_train_two_steps_and_the_first_is_on_policy(
         for member in range(4):
             served.reward(play(served, task, turns=2), reward=float(member % 2))
     assert {(t.group, t.member) for t in served.recorded()} == {(n, 0) for n in range(8)}
-    trainer, groups = recorded_groups(served, policy, tmp_path / "run", steps=2)
+    trainer, groups = recorded_groups(served.folder, policy, tmp_path / "run", steps=2)
     first, second = train(trainer, groups, 2)
     assert first["rollout/groups"] == 4  # each of the two twice, because a step has four
     assert first["update/episodes_out_of_sync"] == 0
@@ -226,7 +208,7 @@ def test_episodes_of_several_rows_train_in_groups(
         for text in ("one", "two", "three")[: 1 + member]:
             served.chat([{"role": "user", "content": text}], named)
         served.reward(f"e{member}", reward=float(member % 2))
-    trainer, groups = recorded_groups(served, policy, tmp_path / "run", steps=2)
+    trainer, groups = recorded_groups(served.folder, policy, tmp_path / "run", steps=2)
     first, _ = train(trainer, groups, 2)
     assert (first["rollout/recorded_unused"], first["update/episodes_out_of_sync"]) == (0, 0)
     assert first["rollout/reward"] == 0.5
@@ -237,7 +219,7 @@ def test_groups_of_another_policy_are_refused(served: Served, tmp_path: Path) ->
     for member in range(2):
         served.reward(play(served, 3, turns=1), reward=float(member))
     other = build_tiny_policy(tmp_path / "other", seed=1)
-    trainer, groups = recorded_groups(served, other, tmp_path / "run", steps=2)
+    trainer, groups = recorded_groups(served.folder, other, tmp_path / "run", steps=2)
     with pytest.raises(WeightSyncError):
         train(trainer, groups, 1)
 
@@ -248,7 +230,7 @@ def test_greedy_episodes_are_not_trained_on_by_rl(
     for member in range(2):
         served.reward(play(served, 3, turns=1, temperature=0), reward=float(member))
     assert all(math.isnan(x) for t in served.recorded() for x in t.log_probabilities)
-    trainer, groups = recorded_groups(served, policy, tmp_path / "run", steps=2)
+    trainer, groups = recorded_groups(served.folder, policy, tmp_path / "run", steps=2)
     with pytest.raises(WeightSyncError):
         train(trainer, groups, 1)
 
@@ -256,7 +238,7 @@ def test_greedy_episodes_are_not_trained_on_by_rl(
 def test_a_single_episode_is_no_group(served: Served, policy: str, tmp_path: Path) -> None:
     served.reward(play(served, 3), reward=1)
     with pytest.raises(NothingToImitateError, match=r"algorithm\.trajectories"):
-        recorded_groups(served, policy, tmp_path / "run")
+        recorded_groups(served.folder, policy, tmp_path / "run")
 
 
 def test_a_shortened_history_begins_another_row_of_the_episode(served: Served) -> None:

@@ -29,16 +29,24 @@ from tests.support.shipped_templates import template_of, tokenizer_with
 
 TOKEN = "the-token-of-the-test"
 SCHEMAS = [tool.schema for tool in TOOLS]
-TEMPLATES = ["qwen2_5", "qwen3_instruct_2507", "llama3_1", "glm4moe", "gemma4", "lfm2_2_5"]
+TEMPLATES = [
+    "qwen2_5",
+    "qwen3_instruct_2507",
+    "llama3_1",
+    "glm4moe",
+    "gptoss",
+    "gemma4",
+    "lfm2_2_5",
+]
 
 
 def written_calls(
-    tokenizer: PreTrainedTokenizerFast, actions: Sequence[str]
+    tokenizer: PreTrainedTokenizerFast, actions: Sequence[str], thought: str = ""
 ) -> tuple[list[list[int]], list[tuple[str, dict[str, Any]]]]:
     """Return messages that perform actions, as token ids, and the call in each."""
     form = ChatFormat(tokenizer, "tools", None, tools=TOOLS)
     return (
-        [form.message(form.demonstration(action, "")) for action in actions],
+        [form.message(form.demonstration(action, thought)) for action in actions],
         [call_of(TOOLS, action) for action in actions],
     )
 
@@ -77,7 +85,7 @@ def test_calls_and_results_have_the_text_of_the_chat_template(name: str) -> None
         ]
     last, _ = answered(episodes, messages, tokens[1])
     whole = tokenizer.apply_chat_template(
-        shown, tools=SCHEMAS, tokenize=False, add_generation_prompt=True
+        shown, tokenize=False, add_generation_prompt=True, **last.chat._render_options
     )
     assert tokenizer.decode(last.context) == whole
     (row,) = episodes.open["one"].rows
@@ -154,6 +162,7 @@ class Served:
     engine: Any
     folder: Path
     task: int
+    thought: str
 
     def check_recorded(self) -> None:
         """Check that the recorded episode has one row with the tokens of the engine."""
@@ -168,16 +177,19 @@ class Served:
         assert row.reward == 1.0
 
 
-@pytest.fixture
-def served(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Served]:
+@pytest.fixture(params=[("qwen2_5", ""), ("gptoss", "I look first.")], ids=lambda each: each[0])
+def served(
+    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Served]:
+    name, thought = request.param
     monkeypatch.setenv(VARIABLE, TOKEN)
     world = load_world("textcraft")
     environment, task, actions = world.create(), world.tasks("train")[0], list[str]()
     environment.reset(task)
     while not actions or not environment.step(actions[-1]).done:
         actions.append(environment.oracle_action())
-    tokenizer = tokenizer_with(template_of("qwen2_5"))
-    engine: Any = Script(written_calls(tokenizer, actions)[0])
+    tokenizer = tokenizer_with(template_of(name))
+    engine: Any = Script(written_calls(tokenizer, actions, thought)[0])
     policy = ServedPolicy(
         "script",
         engine,
@@ -191,7 +203,7 @@ def served(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Served]:
     folder = tmp_path / "recorded"
     endpoint = Endpoint(policy, Recording(folder, {"model": "script"}))
     with serving(endpoint) as port:
-        yield Served(f"http://127.0.0.1:{port}", engine, folder, task)
+        yield Served(f"http://127.0.0.1:{port}", engine, folder, task, thought)
 
 
 @pytest.mark.slow
@@ -205,6 +217,7 @@ def test_an_openai_client_plays_by_tool_calls(served: Served) -> None:
             whole = client.chat.completions.create(model="any", messages=messages, tools=tools)
             (choice,) = whole.choices
             assert choice.finish_reason == "tool_calls"
+            assert choice.message.model_dump().get("reasoning_content", "") == served.thought
             assert choice.message.tool_calls is not None
             (call,) = choice.message.tool_calls
             assert call.type == "function"

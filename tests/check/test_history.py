@@ -23,7 +23,7 @@ from tasks.agents.token_agent import TokenAgent
 from tasks.inference.engine import Generation, Sampling
 from tasks.rollout.trajectory import Trajectory, Turn
 from tasks.rollout.trajectory_parquet import read_trajectories, write_trajectories
-from tests.support.shipped_templates import NAMES, template_of, tokenizer_with
+from tests.support.shipped_templates import NAMES, in_channels, template_of, tokenizer_with
 
 ACTIONS = [
     "get 1 oak log",
@@ -40,6 +40,8 @@ def thinking_messages(form: ChatFormat) -> list[list[int]]:
     messages = []
     for turn, action in enumerate(ACTIONS):
         text = form.demonstration(action, f"Thought {turn}" if "<|channel|>" in template else "")
+        if "<|channel|>" in template and form.action_format == "bare":
+            text = in_channels(f"Thought {turn}", action)
         if "<think>" in template:
             text = text.rpartition("</think>")[2].lstrip()
             text = f"{'' if form.thought_opened else '<think>'}\nThought {turn}\n</think>\n\n{text}"
@@ -135,6 +137,7 @@ def test_rows_hold_exactly_what_the_engine_read_and_wrote(
         ("qwen3", "tools", 1, 4),  # keeps those since the last message of the user
         ("glm4moe", "bare", 5, 0),
         ("gptoss", "tools", 1, 4),
+        ("gptoss", "bare", 5, 0),
         ("qwen3_training", "bare", 1, 4),
         ("qwen2_5", "tools", 1, 0),
     ],

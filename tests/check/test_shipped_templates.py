@@ -36,7 +36,7 @@ RESULTS = {
     "thoughts exact": "glm4moe glm4moe_training qwen3_5_nothink qwen3_5_think qwen3_6 qwen3_training",
     "thoughts thoughts": "nemotron_3_5_lightning nemotron_3_5_lightning_training nemotron_3_nano nemotron_3_nano_training nemotron_3_super "
     "nemotron_3_super_training nemotron_3_ultra nemotron_3_ultra_training",
-    "channels exact": "gptoss gptoss_training",
+    "ends exact": "gptoss gptoss_training",
     # templates that change earlier turns, or whose calls nothing reads
     "exact changed_turn_start": "diffusion_gemma diffusion_gemma_training",
     "channels unknown_calls": "muse_glimmer muse_glimmer_training",
@@ -48,6 +48,8 @@ RESULTS = {
 - exact: the tokens of the episode are those of the whole conversation as the template writes it.
 - thoughts: the same, but for empty thoughts, which the template adds to or removes from earlier
   turns.
+- ends: the same, but a text ends with the token that the policy writes, and the template replaces
+  it by another one in earlier turns.
 - otherwise the code of the refusal.
 """
 
@@ -67,6 +69,11 @@ def result(name: str, action_format: Literal["bare", "tools"]) -> str:
     whole = conversation(chat_format, action_format)
     if played == tokenizer.encode(whole, add_special_tokens=False):
         return "exact"
+    ends = [chat_format._own_end, chat_format._end_of_turn]
+    if ends[0] != ends[1]:
+        replaced = [ends[1] if token == ends[0] else token for token in played]
+        assert replaced == tokenizer.encode(whole, add_special_tokens=False)
+        return "ends"
     assert without_thoughts(tokenizer.decode(played)) == without_thoughts(whole)
     return "thoughts"
 

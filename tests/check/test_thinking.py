@@ -1,12 +1,13 @@
-"""Thinking models: a switch, actions after the thought, demonstrations outside it, no channels."""
+"""Thinking models: a switch, actions after the thought, demonstrations outside it, channels."""
 
 from __future__ import annotations
 
 import pytest
 
-from tasks.agents.action_format import MalformedActionError, read_action
+from tasks.agents.action_format import ActionFormat, MalformedActionError, read_action
 from tasks.agents.chat_format import ChatFormat, ChatTemplateError
 from tests.check.test_chat_format import build_tokenizer, encode
+from tests.support.shipped_templates import in_channels, template_of, tokenizer_with
 
 SPECIALS = ["<|im_start|>", "<|im_end|>"]
 SWITCHED = """{%- for message in messages %}
@@ -45,10 +46,23 @@ def test_unused_template_variable_is_refused_by_name() -> None:
         chat_format(SWITCHED, enable_thinkng=False)
 
 
-def test_a_template_with_channels_is_refused() -> None:
+def test_a_template_whose_channels_nothing_reads_is_refused() -> None:
     with pytest.raises(ChatTemplateError) as refused:
         chat_format(HARMONY, ["<|start|>", "<|channel|>", "<|message|>", "<|end|>"])
     assert refused.value.code == "channels"
+
+
+@pytest.mark.parametrize(("action_format", "text"), [("bare", "go"), ("react", "Action: go")])
+def test_the_action_of_a_model_with_channels_is_in_its_text(
+    action_format: ActionFormat, text: str
+) -> None:
+    made = ChatFormat(tokenizer_with(template_of("gptoss")), action_format, None)
+    assert made.action(made.message(in_channels("Action: stop", text))) == "go"
+    assert made.action(made.message(text)) == "go"
+    for cut in ("<|channel|>analysis<|message|>Action: stop", in_channels("Action: stop", "")):
+        with pytest.raises(MalformedActionError) as malformed:
+            made.action_in(cut)
+        assert malformed.value.code == "open_thought"
 
 
 @pytest.mark.parametrize("opened", [True, False])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 from random import Random
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -15,7 +16,9 @@ from configs.recipe import load_recipe
 from tasks.rollout.trajectory import Outcome, Trajectory, Turn
 from tasks.tracking.step_metrics_file import Steps
 from tasks.training.implementations import trainer_class
+from tasks.training.messages import TrainerJob
 from tasks.training.rank_watch import PART_S, Heartbeats
+from tasks.training.recorded_groups import RecordedGroups
 from tasks.training.train_loop import BatchSource, Collected, Plan, TrainLoop
 
 GROUPS, MEMBERS = 4, 4
@@ -143,6 +146,22 @@ def trainer_of(
     )
     trainer.prepare(resume)
     return trainer
+
+
+def recorded_groups(
+    recording: Path, policy: str, folder: Path, **algorithm: Any
+) -> tuple[Any, RecordedGroups]:
+    """A method's trainer, and its batches from a recording of the endpoint."""
+    experiment = small_experiment(trajectories=str(recording), **algorithm)
+    worker: Any = SimpleNamespace(
+        processes=SimpleNamespace(num_processes=1, process_index=0, is_main_process=True),
+        sleep=lambda: None,
+        metrics=dict,
+    )
+    trainer = trainer_of(experiment, policy, folder)
+    return trainer, RecordedGroups(
+        TrainerJob.model_construct(experiment=experiment), worker, trainer
+    )
 
 
 class RecordedBatches:

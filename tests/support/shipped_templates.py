@@ -23,6 +23,14 @@ def template_of(name: str) -> str:
     return (FOLDER / f"{name}.jinja").read_text(encoding="utf-8")
 
 
+def in_channels(thought: str, text: str) -> str:
+    """A message of gpt-oss with a thought and a text, without its end."""
+    return (
+        f"<|channel|>analysis<|message|>{thought}<|end|>"
+        f"<|start|>assistant<|channel|>final<|message|>{text}"
+    )
+
+
 def tokenizer_with(template: str) -> PreTrainedTokenizerFast:
     marks = sorted(set(_MARK.findall(template)))
     end = next((mark for mark in _ENDS.split() if mark in marks), "</s>")
