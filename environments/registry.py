@@ -14,7 +14,7 @@ from importlib import import_module
 from configs.mixture import members, weighted_lists
 from configs.plugins import nearest, plugin_names, plugin_targets
 from configs.rules import Rules
-from configs.task_selection import goal_of, indices
+from configs.task_selection import TaskSelection, goal_of, indices
 from environments.environment import (
     ContractError,
     TaskIndexError,
@@ -150,6 +150,23 @@ def check_task_list(name: str, task_list: str) -> None:
     known = task_lists_of(name)
     if known is not None and task_list not in known:
         raise no_such_list(known, task_list, name)
+
+
+def selected_tasks(world: World, name: str, selection: TaskSelection) -> list[int]:
+    """Return the indices of a task selection in a world of this process.
+
+    Args:
+        world: The world.
+        name: Its name in recipes.
+        selection: Name of a task list, or see `task_indices_of`.
+
+    Raises:
+        KeyError: The world has no such list.
+        TaskIndexError: As `task_indices_of` does.
+    """
+    if isinstance(selection, str):
+        return list(world.tasks(selection))
+    return task_indices_of(name, selection)
 
 
 def task_indices_of(name: str, selection: Sequence[int | str]) -> list[int]:

@@ -18,7 +18,7 @@ from configs.recipe import RecipeError
 from flows.model_check import CONFIG_FILE, loadable, local_file
 from tasks.training.local_trainer import default_processes, placement_of, trainer_launch
 from tasks.training.memory_plan import GB, Machine, MemoryPlan, PlanAnswer, PlanRequest
-from tasks.training.step_time import GPUS
+from tasks.training.step_time import GPUS, gpu_model
 
 SECONDS = 600
 CPU_OVERHEAD = 1.5 * GB
@@ -90,7 +90,7 @@ def this_machine(infrastructure: InfraSettings) -> Machine | None:
         engine_fraction=_rank_fraction(infrastructure),
         server_fraction=_server_fraction(infrastructure),
         engine_sleeps=infrastructure.engine_sleep,
-        gpu=next((kind for kind in GPUS if kind in found[0][1]), None),
+        gpu=gpu_model(found[0][1]),
     )
 
 

@@ -22,7 +22,7 @@ from configs.placement import NO_GPUS, Placement
 from configs.policy_gradient import PolicyGradient
 from configs.task_selection import TaskSelection
 from environments.environment import WorldError
-from environments.registry import load_world, task_indices_of
+from environments.registry import load_world, selected_tasks
 from flows.gpu_memory import cpu_machine, cpu_memory, plan_of
 from tasks.curriculum.horizon import Phase, phases
 from tasks.curriculum.work import ExpertEpisode, Work, phase_work, play_expert, work
@@ -371,12 +371,9 @@ def expert_episodes(experiment: Experiment, tasks: TaskSelection) -> tuple[Sampl
     """
     began, played, chosen = time.monotonic(), list[ExpertEpisode](), list[int]()
     try:
-        world = load_world(experiment.environment.name, experiment.environment.rules)
-        chosen = (
-            list(world.tasks(tasks))
-            if isinstance(tasks, str)
-            else task_indices_of(world.name, tasks)
-        )
+        name = experiment.environment.name
+        world = load_world(name, experiment.environment.rules)
+        chosen = selected_tasks(world, name, tasks)
         for task in chosen[:: max(1, len(chosen) // EXPERT_TASKS)][:EXPERT_TASKS]:
             if time.monotonic() - began < EXPERT_SECONDS:
                 played.append(play_expert(world, task))

@@ -10,7 +10,7 @@ from configs.infrastructure import InfraSettings, urls_of
 from configs.study import Study
 from configs.task_selection import selection_name
 from environments.environment import WorldError
-from environments.registry import load_world, task_indices_of
+from environments.registry import load_world, selected_tasks
 from tasks.evaluation.baselines import baselines
 from tasks.evaluation.benchmark import EvaluationResult
 from tasks.evaluation.study_results import Runs
@@ -39,11 +39,7 @@ def scripted_results(
         return {}
     try:
         known = load_world(world.name, world.rules)
-        train = (
-            known.tasks(learned)
-            if isinstance(learned, str)
-            else task_indices_of(world.name, learned)
-        )
+        train = selected_tasks(known, world.name, learned)
         kept = folder or infrastructure.runs.absolute() / "baselines"
         return baselines(world.name, tasks, train[:n_learned], horizon, kept, rules=world.rules)
     except (ImportError, WorldError, OSError, KeyError):

@@ -25,7 +25,7 @@ from configs.recipe import RecipeError
 from configs.study import Study
 from configs.task_selection import TaskSelection, selection_name
 from environments.environment import WorldError
-from environments.registry import load_world, task_indices_of
+from environments.registry import load_world, selected_tasks
 from tasks.files import append_row, locked, replace_file
 
 FILE, FROZEN = "registry.jsonl", "registration.json"
@@ -269,11 +269,8 @@ def _lists(
 ) -> list[RegisteredList]:
     """Return a task selection as one list for each world of a mixture."""
     try:
-        tasks = (
-            _world(world.name, world.rules).tasks(selection)
-            if isinstance(selection, str)
-            else task_indices_of(world.name, selection)
-        )[:first]
+        known = _world(world.name, world.rules)
+        tasks = selected_tasks(known, world.name, selection)[:first]
         versions = {name: _world(name, world.rules).version for name in members(world.name)}
     except (ImportError, WorldError, OSError, KeyError) as problem:
         raise RecipeError(

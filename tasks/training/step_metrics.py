@@ -12,7 +12,7 @@ from configs.mixture import member_of, members
 from tasks.rollout.trajectory import Outcome, Trajectory, refused_share, staleness
 from tasks.training.groups import learnable_groups, zero_variance
 from tasks.training.left_out import left_out
-from tasks.training.step_time import GPUS
+from tasks.training.step_time import GPUS, gpu_model
 
 
 def rollout_metrics(
@@ -118,10 +118,9 @@ def device_metrics(operations_per_second: float) -> dict[str, float]:
     """
     if not torch.cuda.is_available():
         return {}
-    name = torch.cuda.get_device_name()
     found = {"update/peak_memory_gib": torch.cuda.max_memory_allocated() / 2**30}
-    if peak := next((gpu.operations for model, gpu in GPUS.items() if model in name), None):
-        found["update/mfu"] = operations_per_second / peak
+    if model := gpu_model(torch.cuda.get_device_name()):
+        found["update/mfu"] = operations_per_second / GPUS[model].operations
     return found
 
 

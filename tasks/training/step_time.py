@@ -46,6 +46,11 @@ GPUS = {
 """GPU models by name, as SXM modules."""
 
 
+def gpu_model(name: str) -> str | None:
+    """Return the key of `GPUS` in a name such as "NVIDIA H200". None for any other GPU."""
+    return next((model for model in GPUS if model in name), None)
+
+
 @dataclass(frozen=True, slots=True)
 class Core:
     """Measured speed of a CPU core with a small language model in bfloat16.

@@ -63,7 +63,7 @@ def update(size_name: str, side: str, small: bool, lora: bool = False) -> dict[s
     """Measure the update of one side with random weights: tokens per second, MFU and peak memory."""
     import torch
 
-    from tasks.training.step_time import GPUS
+    from tasks.training.step_time import GPUS, gpu_model
     from tests.benchmarks.update import measure
     from tests.benchmarks.update_sides import (
         Ours,
@@ -92,8 +92,8 @@ def update(size_name: str, side: str, small: bool, lora: bool = False) -> dict[s
     measured = [measure(made) for _ in range(REPEATS)]
     seconds = median(each.seconds for each in measured)
     parameters = sum(p.numel() for p in made.trainer.model.parameters())
-    card = torch.cuda.get_device_name() if torch.cuda.is_available() else None
-    peak = next((gpu.operations for name, gpu in GPUS.items() if card and name in card), None)
+    model = gpu_model(torch.cuda.get_device_name()) if torch.cuda.is_available() else None
+    used = operations(size, parameters, batch, side) / seconds
     return {
         "parameters": parameters,
         "tokens": tokens_of(batch),
@@ -102,9 +102,7 @@ def update(size_name: str, side: str, small: bool, lora: bool = False) -> dict[s
         "first_seconds": first.seconds,
         "seconds": [each.seconds for each in measured],
         "tokens_per_second": tokens_of(batch) / seconds,
-        "mfu": operations(size, parameters, batch, side) / seconds / peak
-        if peak and not lora
-        else None,
+        "mfu": used / GPUS[model].operations if model and not lora else None,
         "peak_gib": max(each.activations for each in measured) / 1024 or None,
     }
 
@@ -264,8 +262,7 @@ def table(out: Path) -> str:
                 f"| {part.removeprefix('update-')} | {' | '.join([*shown, ratio, *mfu, *memory])} |"
             )
         else:
-            short = {key: value for key, value in found.items() if key != "steps"}
-            lines.append(f"\n{part}: {json.dumps(short)}")
+            lines.append(f"\n{part}: {json.dumps(found)}")
     runs = sorted(out.glob("train-*-*.json"))
     if runs:
         lines += ["", "| run | RL steps | tasks | success | interval |", "|---|---:|---|---:|---|"]
@@ -325,9 +322,7 @@ def main() -> None:
     elif part == "train":
         from tests.benchmarks.gpu_training import Training, learn
 
-        run = Training(
-            given.world, given.seed, given.cloning, given.steps, -(-given.steps // 3), given.small
-        )
+        run = Training(given.world, given.seed, given.cloning, given.steps, given.small)
         name = f"train-{run.world}-{run.seed}"
         learn(run, given.model, given.out / name, lambda found: write(given.out, name, found))
     elif side:

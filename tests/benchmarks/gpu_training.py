@@ -18,10 +18,8 @@ from configs.collection import Collection, Source
 from configs.experiment import Experiment
 from configs.infrastructure import infra_settings
 from configs.recipe import load_recipe
-from configs.task_selection import TaskSelection
-from environments.environment import World
 from environments.handshake import verify_servers
-from environments.registry import load_world
+from environments.registry import load_world, selected_tasks
 from tasks.agents.agent_factory import open_agent
 from tasks.evaluation.benchmark import evaluate
 from tasks.rollout.collect_to_disk import collect_to_disk
@@ -43,7 +41,6 @@ class Training:
         seed: Seed of everything.
         cloning_steps: Supervised steps, of 8 episodes each.
         steps: Steps of RL.
-        evaluate_every: RL steps between two evaluations on the validation tasks.
         small: Whether to run a few short episodes, as a check.
     """
 
@@ -51,7 +48,6 @@ class Training:
     seed: int
     cloning_steps: int
     steps: int
-    evaluate_every: int
     small: bool = False
 
 
@@ -79,13 +75,10 @@ def recipe_of(run: Training, **fields: Any) -> Experiment:
         "seeds": {"training": run.seed, "starter": run.seed},
         "checkpoint_every": 1000,
         "algorithm.steps": run.steps,
-        "curriculum.every": -(-run.steps // 3),
         **LARGE,
         **(SMALL if run.small else {}),
         **fields,
     }
-    if run.small:
-        changes.pop("curriculum.every")
     return load_recipe(f"smollm2-{run.world}", changes)
 
 
@@ -93,7 +86,7 @@ def expert_episodes(recipe: Experiment, seed: int, number: int, urls: list[str],
     """Write the expert's episodes on training tasks drawn by the seed. Those on disk stay."""
     environment = recipe.environment
     world = load_world(environment.name, environment.rules)
-    tasks = indices_of(world, environment.train_tasks)
+    tasks = selected_tasks(world, environment.name, environment.train_tasks)
     collection = Collection(
         environment=environment.model_dump(include={"name", "rules"}),
         source=Source(kind="oracle", tokenizer=recipe.policy.model, **recipe.policy.turn_format()),
@@ -144,7 +137,9 @@ def learn(run: Training, model: str, out: Path, note: Callable[[dict[str, Any]],
             policy = train_all(first, run.cloning_steps, found["cloning"])
             first.close()
         note(found)
-        recipe = recipe_of(run, **{"policy.model": policy})
+        phase = -(-run.steps // 3)
+        phases = {} if run.small else {"curriculum.every": phase}
+        recipe = recipe_of(run, **{"policy.model": policy, **phases})
         with TrainerProcess(job(recipe, out / "rl", servers), infra_settings(), _alive) as second:
             second.ready()
 
@@ -157,22 +152,18 @@ def learn(run: Training, model: str, out: Path, note: Callable[[dict[str, Any]],
             measure("validation", 1)
             measure("test", 2)
             while second.step < run.steps:
-                until = min(run.steps, second.step + run.evaluate_every)
+                until = min(run.steps, second.step + phase)
                 train_all(second, until, found["steps"], lambda: note(found))
                 measure("validation", 1)
             measure("test", 2)
             second.close()
 
 
-def indices_of(world: World, tasks: TaskSelection) -> list[int]:
-    """Return the indices of a selection of tasks."""
-    return list(world.tasks(tasks)) if isinstance(tasks, str) else [int(task) for task in tasks]
-
-
 def job(recipe: Experiment, folder: Path, urls: list[str]) -> TrainerJob:
     """Return the job of the trainer process, and make its folder."""
     folder.mkdir(parents=True, exist_ok=True)
-    world = load_world(recipe.environment.name, recipe.environment.rules)
+    environment = recipe.environment
+    world = load_world(environment.name, environment.rules)
     return TrainerJob(
         experiment=recipe,
         policy=recipe.policy.model,
@@ -181,7 +172,7 @@ def job(recipe: Experiment, folder: Path, urls: list[str]) -> TrainerJob:
         success_score=world.success_score,
         instruction=None,
         tool_lists=[[]],
-        train_tasks=indices_of(world, recipe.environment.train_tasks),
+        train_tasks=selected_tasks(world, environment.name, environment.train_tasks),
         engine_memory_fraction=0.3,  # this and the next are vLLM's
         engine_cpu_cache_gb=1,
         socket="",
@@ -212,12 +203,12 @@ def success(
     trainer: TrainerProcess, recipe: Experiment, name: str, samples: int, out: Path, small: bool
 ) -> dict[str, Any]:
     """Evaluate the current weights at temperature 1 on the tasks for validation or for tests."""
-    world = load_world(recipe.environment.name, recipe.environment.rules)
-    evaluation = recipe.evaluation
+    environment, evaluation = recipe.environment, recipe.evaluation
+    world = load_world(environment.name, environment.rules)
     selected = evaluation.tasks if name == "validation" else evaluation.final_tasks[0]
-    chosen = tuple(indices_of(world, selected))[: 2 if small else None]
+    chosen = tuple(selected_tasks(world, environment.name, selected))[: 2 if small else None]
     path = out / f"{name}-step-{trainer.step:04}.parquet"
-    horizon = recipe.evaluation.horizon
+    horizon = evaluation.horizon
     list(trainer.evaluate(Evaluate(chosen, samples, horizon, 1.0, 0, str(path))))
     result = evaluate(read_trajectories(path), label="", step=trainer.step, horizon=horizon)
     row = {

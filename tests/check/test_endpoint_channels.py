@@ -21,7 +21,7 @@ from tasks.endpoint.requests import Answer, openai_events
 from tasks.inference.engine import Generation, Sampling
 from tasks.rollout.trajectory import Trajectory
 from tasks.starter.starting_model import build_model
-from tests.support.recorded import recorded_groups, train, with_probabilities
+from tests.support.recorded import contexts, recorded_groups, train, with_probabilities
 from tests.support.shipped_templates import in_channels, template_of, tokenizer_with
 from tests.support.tiny_policy import TINY
 
@@ -101,18 +101,12 @@ def test_five_turns_have_the_tokens_of_the_engine(
 ) -> None:
     episode, asked, shown = played(tokenizer, history, script)
     assert [len(row.turns) for row in episode.rows] == rows
-    seen = []
-    for row in episode.rows:
-        tokens = list(row.prompt)
-        for turn in row.turns:
-            seen.append(list(tokens))
-            tokens += [*turn.tokens, *turn.observation_tokens]
-    assert seen == asked
+    assert contexts(episode) == asked
     assert [turn.tokens for turn in episode.turns] == written(tokenizer, script)
     if history == "strip":
         options: Any = {"tools": SCHEMAS} if any(script) else {}
         form = ChatTokens(tokenizer)  # for its frozen date
-        assert seen == [
+        assert asked == [
             tokenizer.encode(form._render(messages, **options), add_special_tokens=False)
             for messages in shown
         ]

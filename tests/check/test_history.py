@@ -23,6 +23,7 @@ from tasks.agents.token_agent import TokenAgent
 from tasks.inference.engine import Generation, Sampling
 from tasks.rollout.trajectory import Trajectory, Turn
 from tasks.rollout.trajectory_parquet import read_trajectories, write_trajectories
+from tests.support.recorded import contexts
 from tests.support.shipped_templates import NAMES, in_channels, template_of, tokenizer_with
 
 ACTIONS = [
@@ -116,13 +117,7 @@ def test_rows_hold_exactly_what_the_engine_read_and_wrote(
         assert refused.code in expected  # noqa: PT017 - other templates must be accepted
         return
     trajectory, asked = play(form)
-    seen = []
-    for row in trajectory.rows:
-        tokens = list(row.prompt)
-        for turn in row.turns:
-            seen.append(list(tokens))
-            tokens += [*turn.tokens, *turn.observation_tokens]
-    assert seen == asked
+    assert contexts(trajectory) == asked
     assert [token for row in trajectory.rows for token in row.completion] == trajectory.completion
     history = History(form, "Goal: stick")
     for turn, context in zip(trajectory.turns, asked, strict=True):

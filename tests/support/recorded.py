@@ -148,6 +148,17 @@ def trainer_of(
     return trainer
 
 
+def contexts(trajectory: Trajectory) -> list[list[int]]:
+    """The token ids before each turn, row by row."""
+    found = []
+    for row in trajectory.rows:
+        tokens = list(row.prompt)
+        for turn in row.turns:
+            found.append(list(tokens))
+            tokens += [*turn.tokens, *turn.observation_tokens]
+    return found
+
+
 def recorded_groups(
     recording: Path, policy: str, folder: Path, **algorithm: Any
 ) -> tuple[Any, RecordedGroups]:

@@ -21,6 +21,8 @@ def serving(endpoint: Endpoint) -> Iterator[int]:
         uvicorn.Config(endpoint.app, log_level="warning", timeout_graceful_shutdown=1)
     )
     served = asyncio.run_coroutine_threadsafe(server.serve(sockets=[listener]), event_loop())
-    yield listener.getsockname()[1]
-    server.should_exit = True
-    served.result()
+    try:
+        yield listener.getsockname()[1]
+    finally:
+        server.should_exit = True
+        served.result()
