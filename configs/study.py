@@ -75,7 +75,10 @@ class Study(ConfigModel):
     recipe: str
     """A recipe of configs/ by name, or the path of a YAML file."""
     overrides: dict[str, Any] = Field(default_factory=dict)
-    """New values for all arms, by dotted field name."""
+    """New values for all arms, by dotted field name.
+
+    "{seed}" in a text is replaced by the seed of the run, e.g. in the path of its first policy.
+    """
     arms: Annotated[
         dict[Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9+._-]*$")], dict[str, Any]],
         Field(min_length=1),
@@ -144,12 +147,15 @@ class Study(ConfigModel):
     def fields(self, arm: str, seed: int) -> dict[str, Any]:
         """Return the overrides of a run. Those of the arm come first."""
         seeds = {f"seeds.{name}": seed for name in ("training", "evaluation", "starter")}
-        return {
+        changes = {
             **self.arms[arm],
             **{k: v for k, v in self.overrides.items() if k not in self.arms[arm]},
-            "name": self.name,
-            **seeds,
         }
+        of_seed = {
+            name: value.replace("{seed}", str(seed)) if isinstance(value, str) else value
+            for name, value in changes.items()
+        }
+        return {**of_seed, "name": self.name, **seeds}
 
     def experiment(self, arm: str, seed: int) -> Experiment:
         """Return the experiment of a run.

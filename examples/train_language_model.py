@@ -1,7 +1,8 @@
 """Train a language model on a CPU: clone a few expert episodes, then ScalingInter-RL.
 
-python examples/train_language_model.py [RECIPE] [--field.path value ...]
+python examples/train_language_model.py [RECIPE] [--start-only] [--field.path value ...]
 python examples/train_language_model.py smollm2-textcraft --algorithm.steps 30
+python examples/train_language_model.py smollm2-babyai --start-only --seeds.training 3
 
 The same command continues interrupted work.
 """
@@ -19,21 +20,22 @@ from environments.registry import load_world
 from flows.api import CollectedEpisodes, Source, collect, train
 
 RECIPE = "smollm2-babyai"
-N_TASKS = int(os.environ.get("N_TASKS", "160"))
-"""Training tasks that the expert plays. The cloning sees 96 of its successes."""
+N_TASKS = int(os.environ.get("N_TASKS", "320"))
+"""Most training tasks that the expert plays."""
 CLONING = {
     "algorithm.name": "sft",
-    "algorithm.steps": 12,
+    "algorithm.steps": 48,
     "algorithm.learning_rate": 1e-4,
     "algorithm.warmup_steps": 2,
     "algorithm.mini_batches": 1,
     "evaluation.each_phase": False,
+    "evaluation.final_tasks": [],
     "rollout.tasks_per_step": 4,
     "rollout.group_size": 2,
 }
-"""Fields of the supervised start that differ from the recipe: 12 steps of 8 episodes."""
+"""Fields of the supervised start that differ from the recipe: 48 steps of 8 episodes."""
 NOTE = """\
-The expert plays {n} tasks, the model clones 96 of its episodes, and RL follows.
+The expert plays up to {n} tasks, the model clones 384 of its episodes, and RL follows.
 This is planned for two hours on two quiet cores, and needs 11 GB of memory. The same command continues."""
 
 
@@ -43,7 +45,7 @@ def expert_episodes(recipe: Experiment) -> CollectedEpisodes:
     named = environment.train_tasks
     world = load_world(environment.name, environment.rules)
     tasks = list(world.tasks(named) if isinstance(named, str) else named)
-    chosen = random.Random(recipe.seeds.starter).sample(tasks, min(N_TASKS, len(tasks)))
+    chosen = random.Random(recipe.seeds.training).sample(tasks, min(N_TASKS, len(tasks)))
     expert = Source(kind="oracle", tokenizer=recipe.policy.model, **recipe.policy.turn_format())
     fields = {"environment.rules": environment.rules}
     fields |= {
@@ -55,9 +57,10 @@ def expert_episodes(recipe: Experiment) -> CollectedEpisodes:
 
 
 def main() -> None:
-    """Train by a recipe, from a supervised start."""
-    named = sys.argv[1:2] if sys.argv[1:2] and not sys.argv[1].startswith("-") else []
-    name, changes = named[0] if named else RECIPE, parse_overrides(sys.argv[1 + len(named) :])
+    """Train by a recipe, from a supervised start. With `--start-only`, stop there."""
+    words = [word for word in sys.argv[1:] if word != "--start-only"]
+    named = words[:1] if words[:1] and not words[0].startswith("-") else []
+    name, changes = named[0] if named else RECIPE, parse_overrides(words[len(named) :])
     recipe = load_recipe(name, changes)
     print(NOTE.format(n=N_TASKS), flush=True)
     demonstrations = expert_episodes(recipe)
@@ -69,12 +72,14 @@ def main() -> None:
     }
     cloned = train(name, cloning)
     assert cloned.checkpoint is not None
-    start = infra_settings().runs / "models" / f"{recipe.name}-start"  # for the studies
+    start = infra_settings().runs / "models" / f"{recipe.name}-start-{recipe.seeds.training}"
     start.parent.mkdir(parents=True, exist_ok=True)
     start.unlink(missing_ok=True)
-    start.symlink_to(cloned.checkpoint.absolute())
-    trained = train(name, changes | {"policy.model": str(cloned.checkpoint)})
+    start.symlink_to(cloned.checkpoint.absolute())  # for the studies
     print(cloned.success()[["step", "success", "success_low", "success_high"]])
+    if "--start-only" in sys.argv:
+        return
+    trained = train(name, changes | {"policy.model": str(cloned.checkpoint)})
     print(trained.success()[["step", "success", "success_low", "success_high"]])
 
 

@@ -11,6 +11,7 @@ TASK_LISTS = {
     "doors-test": "20 other seeds of each of these levels, held out",
     "babyai-ours-90": "the first two or three tasks of each level in test",
     "babyai-ours-160": "the next four tasks of each level in test",
+    "babyai-ours-156": "up to four more of each level in test",
 }
 """Task list name -> description."""
 

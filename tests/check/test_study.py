@@ -98,6 +98,13 @@ def test_a_seed_of_a_study_sets_all_seeds_of_the_recipe(tmp_path: Path) -> None:
     )
 
 
+def test_the_word_seed_in_a_value_stands_for_the_seed_of_the_run(tmp_path: Path) -> None:
+    study = load_study(written(tmp_path), {"overrides": {"policy.model": "starts/{seed}/{name}"}})
+    assert [study.experiment("long", seed).policy.model for seed in study.seeds] == [
+        f"starts/{seed}/{{name}}" for seed in study.seeds
+    ]
+
+
 def test_all_rl_methods_of_the_study_use_the_same_loss_aggregation() -> None:
     study = load_study("methods")
     algorithms = [study.experiment(arm, 0).algorithm for arm in study.arms]

@@ -38,6 +38,7 @@ MEANING = {
         "test": "81bae54e1fdac347",
         "babyai-ours-90": "2500cc0971f3b04e",
         "babyai-ours-160": "79c02447490f42a1",
+        "babyai-ours-156": "6351732cafbba13f",
         "doors-train": "306ef5e42205f4b2",
         "doors-validation": "da8c2762f7ac38f1",
         "doors-test": "ad4ad5565a6d75d8",
@@ -123,6 +124,12 @@ def test_lists_ascend_and_begin_with_every_level() -> None:
         assert len({index % 40 for index in some[:80]}) >= (
             len(DOORS) if name in DOORS_SPLITS else 38
         )
+
+
+def test_the_lists_of_the_measurements_share_no_task() -> None:
+    lists = [task_list(f"babyai-ours-{size}") for size in (90, 160, 156)]
+    assert [len(each) for each in lists] == [90, 160, 156]
+    assert len(set().union(*lists)) == 90 + 160 + 156
 
 
 def test_the_door_lists_hold_their_levels_alone_and_share_no_task_with_any_other() -> None:
