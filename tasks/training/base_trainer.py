@@ -186,16 +186,16 @@ class BaseTrainer(Trainer):
         raise NotImplementedError
 
     def micro_batch_rows(
-        self, rows: Sequence[Trajectory], *, share: bool = False
+        self, rows: Sequence[Trajectory], most: Sequence[int] | None = None
     ) -> PaddedRows | PackedRows:
         """Return what micro-batches of some rows cost: padded ones, or packed ones.
 
-        With `share`, packed rows share prefixes if the model's attention allows it.
+        Packed rows share prefixes if the model's attention allows it, of at most `most` tokens.
         """
         if not packs(self.model):
             return PaddedRows([length_of(row) for row in rows])
         return PackedRows(
-            [token_ids(row) for row in rows], share=share and shares_prefixes(self.model)
+            [token_ids(row) for row in rows], share=shares_prefixes(self.model), most=most
         )
 
     def parts(self, rows: PaddedRows | PackedRows, mini_batches: int = 1) -> list[list[int]]:

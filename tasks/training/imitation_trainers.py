@@ -19,9 +19,15 @@ from configs.imitation import DPO, Imitation
 from tasks.rollout.trajectory import Trajectory
 from tasks.training.base_trainer import BaseTrainer
 from tasks.training.lora import set_adapters
-from tasks.training.micro_batches import PaddedRows, Tensors, length_of, pad_trajectories
+from tasks.training.micro_batches import (
+    PaddedRows,
+    Tensors,
+    context_length,
+    length_of,
+    pad_trajectories,
+)
 from tasks.training.model_loading import load_model
-from tasks.training.packing import pack, packs, score_places, share_prefixes
+from tasks.training.packing import pack, packs, score_places, share_prefixes, shares_prefixes
 from tasks.training.process_group import gather_ragged
 from tasks.training.sharding import scatter_weights
 from tasks.training.trl_config import cloning_config, preference_config
@@ -67,7 +73,9 @@ class CloningTrainer(BaseTrainer, SFTTrainer):
             tokens = self.count_everywhere(sum(sum(t.policy_mask) for t in share))
             share = [row for t in share for row in t.rows]
             micro_batches = list[Tensors]()
-            for part in self.parts(self.micro_batch_rows(share)):
+            for part in self.parts(
+                self.micro_batch_rows(share, [context_length(row) for row in share])
+            ):
                 tensors = _sequences([share[i] for i in part], self.processing_class.pad_token_id)
                 labels = tensors["input_ids"].masked_fill(tensors.pop("completion_mask") == 0, -100)
                 micro_batches.append(
@@ -101,7 +109,13 @@ class CloningTrainer(BaseTrainer, SFTTrainer):
             tokens = tokens / self.current_gradient_accumulation_steps
         if packs(self.model):
             ids, labels = inputs["input_ids"], inputs["labels"]
-            packed = pack(ids, inputs["attention_mask"], share=False)  # a mean counts repeats
+            # The mean counts each row's tokens, so only what comes before them is shared.
+            packed = pack(
+                ids,
+                inputs["attention_mask"],
+                share=shares_prefixes(self.model),
+                repeated=labels != -100,
+            )
             inputs = packed.inputs(self.model) | packed.targets(ids, labels != -100)[0]
         return super().compute_loss(model, inputs, return_outputs, num_items_in_batch=tokens)
 

@@ -148,11 +148,13 @@ class PaddedRows:
 class PackedRows:
     """Rows whose micro-batch costs its tokens, a common prefix counted once."""
 
-    def __init__(self, rows: Sequence[Sequence[int]], *, share: bool) -> None:
-        """`rows` are the token ids. With `share`, they share prefixes."""
+    def __init__(
+        self, rows: Sequence[Sequence[int]], *, share: bool, most: Sequence[int] | None = None
+    ) -> None:
+        """`rows` are the token ids. With `share`, they share prefixes of at most `most` tokens."""
         self._lengths = [len(row) for row in rows]
         self._order, self._shared = (
-            shared_lengths(rows) if share else (list(range(len(rows))), [0] * len(rows))
+            shared_lengths(rows, most) if share else (list(range(len(rows))), [0] * len(rows))
         )
         self.longest = max(self._lengths, default=0)
         self.total = sum(self._lengths) - sum(self._shared)
@@ -279,6 +281,11 @@ def padded(
 def token_ids(row: Trajectory) -> list[int]:
     """Return the token ids of a trajectory of one row."""
     return [*row.prompt, *row.completion]
+
+
+def context_length(row: Trajectory) -> int:
+    """Return the number of tokens before the one that predicts the first policy token."""
+    return len(row.prompt) + [*row.policy_mask, 1].index(1) - 1
 
 
 def length_of(trajectory: Trajectory) -> int:

@@ -128,11 +128,17 @@ def share_prefixes(model: Any, policy: Policy) -> Any:
     return model
 
 
-def shared_lengths(rows: Sequence[Sequence[int]]) -> tuple[list[int], list[int]]:
+def shared_lengths(
+    rows: Sequence[Sequence[int]], most: Sequence[int] | None = None
+) -> tuple[list[int], list[int]]:
     """Sort rows of token ids and find what each shares with the one before.
 
     The last token that two rows share is counted as their own in both. Its successors differ, and a
     token of the packed row has one successor.
+
+    Args:
+        rows: The rows.
+        most: Most leading tokens that each row may share. None: any number.
 
     Returns:
         Indices in order, and for each of them the number of leading tokens that it shares. The
@@ -140,27 +146,38 @@ def shared_lengths(rows: Sequence[Sequence[int]]) -> tuple[list[int], list[int]]
     """
     order = sorted(range(len(rows)), key=lambda i: list(rows[i]))
     shared = [0] * min(1, len(rows))
+    limits = [len(row) for row in rows] if most is None else most
     for before, after in pairwise(order):
         pairs = zip(rows[before], rows[after], strict=False)
         common = next((i for i, (a, b) in enumerate(pairs) if a != b), None)
         if common is None:  # one of them begins with the other
             common = min(len(rows[before]), len(rows[after]))
-        shared.append(max(0, common - 1))
+        shared.append(max(0, min(common - 1, limits[after])))
     return order, shared
 
 
-def pack(ids: torch.Tensor, mask: torch.Tensor, *, share: bool) -> Packed:
+def pack(
+    ids: torch.Tensor, mask: torch.Tensor, *, share: bool, repeated: torch.Tensor | None = None
+) -> Packed:
     """Remove the padding and, with `share`, the repeats of common prefixes.
 
     Args:
         ids: Token ids of B rows, shape (B, L).
         mask: 1 on tokens, 0 on padding. There is no padding between two tokens. Shape (B, L).
         share: Whether rows share prefixes.
+        repeated: True on tokens that are scored once for each row that has them, even in a common
+            prefix. Shape (B, L). None: no token is.
     """
     kept, tokens = mask.bool().tolist(), ids.tolist()
     firsts = [row.index(True) if any(row) else 0 for row in kept]
     rows = [row[first : first + sum(k)] for row, first, k in zip(tokens, firsts, kept, strict=True)]
-    order, shared = shared_lengths(rows) if share else (list(range(len(rows))), [0] * len(rows))
+    most = None
+    if repeated is not None:  # the token before the first of them predicts it
+        found = [row.index(True) - 1 if any(row) else len(row) for row in repeated.tolist()]
+        most = [max(0, place - first) for place, first in zip(found, firsts, strict=True)]
+    order, shared = (
+        shared_lengths(rows, most) if share else (list(range(len(rows))), [0] * len(rows))
+    )
     places = torch.zeros(ids.shape, dtype=torch.long)
     packed, positions, segments = list[int](), list[int](), list[Segment]()
     context = torch.zeros(0, dtype=torch.long)

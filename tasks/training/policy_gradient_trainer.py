@@ -355,9 +355,7 @@ class PolicyGradientTrainer(BaseTrainer, GRPOTrainer):
         """
         rows = [row for t in trajectories for row in t.rows]
         scores = [torch.zeros(0)] * len(rows)
-        for part in self.parts(
-            self.micro_batch_rows(rows, share=True), self.algorithm.mini_batches
-        ):
+        for part in self.parts(self.micro_batch_rows(rows), self.algorithm.mini_batches):
             # Run even on an empty micro-batch: under FSDP every rank must do the same number of
             # forward passes.
             tensors = pad_trajectories([rows[i] for i in part], self._tokenizer.pad_token_id)
@@ -391,7 +389,7 @@ class PolicyGradientTrainer(BaseTrainer, GRPOTrainer):
             for sample in samples
             for row in sample.rows(mean_of_trajectory=algorithm.loss_aggregation == "trajectory")
         ]
-        rows = self.micro_batch_rows([sample.trajectory for sample in samples], share=True)
+        rows = self.micro_batch_rows([sample.trajectory for sample in samples])
         micro_batches, parts = [], self.parts(rows)
         for part in parts:
             chosen = [samples[i] for i in part]

@@ -51,6 +51,15 @@ def test_rows_that_share_a_prefix_hold_it_once() -> None:
     assert [(part.begin, part.end) for part in packed.segments] == [(0, 1), (1, 3), (3, 6), (6, 8)]
 
 
+def test_a_token_that_each_row_scores_has_a_place_and_a_predecessor_in_each() -> None:
+    scored = torch.tensor([[0, 0, 0, 1, 0], [0, 0, 1, 1, 0], [0, 0, 0, 0, 0], [0, 0, 0, 0, 0]])
+    packed = pack(IDS, MASK, share=True, repeated=scored.bool())
+    assert packed.ids.tolist() == [[3, 5, 6, 6, 7, 8, 6, 7, 9]]  # the last row shares only the 5
+    row, column = scored.nonzero(as_tuple=True)
+    assert len(set(packed.places[row, column - 1].tolist())) == 3
+    assert [packed.ids[0, i].item() for i in packed.places[row, column]] == [7, 7, 9]
+
+
 def branching(policy: str) -> list[Trajectory]:
     """Trajectories of which some begin with whole turns of others."""
     made = recorded_trajectories(policy, 0)
