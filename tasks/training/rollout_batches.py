@@ -75,8 +75,8 @@ class RolloutBatches:
             play,
             self._weights(plan.step),
         )
-        seconds = time.perf_counter() - began
         kept, all_discarded = self._worker.gather(local), self._worker.gather(discarded)
+        seconds = time.perf_counter() - began  # until the slowest rank is done
         everything = sorted([*kept, *all_discarded], key=lambda t: (t.group, t.member))
         if self._worker.processes.is_main_process:
             write_trajectories(
