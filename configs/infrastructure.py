@@ -200,6 +200,26 @@ class InfraSettings(BaseSettings):
         return self
 
     @model_validator(mode="after")
+    def _check_nodes(self) -> Self:
+        launch = launch_of(self)
+        if launch.nodes == 1 or launch.first_node == RAY:
+            return self
+        if self.environment_backend == "container" and not self.environment_urls:
+            raise ValueError(
+                f"environment_backend is container, but launch {self.launch} has {launch.nodes} "
+                "nodes, which cannot reach containers of the first; set process or environment_urls"
+            )
+        missing = [] if self.environment_token else ["environment_token"]
+        if (self.engine_servers or self.engine_urls) and not self.engine_token:
+            missing.append("engine_token")
+        if missing:
+            raise ValueError(
+                f"launch {self.launch} has several nodes, which requires {' and '.join(missing)}; "
+                "set the same on every node"
+            )
+        return self
+
+    @model_validator(mode="after")
     def _check_ray(self) -> Self:
         if not self.ray_address:
             return self

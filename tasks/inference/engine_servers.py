@@ -50,7 +50,13 @@ def engine_replicas(
             ""
         ] * infrastructure.engine_servers  # without GPUs
         commands = [launched(gpu, None) for gpu in gpus]
-        return local_replicas("vllm", commands, environment=ON_LOOPBACK, start_deadline_s=seconds)
+        return local_replicas(
+            "vllm",
+            commands,
+            environment=ON_LOOPBACK,
+            host=launch_of(infrastructure).first_node,
+            start_deadline_s=seconds,
+        )
     from tasks.provision.ray_cluster import connected
     from tasks.provision.ray_servers import ray_replicas
 

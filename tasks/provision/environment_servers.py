@@ -12,6 +12,7 @@ from configs.mixture import SEPARATOR, members
 from configs.rules import Rules
 from environments.registry import image_of
 from environments.token import VARIABLE, shared_token
+from tasks.provision.local import HOST
 from tasks.provision.replica_set import ReplicaSet, local_replicas
 
 PATH_MAX = 256
@@ -92,7 +93,11 @@ def environment_replicas(
             start_deadline_s=start_deadline_s,
         )
     return local_replicas(
-        world, [command] * replicas, state_dir=state_dir, start_deadline_s=start_deadline_s
+        world,
+        [command] * replicas,
+        state_dir=state_dir,
+        host=launch_of(infrastructure).first_node if infrastructure else HOST,
+        start_deadline_s=start_deadline_s,
     )
 
 

@@ -11,7 +11,7 @@ from types import TracebackType
 from typing import Protocol, Self
 
 from tasks.provision.errors import ProvisionError, RestartBudgetError
-from tasks.provision.local import LocalServer
+from tasks.provision.local import HOST, LocalServer
 from tasks.provision.process import importing, sweep
 
 log = logging.getLogger(__name__)
@@ -157,6 +157,7 @@ def local_replicas(
     restart_budget: int = 10,
     state_dir: Path | None = None,
     environment: Mapping[str, str] | None = None,
+    host: str = HOST,
     start_deadline_s: float = 60.0,
 ) -> ReplicaSet:
     """Return replicas as local processes that can import this project.
@@ -166,12 +167,14 @@ def local_replicas(
         commands: One command per replica. "{port}" is replaced by its port.
         restart_budget, state_dir: See ReplicaSet.
         environment: Variables of the replicas in addition to those of this process.
+        host: Address of this machine on which they listen.
         start_deadline_s: Seconds in which a replica must become healthy.
     """
     servers = [
         LocalServer(
             f"{name}-{number}",
             command,
+            host=host,
             state_dir=state_dir,
             environment=importing(environment),
             start_deadline_s=start_deadline_s,

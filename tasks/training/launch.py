@@ -2,8 +2,11 @@
 
     python -m tasks.training.launch VERDICT_FILE [ARGUMENT OF TORCHRUN ...]
 
-torchrun itself only prints a traceback and exits with status 1. Its rendezvous store is a port that
-is open to every user of the machine. `--rdzv_backend memory` keeps the store in private memory.
+torchrun itself only prints a traceback and exits with status 1. It gets two rendezvous of ours:
+
+- `--rdzv_backend memory`, for one machine. torchrun's own store is a port that is open to every user
+  of the machine. This one is in private memory.
+- `--rdzv_backend nodes`, for several machines. It ends the processes when a node is lost.
 """
 
 from __future__ import annotations
@@ -12,6 +15,7 @@ import os
 import signal
 import sys
 from collections.abc import Iterable, Mapping
+from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -38,7 +42,15 @@ class End(NamedTuple):
 
 
 HUNG = "was killed because it hung"
+LOST = "a node of the trainer was lost"
+RESTARTS_AFTER = (HUNG, LOST)
 """Words of a verdict after which the flow restarts the trainer from the last checkpoint."""
+HEARTBEATS_MISSED = 12
+"""Heartbeats, each 5 s, after which a node counts as lost. The nodes' clocks must agree as well."""
+
+
+class NodeLostError(Exception):
+    """A node stopped sending heartbeats, or was replaced."""
 
 
 def verdict(ends: Iterable[End], hung: Mapping[int, str]) -> str:
@@ -105,16 +117,52 @@ def memory_rendezvous(parameters: RendezvousParameters) -> RendezvousHandler:
     return Memory()
 
 
+def nodes_rendezvous(parameters: RendezvousParameters) -> RendezvousHandler:
+    """Return torch's c10d rendezvous, which raises NodeLostError when the nodes change.
+
+    torchrun would restart the ranks by itself. The flow has to know, so it restarts them.
+    """
+    from torch.distributed.elastic.rendezvous.c10d_rendezvous_backend import create_backend
+    from torch.distributed.elastic.rendezvous.dynamic_rendezvous import (
+        DynamicRendezvousHandler,
+        RendezvousTimeout,
+    )
+
+    class Nodes(DynamicRendezvousHandler):
+        def get_backend(self) -> str:
+            return parameters.backend
+
+        def num_nodes_waiting(self) -> int:
+            waiting = super().num_nodes_waiting()
+            if waiting or len(self._state_holder.state.participants) < parameters.min_nodes:
+                raise NodeLostError
+            return 0
+
+    backend, store = create_backend(parameters)
+    handler: RendezvousHandler = Nodes.from_backend(
+        parameters.run_id,
+        store,
+        backend,
+        parameters.min_nodes,
+        parameters.max_nodes,
+        parameters.local_addr,
+        RendezvousTimeout(join=timedelta(seconds=int(parameters.get("join_timeout")))),
+        keep_alive_max_attempt=HEARTBEATS_MISSED,
+    )
+    return handler
+
+
 def main() -> None:
     """Run torchrun in this process."""
     file, *arguments = sys.argv[1:]
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
-    from torch.distributed.elastic.rendezvous import rendezvous_handler_registry
+    from torch.distributed.elastic.rendezvous import RendezvousError, rendezvous_handler_registry
     from torch.distributed.run import main as torchrun
 
     from tasks.training.rank_watch import RankWatch
 
     rendezvous_handler_registry.register("memory", memory_rendezvous)
+    rendezvous_handler_registry.register("nodes", nodes_rendezvous)
     watch = RankWatch()
     try:
         with watch:
@@ -122,8 +170,16 @@ def main() -> None:
     except ChildFailedError as problem:
         in_order = sorted(problem.failures.items(), key=lambda item: (item[1].timestamp, item[0]))
         ends = [End(rank, failure.pid, failure.exitcode) for rank, failure in in_order]
-        Path(file).write_text(verdict(ends, watch.hung), encoding="utf-8")
-        raise SystemExit(1) from None
+        text = verdict(ends, watch.hung)
+    except NodeLostError:
+        text = LOST
+    except RendezvousError as problem:
+        text = f"the nodes of the trainer did not meet ({type(problem).__name__}: {problem})"
+    else:
+        return
+    print(text, file=sys.stderr, flush=True)
+    Path(file).write_text(text, encoding="utf-8")
+    raise SystemExit(1)
 
 
 if __name__ == "__main__":

@@ -1,8 +1,12 @@
-"""The trainer's processes on this machine: started by torchrun, connected over a Unix socket."""
+"""The trainer's processes: started by torchrun, connected to the flow over a Unix socket.
+
+With several nodes, this machine is the first of them. The others run `trainer_node.py`.
+"""
 
 from __future__ import annotations
 
 import os
+import platform
 import shutil
 import signal
 import socket
@@ -19,7 +23,7 @@ from tasks.provision.accelerators import visible_gpus
 from tasks.provision.ipc import TrainerConnection, accept_trainer, listen
 from tasks.provision.local import ON_LOOPBACK
 from tasks.provision.process import ChildProcess, importing
-from tasks.training.launch import HUNG, POLICY_READY
+from tasks.training.launch import POLICY_READY, RESTARTS_AFTER
 from tasks.training.messages import TrainerJob
 
 VERDICT_SECONDS = 40.0
@@ -57,10 +61,7 @@ class Trainer(Protocol):
 
 
 class LocalTrainer:
-    """The trainer's processes on this machine.
-
-    With several nodes, the processes on the other machines are started manually.
-    """
+    """The trainer's processes on this machine, the first of its nodes."""
 
     def __init__(self, job: TrainerJob, infrastructure: InfraSettings) -> None:
         self._folder = Path(tempfile.mkdtemp(prefix="trainer-"))
@@ -85,7 +86,11 @@ class LocalTrainer:
     def start(self) -> None:
         """Start the processes. Forks import their modules and load the policy after `connect`."""
         self._listener = listen(self._folder / "line")
-        write_job(self._job, str(self._folder / "line"))
+        job_file = write_job(self._job, str(self._folder / "line"))
+        if trainer_launch(self._infrastructure).nodes > 1:
+            link = nodes_job(self._infrastructure)
+            link.unlink(missing_ok=True)
+            link.symlink_to(job_file.absolute())
         self._process.start()
 
     def connect(self, seconds: float) -> TrainerConnection:
@@ -113,7 +118,7 @@ class LocalTrainer:
         return verdict if verdict and "was killed" in verdict else None
 
     def lost(self) -> str | None:
-        """Describe the rank that hung; None if there is none. This machine cannot be lost."""
+        """Describe the rank that hung or the node that was lost; None if there is none."""
         return hung_rank([self._folder / "verdict"])
 
     def end(self) -> None:
@@ -137,6 +142,12 @@ def write_job(job: TrainerJob, line: str) -> Path:
     return file
 
 
+def nodes_job(infrastructure: InfraSettings) -> Path:
+    """Return the link to the job of a trainer on several nodes, which every node can find."""
+    launch = launch_of(infrastructure)
+    return infrastructure.runs.absolute() / f".trainer-{launch.first_node}-{launch.port}.json"
+
+
 def trainer_variables() -> dict[str, str]:
     """Return the environment variables of the trainer's processes."""
     # On a CPU the engine multiplies small matrices, which need one thread. The update sets its
@@ -157,8 +168,9 @@ def read_verdict(file: Path) -> str | None:
 
 
 def hung_rank(verdicts: Iterable[Path]) -> str | None:
-    """Return the launchers' report of a rank that hung; None if there is none."""
-    return next((text for text in map(read_verdict, verdicts) if text and HUNG in text), None)
+    """Return the launchers' report of a hung rank or a lost node; None if there is none."""
+    texts = [text for text in map(read_verdict, verdicts) if text]
+    return next((text for text in texts if any(words in text for words in RESTARTS_AFTER)), None)
 
 
 def launch_command(
@@ -168,6 +180,7 @@ def launch_command(
     verdict: Path,
     node: int = 0,
     rendezvous_address: tuple[str, int] | None = None,
+    is_first: bool = True,
 ) -> list[str]:
     """Return the command that starts the trainer on one machine.
 
@@ -179,8 +192,8 @@ def launch_command(
         job_file: The job of the processes.
         verdict: File for the report of a failed process.
         node: Number of this machine, from 0.
-        rendezvous_address: Address and port of the first machine. The default is in the launch
-            file.
+        rendezvous_address: Address and port of the first machine, if Ray chose it.
+        is_first: Whether this machine is the first node, on which the flow runs.
     """
     launch = trainer_launch(infrastructure)
     processes = str(launch.processes or default_processes(infrastructure, dtype))
@@ -193,12 +206,20 @@ def launch_command(
             processes,
             str(job_file.absolute()),
         ]
-    address, port = rendezvous_address or (launch.first_node, launch.port)
-    place: Sequence[str] = (
-        ["--rdzv_backend", "memory", "--rdzv_endpoint", "127.0.0.1"]
-        if launch.nodes == 1
-        else ["--node_rank", str(node), "--master_addr", address, "--master_port", str(port)]
-    )
+    place: Sequence[str] = ["--rdzv_backend", "memory", "--rdzv_endpoint", "127.0.0.1"]
+    if rendezvous_address is not None and launch.nodes > 1:
+        address, port = rendezvous_address
+        place = ["--node_rank", str(node), "--master_addr", address, "--master_port", str(port)]
+    elif launch.nodes > 1:
+        # torchrun numbers the nodes in the order of their names. Rank 0 must be on the first node,
+        # and "~" is behind all characters of host names.
+        name = launch.first_node if is_first else f"~{platform.node()}"
+        place = [
+            *("--rdzv_backend", "nodes", "--rdzv_endpoint", f"{launch.first_node}:{launch.port}"),
+            *("--rdzv_id", "trainer", "--local_addr", name),
+            "--rdzv_conf",
+            f"is_host={int(is_first)},join_timeout={infrastructure.trainer_start_seconds}",
+        ]
     # Without --log_dir, torchrun leaves an empty log folder behind at every start. The processes
     # write to the trainer's log.
     torchrun = [
@@ -254,6 +275,7 @@ def default_processes(infrastructure: InfraSettings, dtype: str = "bfloat16") ->
     - The machine has a GPU. The user decides which GPUs are free.
     - vLLM servers generate, so a second process has no use.
     - The nodes belong to a Ray cluster, where this machine's cores do not matter.
+    - There are several nodes, which all start the same number.
 
     Args:
         infrastructure: Settings of trainer and engine.
@@ -262,7 +284,8 @@ def default_processes(infrastructure: InfraSettings, dtype: str = "bfloat16") ->
     elsewhere = (
         infrastructure.engine_urls or infrastructure.engine_servers or infrastructure.ray_address
     )
-    one = elsewhere or has_gpu() or dtype != "float32"
+    several = launch_of(infrastructure).nodes > 1
+    one = elsewhere or several or has_gpu() or dtype != "float32"
     return 1 if one else min(2, len(os.sched_getaffinity(0)))
 
 

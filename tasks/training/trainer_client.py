@@ -10,7 +10,7 @@ from configs.infrastructure import InfraSettings
 from tasks.provision.errors import ProvisionError
 from tasks.provision.ipc import ConnectionClosedError
 from tasks.training.left_out import EpisodesLeftOutError
-from tasks.training.local_trainer import EventConnection, LocalTrainer, Trainer
+from tasks.training.local_trainer import EventConnection, LocalTrainer, Trainer, trainer_launch
 from tasks.training.messages import (
     Close,
     Command,
@@ -27,6 +27,8 @@ from tasks.training.messages import (
 
 E = TypeVar("E", bound=Event)
 
+PEER_ERRORS = {"RuntimeError", "DistBackendError", "DistNetworkError", "DistStoreError"}
+"""Errors of torch on rank 0 after it lost the connection to another node."""
 CLOSE_SECONDS = 20.0
 POLL_SECONDS = 0.5
 
@@ -39,7 +41,7 @@ class TrainerFailedError(RuntimeError):
 
 
 class TrainerLostError(TrainerFailedError):
-    """A node of the trainer was lost, or a rank hung.
+    """A process or node of a trainer on several nodes was lost, or a rank hung.
 
     Training can resume from the last checkpoint, on other nodes if one was lost.
     """
@@ -64,6 +66,7 @@ class TrainerProcess:
         """
         self._trainer = open_trainer(job, infrastructure)
         self._infrastructure = infrastructure
+        self._has_peers = trainer_launch(infrastructure).nodes > 1
         self._check = check
         self.step = 0
         self._connection: EventConnection | None = None
@@ -146,7 +149,9 @@ class TrainerProcess:
                 if event.kind == EpisodesLeftOutError.__name__:
                     raise EpisodesLeftOutError(event.message)
                 killed = self._trainer.killed()  # the error may result from a killed process
-                raise self._failure(killed or f"{event.kind}: {event.message}", tail=False)
+                problem = killed or f"{event.kind}: {event.message}"
+                lost = self._has_peers and event.kind in PEER_ERRORS
+                raise self._failure(problem, tail=False, lost=lost)
             else:
                 assert isinstance(event, Event)
                 yield event
@@ -164,12 +169,14 @@ class TrainerProcess:
         """Return the error for a connection that closed without an error message."""
         killed = self._trainer.killed()
         return self._failure(
-            killed or f"it exited with status {self._trainer.wait(0.0)}", tail=killed is None
+            killed or f"it exited with status {self._trainer.wait(0.0)}",
+            tail=killed is None,
+            lost=self._has_peers,
         )
 
-    def _failure(self, problem: str, tail: bool = True) -> TrainerFailedError:
+    def _failure(self, problem: str, tail: bool = True, lost: bool = False) -> TrainerFailedError:
         message = f"the trainer failed: {problem.rstrip('.')}. See {self._trainer.log_path}"
-        kind = TrainerLostError if self._trainer.lost() else TrainerFailedError
+        kind = TrainerLostError if lost or self._trainer.lost() else TrainerFailedError
         return kind(
             f"{message}. Last lines of the log:\n{self._trainer.log_tail()}" if tail else message
         )

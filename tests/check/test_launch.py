@@ -33,6 +33,7 @@ def test_launch_file_sets_the_number_of_processes(
 ) -> None:
     monkeypatch.setenv("AGENTGYM_LAUNCH", name)
     monkeypatch.setenv("AGENTGYM_RAY_ADDRESS", "auto" if name.startswith("ray") else "")
+    monkeypatch.setenv("AGENTGYM_ENVIRONMENT_TOKEN", "shared by the nodes")
     monkeypatch.setattr(local_trainer, "has_gpu", lambda: True)
     launch = load_launch(name)
     command = launch_command(infra_settings(), "float32", Path("job.json"), Path("verdict"))

@@ -1,0 +1,111 @@
+"""A trainer on two nodes loses processes and nodes, and its run ends like an undisturbed run."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import psutil
+import pytest
+
+from tasks.provision.local import free_port
+from tasks.training.launch import LOST
+from tests.support.processes import command_line, ended
+from tests.support.small_runs import (
+    ROOT,
+    assert_one_value_a_step,
+    end,
+    family,
+    final_weights,
+    finish,
+    metrics,
+    start,
+    wait_for,
+)
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(3600)]
+
+PATIENCE_S = 1500.0
+FIRST = "127.0.0.2"
+SMALL = {"algorithm__steps": 8, "curriculum__horizons": [2, 3], "checkpoint_every": 1}
+
+
+@contextmanager
+def second_node(runs: Path) -> Iterator[psutil.Process]:
+    """The other node, in a process group of its own."""
+    with (runs / "node.log").open("ab") as log:
+        node = subprocess.Popen(
+            [sys.executable, "-m", "tasks.training.trainer_node"],
+            cwd=ROOT,
+            env={**os.environ, "AGENTGYM_RUNS": str(runs)},
+            stdout=log,
+            stderr=log,
+            start_new_session=True,
+        )
+    try:
+        yield psutil.Process(node.pid)
+    finally:
+        end(node)
+
+
+def rank_of(node: psutil.Process) -> psutil.Process | None:
+    """The rank below a node, once it runs."""
+    for process in family(node.pid):
+        words = command_line(process)
+        if words[1:3] == ["-u", "-m"] and "tasks.training.trainer_main" in words:
+            return process
+    return None
+
+
+def test_lost_rank_and_lost_nodes_restart_the_trainer_with_the_same_weights(
+    policy: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    undisturbed, disturbed = tmp_path / "undisturbed", tmp_path / "disturbed"
+    with monkeypatch.context() as one_node:
+        one_node.setenv("AGENTGYM_TRAINER_PROCESSES", "2")
+        finish(start(undisturbed, policy, **SMALL), undisturbed, PATIENCE_S)
+
+    launch = tmp_path / "launch.yaml"
+    launch.write_text(f"nodes: 2\nprocesses: 1\nfirst_node: {FIRST}\nport: {free_port(FIRST)}\n")
+    monkeypatch.setenv("AGENTGYM_LAUNCH", str(launch))
+    monkeypatch.setenv("AGENTGYM_ENVIRONMENT_TOKEN", "shared by both nodes")
+    monkeypatch.setenv("GLOO_SOCKET_IFNAME", "lo")
+    run = start(disturbed, policy, **SMALL)
+
+    def trained(steps: int) -> None:
+        wait_for(lambda: max(metrics(disturbed), default=0) >= steps, run, PATIENCE_S)
+
+    try:
+        with second_node(disturbed) as node:
+            trained(1)
+            rank = rank_of(node)
+            assert rank is not None
+            rank.send_signal(signal.SIGKILL)
+            wait_for(lambda: rank_of(node) not in (None, rank), run, PATIENCE_S)
+            trained(3)
+        # here the whole node is killed
+        with second_node(disturbed) as stopped:
+            trained(5)
+            processes = family(stopped.pid)
+            for process in processes:
+                process.send_signal(signal.SIGSTOP)
+            with second_node(disturbed):
+                trained(6)
+                for process in processes[1:]:  # its launcher finds that the run went on without it
+                    process.send_signal(signal.SIGCONT)
+                shown = finish(run, disturbed, PATIENCE_S)
+                while not all(ended(each) for each in processes[1:]):
+                    time.sleep(0.1)
+    finally:
+        end(run)
+
+    assert LOST in shown
+    assert shown.count("from its checkpoint") == 3
+    assert final_weights(disturbed) == final_weights(undisturbed)
+    assert_one_value_a_step(disturbed)
