@@ -65,8 +65,8 @@ def imported_packages() -> list[Path]:
     """What the server needs beside the standard library: the top of everything that it imports from site-packages."""
     code = (
         "import sys, uvloop, httptools\n"
-        "import uvicorn.protocols.http.httptools_impl, environments.server.app, "
-        "environments.server.logs, environments.token\n"
+        "import uvicorn.protocols.http.httptools_impl, uvicorn.protocols.websockets.websockets_sansio_impl\n"
+        "import environments.server.app, environments.server.logs, environments.token\n"
         "from environments.registry import load_world\nload_world('textcraft').create().reset(0)\n"
         "for module in list(sys.modules.values()):\n    print(getattr(module, '__file__', None))"
     )
