@@ -301,6 +301,14 @@ class Rollout(ConfigModel):
     weights are at most this many training steps old. 0 is synchronous: each batch is collected with
     the newest weights.
     """
+    stream: bool = False
+    """Train on the groups that finish first, instead of waiting for the step's own batch.
+
+    A step trains on tasks_per_step groups as before, and the next batch starts early. Groups that
+    take longer are left to a later step, until their weights are max_off_policy_steps training
+    steps old. Then the step waits for them. Every group is trained on once. Needs
+    max_off_policy_steps of at least 2.
+    """
     retries: NonNegativeInt = 2
     """Retries of a failed episode before its group is left out."""
     max_left_out_share: Fraction = 0.2

@@ -44,12 +44,16 @@ class Imitation(Algorithm):
 
     def check(self, experiment: Experiment) -> None:
         """Check the algorithm against the rest of the recipe. Implements `Algorithm.check`."""
-        if experiment.rollout.max_off_policy_steps:
-            raise ValueError(
-                f"rollout.max_off_policy_steps ({experiment.rollout.max_off_policy_steps}) is not "
-                "supported by "
-                f"algorithm.name {self.name}; set it to 0"
-            )
+        rollout = experiment.rollout
+        for name, value, off in (
+            ("stream", rollout.stream, "false"),
+            ("max_off_policy_steps", rollout.max_off_policy_steps, "0"),
+        ):
+            if value:
+                raise ValueError(
+                    f"rollout.{name} ({value}) is not supported by algorithm.name {self.name}; set "
+                    f"it to {off}"
+                )
         if experiment.curriculum.looks_back:
             raise ValueError(
                 f"curriculum.kind ({experiment.curriculum.kind}) needs episodes in every step, "

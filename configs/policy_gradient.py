@@ -159,6 +159,7 @@ class PolicyGradient(Algorithm):
     def check(self, experiment: Experiment) -> None:
         """Check the algorithm against the rest of the recipe. Implements `Algorithm.check`."""
         for name, value in (
+            ("rollout.stream", experiment.rollout.stream),
             ("rollout.max_off_policy_steps", experiment.rollout.max_off_policy_steps),
             ("algorithm.max_resample_rounds", self.max_resample_rounds),
             ("algorithm.task_order", self.task_order if self.task_order != "shuffled" else None),
@@ -180,6 +181,8 @@ class PolicyGradient(Algorithm):
                 f"algorithm.max_resample_rounds ({self.max_resample_rounds}) exclude each other; "
                 "set one of them to 0"
             )
+        if experiment.rollout.stream:
+            _check_stream(experiment)
         if (
             experiment.policy.divides_episodes
             and (field := self._whole_episodes_only()) is not None
@@ -361,3 +364,19 @@ class Distillation(PolicyGradient):
                 f"rollout.temperature ({experiment.rollout.temperature:g}) must be 1, because the "
                 f"server of algorithm.teacher ({self.teacher}) scores tokens at temperature 1"
             )
+
+
+def _check_stream(experiment: Experiment) -> None:
+    steps = experiment.rollout.max_off_policy_steps
+    if steps < 2:
+        raise ValueError(
+            f"rollout.stream (true) needs rollout.max_off_policy_steps ({steps}) of at least 2, "
+            "one for the batch that starts early and one for groups that take longer; raise it, or "
+            "set stream to false"
+        )
+    if experiment.curriculum.looks_back:
+        raise ValueError(
+            f"curriculum.kind ({experiment.curriculum.kind}) needs steps with episodes of one "
+            "horizon, but rollout.stream (true) mixes the horizons of several steps; set stream to "
+            "false, or curriculum.kind to another schedule, e.g. stepwise"
+        )

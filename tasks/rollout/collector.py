@@ -4,8 +4,9 @@ There are no rounds and no barriers. An episode requests its next turn as soon a
 has answered. Episodes run in the event loop's thread (`inference.event_loop`), so the next batches
 can be played while the trainer updates. They are off-policy by at most
 `rollout.max_off_policy_steps`. With 0 collection is synchronous: the caller passes one batch at a
-time. Every turn records the version of the weights that sampled it, and the importance correction
-of the loss uses that version.
+time. With `rollout.stream` each group is a batch, and `collect` returns those that finish first.
+Every turn records the version of the weights that sampled it, and the importance correction of the
+loss uses that version.
 """
 
 from __future__ import annotations
@@ -127,21 +128,31 @@ class Collector:
         )
 
     def collect(
-        self, batches: Sequence[Batch], progress: Progress | None = None
+        self,
+        batches: Sequence[Batch],
+        progress: Progress | None = None,
+        *,
+        due: int = 1,
+        count: int = 1,
     ) -> list[Trajectory]:
-        """Play the first batch to its end and return its trajectories in the order of its requests.
+        """Play some of the batches to their end and return their trajectories.
+
+        By default it is the first batch. The trajectories are in the order of the batches and their
+        requests.
 
         A failed episode is played again with a fresh session and the same seed, up to
         `rollout.retries` times. If it still fails, its trajectory has the outcome `failed`.
         Episodes that are unfinished after `rollout.batch_seconds` also have the outcome `failed`.
 
         Args:
-            batches: The batch to return, followed by batches that may be prefetched into free
-                slots, in order of urgency. A batch passed before under the same name continues
-                where it was.
-            progress: Called with (finished, all) of the first batch, in the event loop's thread.
+            batches: Batches in order of urgency. Those that are not returned are prefetched into
+                free slots. A batch passed before under the same name continues where it was.
+            progress: Called with (finished, all) of the episodes to return, if they have changed,
+                at most twice a second and after each batch. It runs in the event loop's thread.
+            due: Number of batches, from the first, that are returned in any case.
+            count: Number of batches to return, if it is more than `due`: those that finish first.
         """
-        return in_event_loop(self._collect(batches, progress))
+        return in_event_loop(self._collect(batches, progress, due, count))
 
     def stream(
         self, batch: Batch, check: Callable[[], None] = lambda: None
@@ -188,56 +199,74 @@ class Collector:
                 event_loop().call_soon_threadsafe(self._pause.resume)
 
     async def _collect(
-        self, batches: Sequence[Batch], progress: Progress | None
+        self, batches: Sequence[Batch], progress: Progress | None, due: int, count: int
     ) -> list[Trajectory]:
-        for batch in batches:
-            if batch.name not in self._running_batches:
-                self._running_batches[batch.name] = _RunningBatch(batch)
-        batch, running = batches[0], self._running_batches[batches[0].name]
-        done: dict[tuple[int, int], Trajectory] = {}
-
-        def keep(trajectory: Trajectory) -> None:
-            done[trajectory.group, trajectory.member] = trajectory
-            if progress is not None:
-                progress(len(done), len(batch.requests))
-
-        await self._play(running, keep, self._rollout.batch_seconds)
+        running = [self._running_batches.get(b.name) or _RunningBatch(b) for b in batches]
+        deadline = time.monotonic() + self._rollout.batch_seconds
+        returned, reported = running[:due], (0, 0)
+        self._play(running)
+        try:
+            while True:
+                finished = [each.over.done() for each in running]
+                returned = [running[i] for i in first_finished(finished, due, count)]
+                for each in returned:
+                    if each.over.done():
+                        each.over.result()
+                counts = (
+                    sum(len(each.done) for each in returned),
+                    sum(len(each.batch.requests) for each in returned),
+                )
+                if progress is not None and counts != reported:
+                    progress(*counts)
+                    reported = counts
+                left = deadline - time.monotonic()
+                if all(each.over.done() for each in returned) or left <= 0:
+                    break
+                await asyncio.wait(
+                    [each.over for each in running if not each.over.done()],
+                    timeout=min(left, CHECK_S),
+                    return_when=asyncio.FIRST_COMPLETED,
+                )
+        finally:
+            await self._remove(returned)
         if not self._agent.out_of_process:
             await self._pause.pause()
         reason = f"deadline: the batch took more than {self._rollout.batch_seconds:g} s (rollout.batch_seconds)"
 
-        def unfinished(request: RolloutRequest) -> Trajectory:
-            found = running.begun.get((request.group, request.member))
-            found = found or self._player.unplayed(request, batch.settings)
+        def unfinished(each: _RunningBatch, request: RolloutRequest) -> Trajectory:
+            found = each.begun.get((request.group, request.member))
+            found = found or self._player.unplayed(request, each.batch.settings)
             found.outcome, found.reason = Outcome.FAILED, reason
             return found
 
         return [
-            done.get((request.group, request.member)) or unfinished(request)
-            for request in batch.requests
+            each.done.get((request.group, request.member)) or unfinished(each, request)
+            for each in returned
+            for request in each.batch.requests
         ]
 
     async def _stream(self, batch: Batch, finished: Finished) -> None:
-        running = self._running_batches[batch.name] = _RunningBatch(batch)
-        await self._play(running, finished, None)
-
-    async def _play(
-        self, running: _RunningBatch, finished: Finished, seconds: float | None
-    ) -> None:
-        """Play a batch ahead of all others and cancel what is unfinished at the deadline."""
-        name = running.batch.name
-        self._running_batches = {name: running, **self._running_batches}
+        running = _RunningBatch(batch, finished)
+        self._play([running])
         try:
-            running.deliver_to(finished)
-            self._pause.resume()
-            if self._dispatcher is None or self._dispatcher.done():
-                self._dispatcher = asyncio.create_task(self._dispatch())
-            await asyncio.wait((running.over,), timeout=seconds)
-            if running.over.done():
-                running.over.result()
+            await running.over
         finally:
-            await running.cancel()
-            self._running_batches.pop(name, None)
+            await self._remove([running])
+
+    def _play(self, running: Sequence[_RunningBatch]) -> None:
+        """Play batches ahead of all others, in order of urgency."""
+        urgent = {each.batch.name: each for each in running}
+        others = {k: each for k, each in self._running_batches.items() if k not in urgent}
+        self._running_batches = urgent | others
+        self._pause.resume()
+        if self._dispatcher is None or self._dispatcher.done():
+            self._dispatcher = asyncio.create_task(self._dispatch())
+
+    async def _remove(self, running: Sequence[_RunningBatch]) -> None:
+        """Remove batches and cancel their unfinished episodes."""
+        await asyncio.gather(*(each.cancel() for each in running))
+        for each in running:
+            self._running_batches.pop(each.batch.name, None)
 
     async def _dispatch(self) -> None:
         """Start episodes up to the concurrency limit, taking the most urgent batch first."""
@@ -271,28 +300,24 @@ class _RunningBatch:
         batch: The episodes to play.
         waiting: Requests of the episodes that have not begun.
         begun: Maps (group, member) of each running episode to its trajectory so far.
+        done: The same for finished episodes, unless they are delivered elsewhere.
         over: Resolved when all episodes are finished. It holds the exception of an episode that hit
             a bug or a server of another world. Other faults become outcomes.
     """
 
-    def __init__(self, batch: Batch) -> None:
+    def __init__(self, batch: Batch, deliver: Finished | None = None) -> None:
+        """`deliver` is called with each finished trajectory instead of keeping it in `done`."""
         self.batch = batch
         self.waiting = deque(batch.requests)
         self.begun: dict[tuple[int, int], Trajectory] = {}
+        self.done: dict[tuple[int, int], Trajectory] = {}
         self.over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._left = len(batch.requests)
         self._running: set[asyncio.Task[None]] = set()
         self._cancelled = False
-        self._prefetched: list[Trajectory] = []
-        self._finished: Finished = self._prefetched.append
+        self._deliver = deliver or self._keep
         if not batch.requests:
             self.over.set_result(None)
-
-    def deliver_to(self, finished: Finished) -> None:
-        """Call `finished` with each trajectory, including those that are already finished."""
-        self._finished = finished
-        for trajectory in self._prefetched:
-            finished(trajectory)
 
     def start(self, episode: Coroutine[Any, Any, None]) -> None:
         """Run an episode as a task."""
@@ -307,7 +332,7 @@ class _RunningBatch:
     def finish(self, trajectory: Trajectory) -> None:
         """Deliver the trajectory of a finished episode and resolve `over` after the last one."""
         self.begun.pop((trajectory.group, trajectory.member), None)
-        self._finished(trajectory)
+        self._deliver(trajectory)
         self._left -= 1
         if self._left == 0 and not self.over.done():
             self.over.set_result(None)
@@ -322,7 +347,24 @@ class _RunningBatch:
         if self._running:
             await asyncio.wait(self._running)
 
+    def _keep(self, trajectory: Trajectory) -> None:
+        self.done[trajectory.group, trajectory.member] = trajectory
+
     def _ended(self, task: asyncio.Task[None]) -> None:
         self._running.discard(task)
         if not task.cancelled() and (bug := task.exception()) is not None and not self.over.done():
             self.over.set_exception(bug)
+
+
+def first_finished(finished: Sequence[bool], due: int, count: int) -> list[int]:
+    """Return the places of the batches to return: those that are due, then finished ones.
+
+    If too few are finished, unfinished ones follow. Earlier batches are preferred to later ones.
+
+    Args:
+        finished: Whether each batch is finished, in order of urgency.
+        due: Number of batches, from the first, that are due.
+        count: Number of batches to return, if it is more than `due`.
+    """
+    others = sorted(range(due, len(finished)), key=lambda i: not finished[i])
+    return [*range(due), *others[: max(0, count - due)]]

@@ -53,6 +53,7 @@ from tasks.training.optimiser_state import load_optimiser, save_optimiser
 from tasks.training.packing import pack, packs, shares_prefixes
 from tasks.training.random_states import load_random_states, save_random_states
 from tasks.training.sharding import gather_tensor, scatter_weights
+from tasks.training.streaming import WAITING_GROUPS, read_waiting, write_waiting
 from tasks.training.task_results import (
     TASK_RESULTS,
     TaskResults,
@@ -73,6 +74,8 @@ class BaseTrainer(Trainer):
         experiment: The recipe.
         policy: Hugging Face name or folder of the policy that training starts from.
         batch_metrics: Metrics of the last batch.
+        waiting_groups: Numbers of the groups in flight after the last step, of all ranks (see
+            `streaming`). Empty unless rollout.stream is set.
         task_results: Results of the tasks in earlier steps, on every rank. Empty unless
             algorithm.task_order is by_success.
         policy_learns: Whether updates change the policy. False while a critic is pretrained.
@@ -107,6 +110,7 @@ class BaseTrainer(Trainer):
         self._loss = torch.zeros(())
         self._measured: dict[str, list[float]] = defaultdict(list)
         self.task_results: TaskResults = {}
+        self.waiting_groups: list[int] = []
 
     @property
     def compute_dtype(self) -> torch.dtype:
@@ -340,6 +344,8 @@ class BaseTrainer(Trainer):
             (written / SCHEDULE).write_text(schedule, encoding="utf-8")
             if self.task_results:
                 write_results(written / TASK_RESULTS, self.task_results)
+            if self.experiment.rollout.stream:
+                write_waiting(written / WAITING_GROUPS, self.waiting_groups)
 
     def load_training_state(self, written: Path) -> None:
         """Load the output of `save_training_state`, on any number of ranks.
@@ -357,6 +363,8 @@ class BaseTrainer(Trainer):
             raise checkpoint.CheckpointError(
                 f"{written / SCHEDULE} is not a valid learning-rate schedule: {problem!r}"
             ) from problem
+        if self.experiment.rollout.stream:
+            self.waiting_groups = read_waiting(written / WAITING_GROUPS)
         try:
             self.task_results = read_results(written / TASK_RESULTS)
         except (KeyError, TypeError, ValueError) as problem:

@@ -174,13 +174,12 @@ class PolicyGradientTrainer(BaseTrainer, GRPOTrainer):
             reasons = sorted({t.reason for t in trajectories if t.reason})
             raise NothingToLearnError(step, groups.without_turns, reasons[:3])
         kept = [group for group in groups.kept if reward_range(group) >= algorithm.min_reward_range]
-        oldest = min(
-            (turn.policy_version for group in kept for t in group for turn in t.turns), default=step
-        )
+        ages = [step - turn.policy_version for group in kept for t in group for turn in t.turns]
+        age = int(self.all_reduce_max(torch.tensor(max(ages, default=0))))
         self.batch_metrics = {
             **out_of_sync,
             "update/groups_filtered": float(self.count_everywhere(len(groups.kept) - len(kept))),
-            "update/staleness_largest": float((step - oldest + 1) * algorithm.updates_per_step - 1),
+            "update/staleness_largest": float((age + 1) * algorithm.updates_per_step - 1),
         }
         samples = self.train_samples([t for group in kept for t in group])
         if algorithm.truncated == "masked":

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 
 from configs.policy_gradient import PolicyGradient
 from tasks.curriculum.horizon import horizon_at
@@ -17,6 +18,7 @@ from tasks.training.dynamic_sampling import discarded_cost, resampled
 from tasks.training.left_out import check_left_out
 from tasks.training.messages import TrainerJob
 from tasks.training.rollout_worker import RolloutWorker
+from tasks.training.streaming import due_groups, groups_in_flight, renumbered
 from tasks.training.task_order import plans_of_step
 from tasks.training.task_results import results_of, sampling_weights
 from tasks.training.train_loop import Collected, Plan
@@ -44,6 +46,8 @@ class RolloutBatches:
 
         Implements `BatchSource.plan`.
         """
+        if self._experiment.rollout.stream:
+            return self._streamed(step, history)
         last = min(step + self._experiment.rollout.max_off_policy_steps, self._algorithm.steps - 1)
         batches = [self._batch(each, history) for each in range(step, last + 1)]
         return Plan(step, batches[0].settings.horizon, batches)
@@ -58,13 +62,11 @@ class RolloutBatches:
         """
         self._worker.load_weights(plan.step, self._trainer)  # at the first step
         began = time.perf_counter()
-        played = self._worker.collect(plan.batches)
-        settings = plan.batches[0].settings
+        played = self._worker.collect(f"step {plan.step}", plan.batches, plan.due, plan.count)
 
         def play(requests: Sequence[RolloutRequest]) -> list[Trajectory]:
-            return self._worker.collect(
-                [Batch(f"resampled for step {plan.step}", requests, settings)]
-            )
+            name = f"resampled for step {plan.step}"
+            return self._worker.collect(name, [Batch(name, requests, plan.batches[0].settings)])
 
         local, discarded = resampled(
             played,
@@ -77,6 +79,11 @@ class RolloutBatches:
         )
         kept, all_discarded = self._worker.gather(local), self._worker.gather(discarded)
         seconds = time.perf_counter() - began  # until the slowest rank is done
+        if self._experiment.rollout.stream:
+            trained = list(dict.fromkeys(t.group for t in kept))
+            in_flight = self._in_flight(plan.step)
+            self._trainer.waiting_groups = [n for n in in_flight if n not in trained]
+            local, kept = renumbered(local, trained), renumbered(kept, trained)
         everything = sorted([*kept, *all_discarded], key=lambda t: (t.group, t.member))
         if self._worker.processes.is_main_process:
             write_trajectories(
@@ -96,6 +103,33 @@ class RolloutBatches:
         """Load the trainer's weights into the engine. Implements `BatchSource.load_engine`."""
         self._worker.load_weights(step, self._trainer)
         return self._worker.metrics()
+
+    def _streamed(self, step: int, history: Steps) -> Plan:
+        """Plan this rank's groups in flight, each as a batch. The oldest come first."""
+        rollout, per_step = self._experiment.rollout, self._experiment.rollout.tasks_per_step
+        in_flight, groups = self._in_flight(step), dict[int, list[RolloutRequest]]()
+        planned = {
+            each: self._batch(each, history)
+            for each in sorted({number // per_step for number in in_flight} | {step})
+        }
+        for each, batch in planned.items():
+            for request in batch.requests:
+                if (number := each * per_step + request.group) in in_flight:
+                    groups.setdefault(number, []).append(replace(request, group=number))
+        batches = [
+            Batch(f"group {number}", requests, planned[number // per_step].settings)
+            for number, requests in groups.items()
+        ]
+        due = due_groups(
+            list(groups), step, per_step, self._algorithm.steps, rollout.max_off_policy_steps
+        )
+        count = len({request.group for request in planned[step].requests})
+        return Plan(step, planned[step].settings.horizon, batches, len(due), count)
+
+    def _in_flight(self, step: int) -> list[int]:
+        """Return the groups of all ranks that the step may train on, by number."""
+        per_step = self._experiment.rollout.tasks_per_step
+        return groups_in_flight(self._trainer.waiting_groups, step, per_step, self._algorithm.steps)
 
     def _batch(self, step: int, history: Steps) -> Batch:
         """Return this rank's episodes of a training step."""

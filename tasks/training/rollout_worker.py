@@ -32,7 +32,6 @@ if TYPE_CHECKING:
 
     from tasks.training.base_trainer import BaseTrainer
 
-PROGRESS_SECONDS = 0.5
 PROBE_TOKENS = 16
 
 
@@ -115,29 +114,27 @@ class RolloutWorker:
     def __exit__(self, *_: object) -> None:
         self._collector.__exit__(*_)
 
-    def collect(self, batches: Sequence[Batch]) -> list[Trajectory]:
-        """Return this rank's trajectories of the first batch.
+    def collect(
+        self, name: str, batches: Sequence[Batch], due: int = 1, count: int = 1
+    ) -> list[Trajectory]:
+        """Return this rank's trajectories of the first batch, or of several (`Collector.collect`).
 
-        Episodes of the other batches may start in the meantime, as in `Collector.collect`. The
-        reported progress covers all ranks.
+        Episodes of the other batches may start in the meantime. The reported progress covers the
+        calls of all ranks under the same name.
         """
-        reported_at = 0.0
-        batch = f"{batches[0].name} with the weights of step {self._loaded_step}"
+        name = f"{name} with the weights of step {self._loaded_step}"
 
         def progress(finished: int, total: int) -> None:
-            nonlocal reported_at
-            if time.monotonic() - reported_at > PROGRESS_SECONDS or finished == total:
-                reported_at = time.monotonic()
-                self._progress(*self._counts.add(batch, finished, total))
+            self._progress(*self._counts.add(name, finished, total))
 
-        return self._collector.collect(batches, progress)
+        return self._collector.collect(batches, progress, due=due, count=count)
 
     def collect_shared(
         self, name: str, requests: Sequence[RolloutRequest], settings: RolloutSettings
     ) -> list[Trajectory]:
         """Split episodes across ranks and return all trajectories, by group and member."""
         local = requests[self.processes.process_index :: self.processes.num_processes]
-        return self.gather(self.collect([Batch(name, local, settings)]))
+        return self.gather(self.collect(name, [Batch(name, local, settings)]))
 
     def gather(self, local: list[Trajectory]) -> list[Trajectory]:
         """Gather the trajectories of all ranks on every rank, by group and member."""

@@ -26,14 +26,19 @@ class Plan:
     Attributes:
         step: The training step, from 0.
         horizon: The turn limit of the step.
-        batches: Episodes of the step, followed by those of later steps that may run ahead.
-            `RolloutBatches` plans this rank's episodes, `OfflineBatches` those of all ranks. Empty
-            if the step collects no episodes.
+        batches: Episodes of the step, followed by those of later steps that may run ahead. With
+            `rollout.stream` each group in flight is a batch. `RolloutBatches` plans this rank's
+            episodes, `OfflineBatches` those of all ranks. Empty if the step collects no episodes.
+        due: Number of batches, from the first, that the step waits for.
+        count: Number of batches that the step uses, if it is more than `due`: those that finish
+            first.
     """
 
     step: int
     horizon: int
     batches: list[Batch]
+    due: int = 1
+    count: int = 1
 
 
 @dataclass(slots=True)
