@@ -69,6 +69,23 @@ def test_every_group_is_trained_on_once_and_its_weights_are_bounded_in_age(
     assert out_of_order > 0
 
 
+@pytest.mark.parametrize(
+    ("finished", "due", "count", "returned"),
+    [
+        ([False, True, False, True, True], 0, 2, [1, 3]),
+        ([False, True, False, True, True], 1, 2, [0, 1]),
+        ([True, False, True, True], 2, 3, [0, 1, 2]),
+        ([False, False, True], 0, 2, [2, 0]),  # what the deadline of a step gives up
+        ([True, False, True], 2, 1, [0, 1]),  # more are due than a rank's share
+        ([], 0, 1, []),
+    ],
+)
+def test_due_batches_come_before_finished_ones_and_these_before_the_others(
+    finished: list[bool], due: int, count: int, returned: list[int]
+) -> None:
+    assert first_finished(finished, due, count) == returned
+
+
 def planned(rank: int, ranks: int, **fields: Any) -> RolloutBatches:
     experiment = load_recipe(
         "textcraft",
