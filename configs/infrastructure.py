@@ -23,7 +23,7 @@ from pydantic import (
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 from configs.config_model import ConfigError
-from configs.launch import RAY, Launch, load_launch
+from configs.launch import Launch, load_launch
 from configs.plugins import nearest
 from configs.recipe import explain
 
@@ -101,8 +101,8 @@ class InfraSettings(BaseSettings):
     ray_address: str | None = None
     """Address of a Ray cluster ("auto": the one of this machine).
 
-    The cluster's nodes run the trainer, the vLLM servers and the environment servers. See
-    docs/several-nodes.md. Empty: all of them run on this machine.
+    Its nodes run the vLLM servers and the environment servers of a run. See docs/several-nodes.md.
+    Empty: they run on this machine.
     """
     trainer_processes: PositiveInt | None = None
     """Trainer processes on each machine, one per GPU.
@@ -191,18 +191,9 @@ class InfraSettings(BaseSettings):
         return value or None
 
     @model_validator(mode="after")
-    def _check_first_node(self) -> Self:
-        if self.launch and not self.ray_address and load_launch(self.launch).first_node == RAY:
-            raise ValueError(
-                f"launch {self.launch} has first_node: ray, which requires ray_address; set "
-                "ray_address, or another launch file"
-            )
-        return self
-
-    @model_validator(mode="after")
     def _check_nodes(self) -> Self:
         launch = launch_of(self)
-        if launch.nodes == 1 or launch.first_node == RAY:
+        if launch.nodes == 1:
             return self
         if self.environment_backend == "container" and not self.environment_urls:
             raise ValueError(
@@ -240,7 +231,7 @@ class InfraSettings(BaseSettings):
         if named := [name for name, is_set in taken.items() if is_set]:
             raise ValueError(
                 f"{' and '.join(named)} cannot be combined with ray_address, since Ray places the "
-                "processes; unset one of them"
+                "servers; unset one of them"
             )
         return self
 
@@ -262,6 +253,11 @@ class InfraSettings(BaseSettings):
                 "sleep; unset one of the two"
             )
         return self
+
+
+def local_engine_servers(settings: InfraSettings) -> int:
+    """Return the number of vLLM servers that a run starts on this machine."""
+    return 0 if settings.engine_urls or settings.ray_address else settings.engine_servers
 
 
 def urls_of(settings: InfraSettings, world: str) -> tuple[str, ...]:

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from configs.config_model import ConfigError
-from configs.infrastructure import InfraSettings
+from configs.infrastructure import InfraSettings, local_engine_servers
 
 SHARED_FRACTION = 0.45
 """vLLM's fraction of a GPU that a trainer rank uses too."""
@@ -44,7 +44,7 @@ class Placement:
 
     Attributes:
         ranks: GPU of each trainer rank.
-        engines: The engines. Empty if all of them run elsewhere (AGENTGYM_ENGINE_URLS).
+        engines: The engines. Empty if all of them run elsewhere (AGENTGYM_ENGINE_URLS or Ray).
     """
 
     ranks: tuple[str, ...]
@@ -70,7 +70,7 @@ class Placement:
 
 
 NO_GPUS = Placement((), ())
-"""The placement of a run on a machine without GPUs, or on a Ray cluster."""
+"""The placement of a run on a machine without GPUs."""
 
 
 def place(settings: InfraSettings, processes: int, gpus: Sequence[str]) -> Placement:
@@ -86,7 +86,7 @@ def place(settings: InfraSettings, processes: int, gpus: Sequence[str]) -> Place
     Raises:
         PlacementError: Two of them claim one GPU, or there are too few GPUs.
     """
-    if not gpus or settings.ray_address is not None:
+    if not gpus:
         return NO_GPUS
     if processes > len(gpus):
         raise PlacementError(
@@ -95,9 +95,10 @@ def place(settings: InfraSettings, processes: int, gpus: Sequence[str]) -> Place
             f"set it to at most {len(gpus)}"
         )
     ranks, fraction = tuple(gpus[:processes]), settings.engine_memory_fraction
-    if settings.engine_urls:
+    wanted = local_engine_servers(settings)
+    if settings.engine_servers > wanted or settings.engine_urls:
         return Placement(ranks, ())
-    if not settings.engine_servers:
+    if not wanted:
         return Placement(
             ranks,
             tuple(

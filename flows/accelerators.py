@@ -9,12 +9,12 @@ import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from configs.infrastructure import InfraSettings
+from configs.infrastructure import InfraSettings, local_engine_servers
 from flows.killed_flow_runs import prefect_server
 from tasks.provision.accelerators import accelerators, hold_accelerators
 from tasks.provision.services import addresses
 from tasks.tracking.owner import OWN_SERVER
-from tasks.training.local_trainer import default_processes
+from tasks.training.local_trainer import default_processes, trainer_launch
 
 
 @contextmanager
@@ -23,7 +23,7 @@ def accelerators_held(
 ) -> Iterator[None]:
     """Hold as many accelerators as the run uses for the duration of the block.
 
-    A run with its own private Prefect server does not wait. On a Ray cluster, Ray does the waiting.
+    A run with its own private Prefect server does not wait.
 
     Args:
         infrastructure: Numbers of trainer processes and engine servers of the run.
@@ -34,12 +34,14 @@ def accelerators_held(
         "",
         OWN_SERVER,
     )
-    if infrastructure.ray_address is not None or alone:
+    if alone:
         yield
         return
-    trainers = infrastructure.trainer_processes or default_processes(infrastructure)
+    trainers = trainer_launch(infrastructure).processes or default_processes(infrastructure)
     there = accelerators()
-    wanted = min(there.number, trainers + infrastructure.engine_servers) if there.are_gpus else 1
+    wanted = (
+        min(there.number, trainers + local_engine_servers(infrastructure)) if there.are_gpus else 1
+    )
 
     def waiting(holders: str) -> None:
         say(f"waiting for {wanted} of {there.number} accelerators, in use by {holders}")

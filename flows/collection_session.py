@@ -21,7 +21,7 @@ from tasks.agents.agent import Agent
 from tasks.agents.agent_factory import open_agent
 from tasks.agents.token_agent import TokenAgent
 from tasks.provision.environment_servers import environment_replicas
-from tasks.provision.replica_set import ReplicaSet
+from tasks.provision.replica_set import Replicas
 from tasks.rollout.collect_to_disk import collect_to_disk
 from tasks.rollout.resumable_writer import MissingEpisodesError, ResumableTrajectoryWriter
 from tasks.rollout.trajectory import Outcome, Trajectory
@@ -40,7 +40,7 @@ class CollectionSession:
         """
         self._first, self._infrastructure = collection, infrastructure
         self._stack = ExitStack()
-        self._servers: ReplicaSet | None = None
+        self._servers: Replicas | None = None
         self._agent: Agent | None = None
 
     def __enter__(self) -> Self:

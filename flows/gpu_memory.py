@@ -12,7 +12,7 @@ import subprocess
 import sys
 
 from configs.experiment import Experiment
-from configs.infrastructure import InfraSettings
+from configs.infrastructure import InfraSettings, local_engine_servers
 from configs.placement import OWN_FRACTION, SHARED_FRACTION, Placement, place
 from configs.recipe import RecipeError
 from flows.model_check import CONFIG_FILE, loadable, local_file
@@ -52,7 +52,7 @@ def requested_machine(
         return this_machine(infrastructure), placement_of(infrastructure)
     memory = gpu_memory or (GPUS[gpu].memory if gpu else 80)
     launch, gpus = trainer_launch(infrastructure), gpus or 1
-    servers = 0 if infrastructure.engine_urls else infrastructure.engine_servers
+    servers = local_engine_servers(infrastructure)
     on_each = max(1, gpus // launch.nodes)
     processes = launch.processes or max(1, on_each - servers)
     placement = place(infrastructure, processes, [str(number) for number in range(on_each)])
@@ -153,8 +153,7 @@ def check_memory(experiment: Experiment, infrastructure: InfraSettings) -> None:
     Raises:
         RecipeError: It does not fit. The message holds the table and what to change.
     """
-    # With Ray the trainer runs on other nodes, whose memory is not checked here.
-    machine = this_machine(infrastructure) if infrastructure.ray_address is None else None
+    machine = this_machine(infrastructure)
     if machine is None:
         return
     try:

@@ -27,7 +27,7 @@ from tasks.curriculum.horizon import Phase, phases
 from tasks.evaluation.time_breakdown import TimeBreakdown
 from tasks.inference.engine_servers import engine_replicas
 from tasks.provision.environment_servers import environment_replicas
-from tasks.provision.replica_set import ReplicaSet
+from tasks.provision.replica_set import Replicas
 from tasks.starter.starter_policy import starter_name
 from tasks.tracking.run_folder import FINISHED, RunFolder
 from tasks.tracking.run_mirror import RunMirror
@@ -248,7 +248,7 @@ def retry_lost_trainer(run: Run, work: Callable[[], None]) -> None:
 
 
 @contextmanager
-def environment_servers(run: Run) -> Iterator[ReplicaSet | None]:
+def environment_servers(run: Run) -> Iterator[Replicas | None]:
     """Start the run's environment servers.
 
     Yields None if the settings name servers that run elsewhere.
@@ -273,7 +273,7 @@ def environment_servers(run: Run) -> Iterator[ReplicaSet | None]:
         servers.close()
 
 
-def task_lists(run: Run, servers: ReplicaSet | None) -> TaskLists:
+def task_lists(run: Run, servers: Replicas | None) -> TaskLists:
     """Read the run's tasks from the environment servers.
 
     Raises:
@@ -302,7 +302,7 @@ def task_lists(run: Run, servers: ReplicaSet | None) -> TaskLists:
     return asyncio.run(ask())
 
 
-def environment_urls(run: Run, servers: ReplicaSet | None) -> tuple[str, ...]:
+def environment_urls(run: Run, servers: Replicas | None) -> tuple[str, ...]:
     """Return the addresses of the run's environment servers: its own, or those of the settings."""
     return servers.urls if servers else urls_of(run.infrastructure, run.experiment.environment.name)
 
@@ -354,7 +354,7 @@ def policy_of(run: Run) -> tuple[str, Callable[[], object]]:
 
 @contextmanager
 def trainer_process(
-    run: Run, tasks: TaskLists, servers: ReplicaSet | None, from_step: int | None = None
+    run: Run, tasks: TaskLists, servers: Replicas | None, from_step: int | None = None
 ) -> Iterator[TrainerProcess]:
     """Build the policy if it is missing, start the run's trainer and yield it when it is ready.
 

@@ -70,7 +70,7 @@ from tasks.evaluation.benchmark import (
 )
 from tasks.evaluation.report import share
 from tasks.evaluation.time_breakdown import TimeBreakdown
-from tasks.provision.replica_set import ReplicaSet
+from tasks.provision.replica_set import Replicas
 from tasks.rollout.trajectory_parquet import TrajectoryFileError, read_trajectories
 from tasks.tracking.checkpoints import CheckpointEntry
 from tasks.tracking.run_folder import COLLAPSED, RunFolder
@@ -189,7 +189,7 @@ def learn(run: Run) -> None:
 
 
 def repeat_evaluation(
-    run: Run, tasks: TaskLists, servers: ReplicaSet | None, what: Measurement
+    run: Run, tasks: TaskLists, servers: Replicas | None, what: Measurement
 ) -> None:
     """Repeat an evaluation that was deleted or damaged, from its episodes or with its checkpoint.
 

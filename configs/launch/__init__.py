@@ -22,7 +22,7 @@ class LaunchError(ConfigError):
 
 
 class Needs(ConfigModel):
-    """Resources that Ray reserves for a process on its node."""
+    """Resources that Ray reserves for a server on its node."""
 
     gpus: NonNegativeInt | None = None
     """GPUs. The model of a vLLM server is split over its GPUs (tensor parallel).
@@ -35,15 +35,11 @@ class Needs(ConfigModel):
     """Memory in GiB. 0: memory is not reserved."""
 
 
-RAY = "ray"
-"""Value of `first_node` if Ray provides the address."""
-
-
 class Launch(ConfigModel):
     """Where the trainer's processes run, and how the weights are sharded."""
 
     nodes: PositiveInt = 1
-    """Machines. The flow runs on the first. The README tells what to start on the others."""
+    """Machines. The flow runs on the first. docs/several-nodes.md says what runs on the others."""
     processes: PositiveInt | None = None
     """Processes per machine, one per GPU. AGENTGYM_TRAINER_PROCESSES takes precedence.
 
@@ -56,26 +52,17 @@ class Launch(ConfigModel):
     share them, including those of the reference and the critic.
     """
     first_node: str = "127.0.0.1"
-    """Address of the first machine, as seen from the others.
-
-    "ray": Ray provides the address and the port (AGENTGYM_RAY_ADDRESS).
-    """
+    """Address of the first machine, as seen from the others."""
     port: PositiveInt | None = None
     """Rendezvous port on the first machine. Required with several nodes."""
-    trainer: Needs = Needs()
-    """Resources that Ray reserves for each trainer process."""
     engine: Needs = Needs()
-    """Resources that Ray reserves for each vLLM server."""
+    """Resources that Ray reserves for each vLLM server (AGENTGYM_RAY_ADDRESS)."""
     environment: Needs = Needs(gpus=0)
-    """Resources that Ray reserves for each environment server."""
+    """Resources that Ray reserves for each environment server (AGENTGYM_RAY_ADDRESS)."""
 
     @model_validator(mode="after")
     def _check_rendezvous(self) -> Self:
-        if (
-            self.nodes > 1
-            and self.first_node != RAY
-            and (self.port is None or self.first_node in ("127.0.0.1", "localhost"))
-        ):
+        if self.nodes > 1 and (self.port is None or self.first_node in ("127.0.0.1", "localhost")):
             raise ValueError(
                 f"nodes ({self.nodes}) requires first_node ({self.first_node}), an address that "
                 f"every node can reach, and port ({self.port}); set both"

@@ -9,13 +9,11 @@ from tasks.inference.adapter import max_adapter_rank
 from tasks.inference.launch_command import command
 from tasks.inference.token_guard import share_token, token_variables
 from tasks.provision.local import ON_LOOPBACK
-from tasks.provision.replica_set import ReplicaSet, local_replicas
+from tasks.provision.replica_set import Replicas, local_replicas
 from tasks.training.local_trainer import placement_of
 
 
-def engine_replicas(
-    experiment: Experiment, infrastructure: InfraSettings, policy: str
-) -> ReplicaSet:
+def engine_replicas(experiment: Experiment, infrastructure: InfraSettings, policy: str) -> Replicas:
     """Return the servers that generate for a run, for use in a `with` block.
 
     They reject requests without the token of this process.
@@ -58,12 +56,12 @@ def engine_replicas(
             start_deadline_s=seconds,
         )
     from tasks.provision.ray_cluster import connected
-    from tasks.provision.ray_servers import ray_replicas
+    from tasks.provision.ray_servers import RayReplicas
 
     needs = launch_of(infrastructure).engine
-    gpus_each = int(connected(infrastructure).resources(needs).get("GPU", 0))
+    gpus_each = connected(infrastructure).gpus(needs)
     commands = [launched("", gpus_each)] * infrastructure.engine_servers
-    return ray_replicas(
+    return RayReplicas(
         infrastructure,
         "vllm",
         commands,

@@ -1,4 +1,4 @@
-"""Environment servers of a run: replicas of a world's server, as local processes or containers."""
+"""Environment servers of a run: local processes, containers, or servers on a Ray cluster."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from configs.rules import Rules
 from environments.registry import image_of
 from environments.token import VARIABLE, shared_token
 from tasks.provision.local import HOST
-from tasks.provision.replica_set import ReplicaSet, local_replicas
+from tasks.provision.replica_set import Replicas, ReplicaSet, local_replicas
 
 PATH_MAX = 256
 IMAGES = "agentgym-env"
@@ -33,8 +33,8 @@ def environment_replicas(
     infrastructure: InfraSettings | None = None,
     state_dir: Path | None = None,
     start_deadline_s: float = 60.0,
-) -> ReplicaSet:
-    """Return a replica set of one world's servers, to be used in a `with` block.
+) -> Replicas:
+    """Return replicas of one world's server, to be used in a `with` block.
 
     The servers refuse requests without the token in this process's environment.
 
@@ -82,9 +82,9 @@ def environment_replicas(
         "{port}",
     ]
     if infrastructure is not None and infrastructure.ray_address is not None:
-        from tasks.provision.ray_servers import ray_replicas
+        from tasks.provision.ray_servers import RayReplicas
 
-        return ray_replicas(
+        return RayReplicas(
             infrastructure,
             world,
             [command] * replicas,

@@ -1,186 +1,213 @@
-"""Server replicas on the nodes of a Ray cluster, each with an address that outlives its node."""
+"""Servers on the nodes of a Ray cluster. Ray places them, and restarts those that are lost.
+
+Each server belongs to a task of Ray, which runs as long as the server. Ray repeats the task on
+another node if its node is lost, and on any node if the server dies.
+"""
 
 from __future__ import annotations
 
 import contextlib
-import threading
+import os
+import tempfile
+import time
 from collections.abc import Mapping, Sequence
-from typing import Any
+from pathlib import Path
+from typing import Any, Self
 
 import ray
-from ray.exceptions import ActorUnavailableError, RayError
+from ray.exceptions import RayError, RayTaskError
+from ray.util import get_node_ip_address
 
 from configs.infrastructure import InfraSettings
 from configs.launch import Needs
-from environments.address import write_address
-from tasks.provision.errors import LifecycleError
-from tasks.provision.ray_actors import ServerActor
-from tasks.provision.ray_cluster import (
-    Placement,
-    RayCluster,
-    answer,
-    connected,
-    inherited_variables,
+from environments.address import SCHEME, write_address
+from environments.token import DRAWN, URLS, VARIABLE
+from tasks.provision.errors import (
+    ProvisionError,
+    RestartBudgetError,
+    StartFailedError,
+    StartTimeoutError,
 )
-from tasks.provision.replica_set import ReplicaSet
+from tasks.provision.local import LocalServer
+from tasks.provision.process import importing, sweep
+from tasks.provision.ray_cluster import connected
 
-ASK_S = 30.0
-"""Timeout in seconds of calls that an actor answers without waiting."""
+RESTARTS = 10
+"""Restarts of each server."""
+POLL_S = 0.2
+END_S = 15.0
+INHERITED = (VARIABLE, DRAWN, URLS, "DO_NOT_TRACK")
+INHERITED_PREFIXES = (
+    "HF_",
+    "TRANSFORMERS_",
+    "TOKENIZERS_",
+    "VLLM_",
+    "NCCL_",
+    "GLOO_",
+    "TORCH",
+    "OMP_",
+    "OPENBLAS_",
+    "MKL_",
+)
+"""Variables that servers on the nodes inherit from this process. Others come from their node."""
 
 
-class RayServer:
-    """An HTTP server on a node that Ray chooses. Implements `Server` for a ReplicaSet.
+class RayReplicas:
+    """Keeps servers up during a `with` block. Implements `Replicas`.
 
     Attributes:
-        name: For people and for the log's name.
-        url: Its address once started: a file with the current URL (environments/address.py). It
+        urls: Address of each server: a file with its current URL (environments/address.py). It
             stays the same when the server is restarted on another node.
     """
 
     def __init__(
-        self, name: str, places: _Places, bundle: int, start_deadline_s: float, *arguments: Any
+        self,
+        infrastructure: InfraSettings,
+        name: str,
+        commands: Sequence[Sequence[str]],
+        needs: Needs,
+        *,
+        environment: Mapping[str, str],
+        start_deadline_s: float = 60.0,
     ) -> None:
         """
         Args:
-            name: See the attributes.
-            places: The reserved resources, of which this server gets `bundle`.
-            bundle: Index of the bundle.
-            start_deadline_s: Seconds to become healthy, once it has a node.
-            arguments: Command and environment of the server.
-        """
-        self.name, self.url = name, ""
-        self._places, self._bundle, self._deadline_s, self._arguments = (
-            places,
-            bundle,
-            start_deadline_s,
-            arguments,
-        )
-        self._actor: Any = None
-        self._last_log = ""
-        self._lock = threading.Lock()
-        self._ended = False
-
-    def start(self) -> None:
-        """Start the server, on another node if its own was lost, and return when it is healthy.
+            infrastructure: Names the cluster, and how long to wait for free resources.
+            name: Prefix of the servers' names and logs. Each server's number is added.
+            commands: One command per server. "{host}" and "{port}" are replaced.
+            needs: Resources of each server.
+            environment: Variables of the servers, in addition to those that they inherit.
+            start_deadline_s: Seconds in which a server must become healthy on its node.
 
         Raises:
-            ProvisionError: No resources were free, or it ended or was not healthy in time.
+            ProvisionError: There is no such cluster, or its nodes do not share the runs folder.
         """
-        with self._lock:
-            if self._ended:
-                raise LifecycleError(f"{self.name} was ended and cannot be started again")
-            self._drop()
-            self._actor = actor = self._places.get().actor(
-                ServerActor, self._bundle, self.name, *self._arguments, self._deadline_s
-            )
-        url = answer(
-            actor.started_url.remote(),
-            f"{self.name} on the Ray cluster",
-            self._places.seconds + self._deadline_s,
+        cluster = connected(infrastructure)
+        self._deadline_s = infrastructure.trainer_start_seconds + start_deadline_s
+        self._needs = {
+            "num_gpus": cluster.gpus(needs),
+            "num_cpus": needs.cpus,
+            "memory": needs.memory_gb * 2**30 or None,
+        }
+        folder = Path(tempfile.mkdtemp(dir=cluster.folder))
+        names = [f"{name.replace(':', '_')}-{number}" for number in range(len(commands))]
+        self._files = [folder / each for each in names]
+        inherited = {
+            name: value
+            for name, value in os.environ.items()
+            if name in INHERITED or name.startswith(INHERITED_PREFIXES)
+        }
+        self._servers = [
+            (file, list(command), inherited | dict(environment), start_deadline_s)
+            for file, command in zip(self._files, commands, strict=True)
+        ]
+        self._tasks: list[Any] = []
+        self.urls = tuple(SCHEME + str(file) for file in self._files)
+
+    def __enter__(self) -> Self:
+        """Start all servers and return when all are healthy.
+
+        Raises:
+            ProvisionError: No resources were free, or a server was not healthy in time.
+        """
+        task = ray.remote(serve).options(
+            **self._needs,
+            max_retries=RESTARTS,
+            retry_exceptions=[RestartBudgetError],
+            scheduling_strategy="SPREAD",
         )
-        self.url = write_address(self._places.folder / self.name.replace(":", "."), url)
-
-    def alive(self) -> bool:
-        """Return whether the server runs, as far as Ray can tell.
-
-        An unreachable node counts as alive until Ray declares it lost.
-        """
+        self._tasks = [task.remote(Path.cwd(), *server) for server in self._servers]
+        deadline = time.monotonic() + self._deadline_s
         try:
-            return self._actor is not None and bool(
-                ray.get(self._actor.alive.remote(), timeout=ASK_S)
-            )
-        except (TimeoutError, ActorUnavailableError):
-            return True
-        except RayError:  # the actor or its node died, or Ray killed it for its memory
-            return False
+            while missing := [file.name for file in self._files if not file.exists()]:
+                self.check()
+                if time.monotonic() > deadline:
+                    nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
+                    raise StartTimeoutError(
+                        f"{', '.join(missing)} did not start on the Ray cluster within "
+                        f"{self._deadline_s:g} s. Each requests {self._needs}, and the nodes have "
+                        f"{nodes}. Reduce the resources in the launch file "
+                        "(configs/launch/__init__.py) or add nodes."
+                    )
+                time.sleep(POLL_S)
+        except BaseException:
+            self.close()
+            raise
+        return self
 
-    def end(self, grace_s: float = 1.0) -> None:
-        """End the server for good. A start in another thread then fails."""
-        with self._lock:
-            if self._ended:
-                return
-            self._ended = True
-            if self._actor is not None:
-                with contextlib.suppress(RayError, TimeoutError):
-                    ray.get(self._actor.end.remote(grace_s), timeout=grace_s + ASK_S)
-            self._drop()
-        self._places.leave()
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
-    def log_tail(self, lines: int = 30) -> str:
-        """Return the last lines of the log; those read last if its node is lost."""
-        if self._actor is not None:
-            with contextlib.suppress(RayError, TimeoutError):
-                self._last_log = ray.get(self._actor.log_tail.remote(lines), timeout=ASK_S)
-        return self._last_log
+    def close(self) -> None:
+        """End every server. Ray kills those that have not ended in time."""
+        for is_forced in (False, True):
+            _, running = ray.wait(self._tasks, num_returns=len(self._tasks), timeout=0)
+            for task in running:
+                ray.cancel(task, force=is_forced)
+            ray.wait(self._tasks, num_returns=len(self._tasks), timeout=END_S)
 
-    def _drop(self) -> None:
-        if self._actor is not None:
-            ray.kill(self._actor)
-            self._actor = None
+    def check(self) -> None:
+        """Check that Ray still keeps the servers up.
 
-
-class _Places:
-    """The placement group of replicas, and the folder of their addresses.
-
-    The first replica that starts reserves the resources, because waiting for them is part of a
-    start. The last one that ends releases them.
-    """
-
-    def __init__(
-        self, cluster: RayCluster, purpose: str, needs: Needs, replicas: int, seconds: float
-    ) -> None:
-        self.folder, self.seconds = cluster.folder, seconds
-        self._purpose, self._bundles, self._left = (
-            purpose,
-            [cluster.resources(needs)] * replicas,
-            replicas,
-        )
-        self._placement: Placement | None = None
-        self._lock = threading.Lock()
-
-    def get(self) -> Placement:
-        """Return the placement group."""
-        with self._lock:
-            self._placement = self._placement or Placement(
-                self._purpose, self._bundles, "SPREAD", self.seconds
-            )
-            return self._placement
-
-    def leave(self) -> None:
-        """Count one ended replica."""
-        with self._lock:
-            self._left -= 1
-            if self._left == 0 and self._placement is not None:
-                self._placement.remove()
+        Raises:
+            ProvisionError: A server did not start, or was lost after its last restart.
+        """
+        for task in ray.wait(self._tasks, num_returns=len(self._tasks), timeout=0)[0]:
+            try:
+                ray.get(task)
+            except RayTaskError as fault:
+                if isinstance(fault.cause, ProvisionError):
+                    raise fault.cause from None
+                raise ProvisionError(f"a server on the Ray cluster failed: {fault}") from fault
+            except RayError as fault:
+                raise RestartBudgetError(
+                    f"a server on the Ray cluster was lost after {RESTARTS} restarts: {fault}"
+                ) from fault
 
 
-def ray_replicas(
-    infrastructure: InfraSettings,
-    name: str,
-    commands: Sequence[Sequence[str]],
-    needs: Needs,
-    *,
-    environment: Mapping[str, str] | None = None,
-    start_deadline_s: float = 60.0,
-) -> ReplicaSet:
-    """Return replicas on the nodes of the settings' Ray cluster, on different nodes if possible.
+def serve(
+    cwd: Path,
+    address: Path,
+    command: Sequence[str],
+    environment: Mapping[str, str],
+    start_deadline_s: float,
+) -> None:
+    """Run a server on this node, on the node's own address, until it ends.
 
-    See `local_replicas`.
+    The server also ends with this process (see process.py), which Ray ends with the flow.
+
+    Args:
+        cwd: The flow's working directory, used if the node has it.
+        address: File for the server's URL. Its name is the server's.
+        command, environment, start_deadline_s: See `LocalServer`.
 
     Raises:
-        ProvisionError: There is no such cluster, or its nodes do not share the runs folder.
+        ProvisionError: The server did not start.
+        RestartBudgetError: It died, or did not start again. Ray repeats the task then, and raises
+            this to the flow after the last restart.
     """
-    places = _Places(
-        connected(infrastructure),
-        f"{len(commands)} servers of {name}",
-        needs,
-        len(commands),
-        infrastructure.trainer_start_seconds,
+    with contextlib.suppress(OSError):
+        os.chdir(cwd)
+    sweep()
+    server = LocalServer(
+        address.name,
+        command,
+        host=get_node_ip_address(),
+        environment=importing(environment),
+        start_deadline_s=start_deadline_s,
     )
-    variables = inherited_variables() | dict(environment or {})
-    return ReplicaSet(
-        [
-            RayServer(f"{name}-{n}", places, n, start_deadline_s, list(command), variables)
-            for n, command in enumerate(commands)
-        ]
-    )
+    runs_again = address.exists()
+    try:
+        server.start()
+        write_address(address, server.url)
+        while server.alive():
+            time.sleep(POLL_S)
+        raise RestartBudgetError(
+            f"{address.name} died. Last lines of its log:\n{server.log_tail()}"
+        )
+    except (StartFailedError, StartTimeoutError) as fault:
+        if not runs_again:
+            raise
+        raise RestartBudgetError(f"{address.name} did not restart: {fault}") from fault
+    finally:  # also when Ray cancels this task
+        server.end()

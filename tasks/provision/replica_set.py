@@ -6,6 +6,7 @@ import logging
 import threading
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager
 from pathlib import Path
 from types import TracebackType
 from typing import Protocol, Self
@@ -20,7 +21,7 @@ WATCH_S = 0.2
 
 
 class Server(Protocol):
-    """A replica: a local process (LocalServer), a container (ContainerServer) or a RayServer."""
+    """A replica: a local process (LocalServer) or a container (ContainerServer)."""
 
     name: str
 
@@ -34,6 +35,16 @@ class Server(Protocol):
     def end(self, grace_s: float = 1.0) -> None: ...
 
     def log_tail(self, lines: int = 30) -> str: ...
+
+
+class Replicas(AbstractContextManager["Replicas"], Protocol):
+    """Servers that are kept up during a `with` block: a ReplicaSet, or RayReplicas."""
+
+    urls: tuple[str, ...]
+
+    def close(self) -> None: ...
+
+    def check(self) -> None: ...
 
 
 class ReplicaSet:

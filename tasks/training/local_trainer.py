@@ -12,9 +12,8 @@ import signal
 import socket
 import sys
 import tempfile
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Protocol
 
 from configs.infrastructure import InfraSettings, launch_of
 from configs.launch import Launch
@@ -30,36 +29,6 @@ VERDICT_SECONDS = 40.0
 """Time for the launcher to stop the other processes. The launcher's own limit is 30 s."""
 
 
-class EventConnection(Protocol):
-    """The connection to the trainer's main process, as implemented by `TrainerConnection`."""
-
-    def send(self, command: object) -> None: ...
-
-    def receive(self, timeout: float) -> object | None: ...
-
-    def close(self) -> None: ...
-
-
-class Trainer(Protocol):
-    """The trainer's processes, on this machine (LocalTrainer) or on a Ray cluster (RayTrainer)."""
-
-    log_path: Path
-
-    def start(self) -> None: ...
-
-    def connect(self, seconds: float) -> EventConnection: ...
-
-    def wait(self, seconds: float) -> int | None: ...
-
-    def killed(self) -> str | None: ...
-
-    def lost(self) -> str | None: ...
-
-    def end(self) -> None: ...
-
-    def log_tail(self) -> str: ...
-
-
 class LocalTrainer:
     """The trainer's processes on this machine, the first of its nodes."""
 
@@ -68,11 +37,14 @@ class LocalTrainer:
         self._job, self._infrastructure = job, infrastructure
         self._listener: socket.socket | None = None
         self.log_path = job.folder / "trainer.log"
-        job_file = job.folder / "trainer.json"
+        self._job_file = job.folder / "trainer.json"
         self._process = ChildProcess(
             "trainer",
             launch_command(
-                infrastructure, job.experiment.policy.dtype, job_file, self._folder / "verdict"
+                infrastructure,
+                job.experiment.policy.dtype,
+                self._job_file,
+                self._folder / "verdict",
             ),
             environment=importing(
                 {
@@ -86,11 +58,12 @@ class LocalTrainer:
     def start(self) -> None:
         """Start the processes. Forks import their modules and load the policy after `connect`."""
         self._listener = listen(self._folder / "line")
-        job_file = write_job(self._job, str(self._folder / "line"))
+        job = self._job.model_copy(update={"socket": str(self._folder / "line")})
+        self._job_file.write_text(job.model_dump_json(indent=1), encoding="utf-8")
         if trainer_launch(self._infrastructure).nodes > 1:
             link = nodes_job(self._infrastructure)
             link.unlink(missing_ok=True)
-            link.symlink_to(job_file.absolute())
+            link.symlink_to(self._job_file.absolute())
         self._process.start()
 
     def connect(self, seconds: float) -> TrainerConnection:
@@ -119,7 +92,8 @@ class LocalTrainer:
 
     def lost(self) -> str | None:
         """Describe the rank that hung or the node that was lost; None if there is none."""
-        return hung_rank([self._folder / "verdict"])
+        verdict = read_verdict(self._folder / "verdict")
+        return verdict if verdict and any(words in verdict for words in RESTARTS_AFTER) else None
 
     def end(self) -> None:
         """Stop all remaining processes."""
@@ -131,15 +105,6 @@ class LocalTrainer:
     def log_tail(self) -> str:
         """Return the last lines of the log."""
         return self._process.log_tail()
-
-
-def write_job(job: TrainerJob, line: str) -> Path:
-    """Write the job, with the socket that the main process connects to, and return the file."""
-    file = job.folder / "trainer.json"
-    file.write_text(
-        job.model_copy(update={"socket": line}).model_dump_json(indent=1), encoding="utf-8"
-    )
-    return file
 
 
 def nodes_job(infrastructure: InfraSettings) -> Path:
@@ -167,19 +132,11 @@ def read_verdict(file: Path) -> str | None:
         return None
 
 
-def hung_rank(verdicts: Iterable[Path]) -> str | None:
-    """Return the launchers' report of a hung rank or a lost node; None if there is none."""
-    texts = [text for text in map(read_verdict, verdicts) if text]
-    return next((text for text in texts if any(words in text for words in RESTARTS_AFTER)), None)
-
-
 def launch_command(
     infrastructure: InfraSettings,
     dtype: str,
     job_file: Path,
     verdict: Path,
-    node: int = 0,
-    rendezvous_address: tuple[str, int] | None = None,
     is_first: bool = True,
 ) -> list[str]:
     """Return the command that starts the trainer on one machine.
@@ -191,13 +148,11 @@ def launch_command(
         dtype: `policy.dtype` of the recipe, see `default_processes`.
         job_file: The job of the processes.
         verdict: File for the report of a failed process.
-        node: Number of this machine, from 0.
-        rendezvous_address: Address and port of the first machine, if Ray chose it.
         is_first: Whether this machine is the first node, on which the flow runs.
     """
     launch = trainer_launch(infrastructure)
     processes = str(launch.processes or default_processes(infrastructure, dtype))
-    if starts_forks(infrastructure) and rendezvous_address is None:
+    if starts_forks(infrastructure):
         return [
             sys.executable,
             "-m",
@@ -207,10 +162,7 @@ def launch_command(
             str(job_file.absolute()),
         ]
     place: Sequence[str] = ["--rdzv_backend", "memory", "--rdzv_endpoint", "127.0.0.1"]
-    if rendezvous_address is not None and launch.nodes > 1:
-        address, port = rendezvous_address
-        place = ["--node_rank", str(node), "--master_addr", address, "--master_port", str(port)]
-    elif launch.nodes > 1:
+    if launch.nodes > 1:
         # torchrun numbers the nodes in the order of their names. Rank 0 must be on the first node,
         # and "~" is behind all characters of host names.
         name = launch.first_node if is_first else f"~{platform.node()}"
@@ -237,11 +189,7 @@ def launch_command(
 
 def starts_forks(infrastructure: InfraSettings) -> bool:
     """Whether the trainer on this machine starts as forks, which import while the policy is built."""
-    return (
-        infrastructure.ray_address is None
-        and trainer_launch(infrastructure).nodes == 1
-        and not has_gpu()
-    )
+    return trainer_launch(infrastructure).nodes == 1 and not has_gpu()
 
 
 def trainer_launch(infrastructure: InfraSettings) -> Launch:
@@ -266,7 +214,7 @@ def placement_of(infrastructure: InfraSettings, dtype: str = "bfloat16") -> Plac
 
 
 def default_processes(infrastructure: InfraSettings, dtype: str = "bfloat16") -> int:
-    """Return the default number of processes on this machine or node.
+    """Return the default number of processes on this machine.
 
     On a CPU with at least two cores it is two for float32: each process has an engine, and a
     float32 engine uses one core. It is one in these cases:
@@ -274,16 +222,13 @@ def default_processes(infrastructure: InfraSettings, dtype: str = "bfloat16") ->
     - `dtype` is not float32, so one engine uses all cores, and the model may fill the memory.
     - The machine has a GPU. The user decides which GPUs are free.
     - vLLM servers generate, so a second process has no use.
-    - The nodes belong to a Ray cluster, where this machine's cores do not matter.
     - There are several nodes, which all start the same number.
 
     Args:
         infrastructure: Settings of trainer and engine.
         dtype: `policy.dtype` of the recipe. It only matters on a CPU.
     """
-    elsewhere = (
-        infrastructure.engine_urls or infrastructure.engine_servers or infrastructure.ray_address
-    )
+    elsewhere = infrastructure.engine_urls or infrastructure.engine_servers
     several = launch_of(infrastructure).nodes > 1
     one = elsewhere or several or has_gpu() or dtype != "float32"
     return 1 if one else min(2, len(os.sched_getaffinity(0)))

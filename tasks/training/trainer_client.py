@@ -7,10 +7,9 @@ from types import TracebackType
 from typing import Self, TypeVar
 
 from configs.infrastructure import InfraSettings
-from tasks.provision.errors import ProvisionError
-from tasks.provision.ipc import ConnectionClosedError
+from tasks.provision.ipc import ConnectionClosedError, TrainerConnection
 from tasks.training.left_out import EpisodesLeftOutError
-from tasks.training.local_trainer import EventConnection, LocalTrainer, Trainer, trainer_launch
+from tasks.training.local_trainer import LocalTrainer, trainer_launch
 from tasks.training.messages import (
     Close,
     Command,
@@ -64,12 +63,12 @@ class TrainerProcess:
             check: Called twice a second while waiting. Raises if another part of the run has failed
                 permanently.
         """
-        self._trainer = open_trainer(job, infrastructure)
+        self._trainer = LocalTrainer(job, infrastructure)
         self._infrastructure = infrastructure
         self._has_peers = trainer_launch(infrastructure).nodes > 1
         self._check = check
         self.step = 0
-        self._connection: EventConnection | None = None
+        self._connection: TrainerConnection | None = None
 
     def __enter__(self) -> Self:
         """Start the process. `ready` waits for it.
@@ -78,11 +77,8 @@ class TrainerProcess:
         """
         try:
             self._trainer.start()
-        except BaseException as fault:
-            lost = isinstance(fault, ProvisionError) and self._trainer.lost()
+        except BaseException:
             self._trainer.end()
-            if lost:
-                raise TrainerLostError(f"the trainer failed during its start: {lost}") from fault
             raise
         return self
 
@@ -180,13 +176,3 @@ class TrainerProcess:
         return kind(
             f"{message}. Last lines of the log:\n{self._trainer.log_tail()}" if tail else message
         )
-
-
-def open_trainer(job: TrainerJob, infrastructure: InfraSettings) -> Trainer:
-    """Return the trainer on this machine, or on the Ray cluster if the settings name one."""
-    if infrastructure.ray_address is None:
-        return LocalTrainer(job, infrastructure)
-    from tasks.provision.ray_cluster import connected
-    from tasks.training.ray_trainer import RayTrainer
-
-    return RayTrainer(job, infrastructure, connected(infrastructure))

@@ -16,7 +16,7 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
-from configs.infrastructure import InfraSettings, SettingsError, infra_settings
+from configs.infrastructure import SettingsError, infra_settings
 from configs.launch import Launch
 from tasks.provision.process import ChildProcess, importing, sweep
 from tasks.training.local_trainer import (
@@ -48,31 +48,20 @@ def main() -> None:
             "of the run"
         )
     sweep()
-    print(f"Waiting for a run on {launch.first_node}:{launch.port}", flush=True)
+    command = launch_command(
+        infrastructure, "float32", nodes_job(infrastructure), Path(os.devnull), is_first=False
+    )
+    log = infrastructure.runs / f"trainer-{platform.node()}.log"
+    print(f"Waiting for a run on {launch.first_node}:{launch.port}. Log: {log}", flush=True)
     while True:
         if _trainer_waits(launch):
-            part = node_process(infrastructure)
+            part = ChildProcess(
+                "trainer", command, environment=importing(trainer_variables()), log_path=log
+            )
             part.start()
-            print(f"Joined a trainer. Its log is {part.log_path}", flush=True)
+            print("Joined a trainer", flush=True)
             print(f"The trainer ended with status {part.wait()}", flush=True)
         time.sleep(POLL_S)
-
-
-def node_process(infrastructure: InfraSettings) -> ChildProcess:
-    """Return the launcher of this node's ranks, which has not been started."""
-    command = launch_command(
-        infrastructure,
-        "float32",
-        nodes_job(infrastructure),
-        Path(os.devnull),
-        is_first=False,
-    )
-    return ChildProcess(
-        "trainer",
-        command,
-        environment=importing(trainer_variables()),
-        log_path=infrastructure.runs / f"trainer-{platform.node()}.log",
-    )
 
 
 def _trainer_waits(launch: Launch) -> bool:

@@ -13,7 +13,7 @@ import pytest
 from configs.infrastructure import InfraSettings
 from flows.accelerators import accelerators_held
 from flows.killed_flow_runs import SERVER_OF_THESE_RUNS
-from tasks.provision.accelerators import hold_accelerators, holders
+from tasks.provision.accelerators import Accelerators, hold_accelerators, holders
 
 COMPOSE, OWN = "http://prefect-server:4200/api", "http://127.0.0.1:9999/api"
 ROOT = Path(__file__).parents[2]
@@ -65,6 +65,17 @@ def test_a_run_holds_accelerators_unless_it_has_a_server_of_its_own(
     with accelerators_held(InfraSettings(runs=tmp_path), "small", lambda _: None):
         assert holders(tmp_path) == ([f"small (process {os.getpid()})"] if waits else [])
     assert holders(tmp_path) == []
+
+
+def test_a_run_holds_a_place_for_each_process_of_its_launch_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PREFECT_API_URL", COMPOSE)
+    monkeypatch.setenv(SERVER_OF_THESE_RUNS, OWN)
+    monkeypatch.setattr("flows.accelerators.accelerators", lambda: Accelerators(8, True))
+    settings = InfraSettings(runs=tmp_path, launch="one-node-fsdp2")
+    with accelerators_held(settings, "small", lambda _: None):
+        assert len(holders(tmp_path)) == 8
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGKILL])

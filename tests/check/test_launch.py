@@ -12,13 +12,15 @@ from collections.abc import Callable
 from datetime import timedelta
 from multiprocessing import get_context
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
+from pydantic import ValidationError
 
 from configs.infrastructure import InfraSettings, SettingsError, infra_settings
 from configs.launch import LaunchError, launch_names, load_launch
-from tasks.training import forked_launch, local_trainer, rank_watch, trainer_main
+from tasks.training import forked_launch, local_trainer, rank_watch, trainer_main, trainer_node
 from tasks.training.compute_dtype import compute_dtype
 from tasks.training.forked_launch import ends
 from tasks.training.launch import HUNG, POLICY_READY, End
@@ -32,7 +34,6 @@ def test_launch_file_sets_the_number_of_processes(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("AGENTGYM_LAUNCH", name)
-    monkeypatch.setenv("AGENTGYM_RAY_ADDRESS", "auto" if name.startswith("ray") else "")
     monkeypatch.setenv("AGENTGYM_ENVIRONMENT_TOKEN", "shared by the nodes")
     monkeypatch.setattr(local_trainer, "has_gpu", lambda: True)
     launch = load_launch(name)
@@ -86,15 +87,6 @@ def test_processes_of_one_machine_without_gpu_are_forks(monkeypatch: pytest.Monk
         "3",
         str(Path("job.json").absolute()),
     ]
-    command = launch_command(
-        InfraSettings(trainer_processes=3),
-        "float32",
-        Path("job.json"),
-        Path("verdict"),
-        1,
-        ("10.0.0.7", 21000),
-    )
-    assert "tasks.training.launch" in command
 
 
 @pytest.mark.parametrize(
@@ -125,27 +117,48 @@ def test_missing_launch_file_is_refused_with_the_nearest_name(
         infra_settings()
 
 
-def test_trainer_nodes_on_a_ray_cluster_use_rays_address(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("AGENTGYM_LAUNCH", "ray-two-nodes-fsdp2")
-    with pytest.raises(SettingsError, match=r"first_node.*ray_address"):
-        infra_settings()
-    monkeypatch.setenv("AGENTGYM_RAY_ADDRESS", "auto")
-    command = launch_command(
-        infra_settings(), "float32", Path("job.json"), Path("verdict"), 1, ("10.0.0.7", 21000)
+@pytest.mark.parametrize("is_first", [True, False])
+def test_the_first_of_several_nodes_hosts_the_rendezvous_and_sorts_first(is_first: bool) -> None:
+    settings = InfraSettings(
+        launch="several-nodes-fsdp2", environment_token="shared", trainer_start_seconds=70
     )
-    place = command[command.index("--nnodes") : command.index("-m", command.index("--nnodes"))]
-    assert place == [
-        "--nnodes",
-        "2",
-        "--nproc_per_node",
-        "8",
-        "--node_rank",
-        "1",
-        "--master_addr",
-        "10.0.0.7",
-        "--master_port",
-        "21000",
-    ]
+    command = launch_command(
+        settings, "float32", Path("job.json"), Path("verdict"), is_first=is_first
+    )
+
+    def value(option: str) -> str:
+        return command[command.index(option) + 1]
+
+    assert value("--rdzv_endpoint") == "10.0.0.1:29500"
+    assert value("--rdzv_conf") == f"is_host={int(is_first)},join_timeout=70"
+    assert (value("--local_addr") == "10.0.0.1") == is_first
+    assert is_first or value("--local_addr") > "z"
+
+
+@pytest.mark.parametrize(
+    ("fields", "missing"),
+    [
+        ({}, {"environment_token"}),
+        ({"engine_servers": 1}, {"environment_token", "engine_token"}),
+        ({"environment_token": "a", "engine_urls": "http://b:1"}, {"engine_token"}),
+        ({"environment_token": "a", "environment_backend": "container"}, {"environment_backend"}),
+    ],
+)
+def test_several_nodes_require_servers_that_all_can_reach(
+    fields: dict[str, Any], missing: set[str]
+) -> None:
+    with pytest.raises(ValidationError) as refused:
+        InfraSettings(launch="several-nodes-fsdp2", **fields)
+    (error,) = refused.value.errors()
+    names = {"environment_token", "engine_token", "environment_backend"}
+    assert {name for name in names if name in error["msg"]} == missing
+
+
+def test_a_node_joins_only_with_a_launch_file_of_several(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AGENTGYM_LAUNCH", "one-node-fsdp2")
+    monkeypatch.setattr(sys, "argv", ["trainer_node"])
+    with pytest.raises(SettingsError, match=r"AGENTGYM_LAUNCH.*one-node-fsdp2"):
+        trainer_node.main()
 
 
 def test_relative_runs_folder_is_refused_on_a_ray_cluster(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -47,6 +47,8 @@ EIGHT = [str(number) for number in range(8)]
             [("GPU-7f", None, 0.9)],
         ),
         ({"engine_urls": ["http://a:1"]}, 8, EIGHT, EIGHT, []),
+        ({"engine_servers": 2, "ray_address": "auto", "runs": "/runs"}, 8, EIGHT, EIGHT, []),
+        ({"ray_address": "auto", "runs": "/runs"}, 1, ["0"], ["0"], [("0", 0, 0.45)]),
     ],
 )
 def test_ranks_take_the_first_gpus_and_servers_their_own(

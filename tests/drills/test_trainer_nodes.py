@@ -106,6 +106,6 @@ def test_lost_rank_and_lost_nodes_restart_the_trainer_with_the_same_weights(
         end(run)
 
     assert LOST in shown
-    assert shown.count("from its checkpoint") == 3
+    assert shown.count("Restarts left") == 3
     assert final_weights(disturbed) == final_weights(undisturbed)
     assert_one_value_a_step(disturbed)

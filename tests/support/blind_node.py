@@ -5,24 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from tasks.provision.ray_actors import check_node, node_id
+from tasks.provision.ray_cluster import check_node, node_id
 
 
-def blind_on(blind: str) -> Callable[[Path, str, str, str | None], str]:
+def blind_on(blind: str) -> Callable[[Path, str, str], str]:
     """`check_node`, which on one of the nodes looks into a folder that is not the shared one."""
 
-    def seen(folder: Path, token: str, python: str, storage: str | None) -> str:
-        return check_node(
-            folder / "not-mounted" if node_id() == blind else folder, token, python, storage
-        )
-
-    return seen
-
-
-def elsewhere_on(node: str, url: str) -> Callable[[Path, str, str, str | None], str]:
-    """`check_node`, which on one of the nodes looks into another shared storage."""
-
-    def seen(folder: Path, token: str, python: str, storage: str | None) -> str:
-        return check_node(folder, token, python, url if node_id() == node else storage)
+    def seen(folder: Path, token: str, python: str) -> str:
+        return check_node(folder / "not-mounted" if node_id() == blind else folder, token, python)
 
     return seen

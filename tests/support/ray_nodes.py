@@ -71,41 +71,22 @@ def nodes_with(cluster: Any, *words: str) -> list[Any]:
 
 
 def commands_on(node: Any) -> dict[psutil.Process, str]:
-    """What runs on a node below our actors: processes and their command lines."""
+    """The servers that run on a node: processes and their command lines."""
     raylet = psutil.Process(node.all_processes["raylet"][0].process.pid)
     commands = {}
     for process in raylet.children(recursive=True):
         with suppress(psutil.Error):
             command = " ".join(process.cmdline())
             if "subreaper" not in command and any(
-                word in command for word in ("environments serve", "api_server", "trainer_main")
+                word in command for word in ("environments serve", "api_server")
             ):
                 commands[process] = command
     return commands
 
 
-@contextmanager
-def held_still(cluster: Any) -> Iterator[None]:
-    """The trainer stands still meanwhile: a small run would be over before what was lost is back, or before a node is killed."""
-    trainers = [
-        process
-        for node in cluster.worker_nodes
-        for process, command in commands_on(node).items()
-        if "trainer_main" in command
-    ]
-    for process in trainers:
-        process.suspend()
-    try:
-        yield
-    finally:
-        for process in trainers:
-            with suppress(psutil.NoSuchProcess):
-                process.resume()
-
-
 def servers_answer(runs: Path) -> bool:
     """Whether all servers of the one run below `runs` are healthy where their addresses say that they are."""
-    files = [file for file in runs.glob(".ray-*/*-?") if file.name[:-2] in ("vllm", "textcraft")]
+    files = [file for file in runs.glob(".ray-*/*/*-?") if file.name[:-2] in ("vllm", "textcraft")]
     return bool(files) and all(answers(f"{file.read_text()}/health") for file in files)
 
 
