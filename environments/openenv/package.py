@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 
-from environments.environment import SPLITS, World
+from environments.environment import SPLITS, NotOfferedError, OracleError, World
 
 MANIFEST = """\
 spec_version: 1
@@ -31,6 +32,8 @@ validation:
     task_api: true
     declared_task_count:
 {counts}
+  execution:
+    dockerfile: server/Dockerfile
   types:
     tags: [text]
 """
@@ -66,6 +69,9 @@ with {title}Env(base_url="http://127.0.0.1:8000").sync() as env:
 The folder `server` needs agentgym-pipeline, which does not install beside OpenEnv. There
 `python -m server` serves the world, as `agentgym serve {name}` does. Set
 AGENTGYM_ENVIRONMENT_TOKEN first. Clients send it as a bearer token.
+
+The container serves any client, since OpenEnv has no tokens. Publish its port to trusted machines
+only. `openenv validate` builds it, and plays the episode in `validation/runtime.json`.
 """
 INIT = """\
 from .client import {title}Env
@@ -128,7 +134,7 @@ CONTAINER = """\
 # `make images` in the repository of agentgym-pipeline builds the base image.
 ARG BASE_IMAGE=agentgym-env-{image}
 FROM ${{BASE_IMAGE}}
-CMD ["{name}"]
+CMD ["{name}", "--no-token"]
 """
 FILES = {
     "openenv.yaml": MANIFEST,
@@ -142,6 +148,8 @@ FILES = {
     "server/app.py": SERVER,
     "server/Dockerfile": CONTAINER,
 }
+MOST_ACTIONS = 100
+"""Most actions of a plan that `openenv validate` plays."""
 
 
 def write_package(name: str, world: World, image: str, folder: Path) -> None:
@@ -169,7 +177,31 @@ def write_package(name: str, world: World, image: str, folder: Path) -> None:
         "counts": counts,
         "image": image,
     }
+    plan = {
+        "plan_schema_version": "1",
+        "reset": {"episode_id": "expert", "seed": 0, "options": {"split": SPLITS[0]}},
+        "actions": [{"action": text} for text in _expert_actions(world, world.tasks(SPLITS[0])[0])],
+    }
     folder.mkdir(parents=True)
-    (folder / "server").mkdir()
+    for part in ("server", "validation"):
+        (folder / part).mkdir()
     for path, text in FILES.items():
         (folder / path).write_text(text.format(**values), encoding="utf-8")
+    (folder / "validation" / "runtime.json").write_text(json.dumps(plan, indent=1) + "\n", "utf-8")
+
+
+def _expert_actions(world: World, task: int) -> list[str]:
+    """Return the oracle's first actions in a task. Without an oracle, one text that says so."""
+    actions = list[str]()
+    session = world.create()
+    try:
+        session.reset(task)
+        while len(actions) < MOST_ACTIONS:
+            actions.append(session.oracle_action())
+            if session.step(actions[-1]).done:
+                break
+    except (NotOfferedError, OracleError):
+        return actions or ["This world has no expert."]
+    finally:
+        session.close()
+    return actions

@@ -279,7 +279,7 @@ def textcraft(state_dir: Path) -> Iterator[str]:
         yield start().url
 
 
-def test_a_package_is_written_once_and_names_its_world(tmp_path: Path) -> None:
+def test_a_package_is_written_once_and_names_its_world(tmp_path: Path, textcraft: str) -> None:
     folder = tmp_path / "package"
     assert main(["openenv", "textcraft", str(folder)]) == 0
     manifest = yaml.safe_load((folder / "openenv.yaml").read_text())
@@ -292,6 +292,12 @@ def test_a_package_is_written_once_and_names_its_world(tmp_path: Path) -> None:
     )
     for path in folder.rglob("*.py"):
         ast.parse(path.read_text())
+    plan = json.loads((folder / "validation" / "runtime.json").read_text())
+    with opened(textcraft) as socket:
+        begin = plan["reset"]
+        ask(socket, "reset", **begin.pop("options"), **begin)
+        *_, last = [ask(socket, "step", **action)["data"] for action in plan["actions"]]
+    assert (last["done"], last["reward"]) == (True, 1.0)
     with pytest.raises(SystemExit) as refused:
         main(["openenv", "textcraft", str(folder)])
     assert refused.value.code == 2
