@@ -240,13 +240,14 @@ class OpenAIRequest(ChatRequest):
         "logit_bias": ({},),
         "logprobs": (False,),
         "functions": ([],),
-        "tool_choice": ("auto",),
+        "tool_choice": ("auto", "none"),
         "parallel_tool_calls": (True,),
         "response_format": ({"type": "text"},),
     }
 
     messages: Annotated[list[ChatMessage], Field(min_length=1)]
     tools: list[OpenAITool] | None = None
+    tool_choice: Any = None
     max_tokens: Annotated[int, Field(gt=0)] | None = None
     max_completion_tokens: Annotated[int, Field(gt=0)] | None = None
     user: str | None = None
@@ -268,8 +269,8 @@ class OpenAIRequest(ChatRequest):
         return _with_names(messages)
 
     def schemas(self) -> list[dict[str, Any]]:
-        """Return `tools`. Implements `ChatRequest.schemas`."""
-        return [tool.model_dump() for tool in self.tools or ()]
+        """Return `tools`, unless none may be called. Implements `ChatRequest.schemas`."""
+        return [tool.model_dump() for tool in self.tools or () if self.tool_choice != "none"]
 
     def token_limit(self) -> int | None:
         """Return the newer field or the older one. Implements `ChatRequest.token_limit`."""
@@ -287,12 +288,17 @@ class AnthropicRequest(ChatRequest):
         "top_p": (1,),
         "top_k": (0,),
         "stop_sequences": ([],),
-        "tool_choice": ({"type": "auto"}, {"type": "auto", "disable_parallel_tool_use": False}),
+        "tool_choice": (
+            {"type": "auto"},
+            {"type": "auto", "disable_parallel_tool_use": False},
+            {"type": "none"},
+        ),
         "thinking": ({"type": "disabled"},),
     }
 
     messages: Annotated[list[AnthropicMessage], Field(min_length=1)]
     tools: list[AnthropicTool] | None = None
+    tool_choice: Any = None
     max_tokens: Annotated[int, Field(gt=0)]
     system: Content | None = None
 
@@ -304,7 +310,10 @@ class AnthropicRequest(ChatRequest):
         return _with_names([*system, *(part for each in self.messages for part in each.parts())])
 
     def schemas(self) -> list[dict[str, Any]]:
-        """Return `tools` in OpenAI's form. Implements `ChatRequest.schemas`."""
+        """Return `tools` in OpenAI's form, unless none may be called.
+
+        Implements `ChatRequest.schemas`.
+        """
         return [
             {
                 "type": "function",
@@ -315,6 +324,7 @@ class AnthropicRequest(ChatRequest):
                 },
             }
             for tool in self.tools or ()
+            if self.tool_choice != {"type": "none"}
         ]
 
     def token_limit(self) -> int | None:

@@ -21,6 +21,7 @@ from tasks.endpoint.app import Endpoint, ServedPolicy
 from tasks.endpoint.chat_tokens import ChatTokens, UnsuitableMessagesError, UnsuitableToolsError
 from tasks.endpoint.episodes import Call, Episodes
 from tasks.endpoint.recording import Recording
+from tasks.endpoint.requests import AnthropicRequest, ChatRequest, OpenAIRequest, read
 from tasks.inference.engine import Generation, Sampling
 from tasks.inference.token_guard import VARIABLE
 from tasks.training.offline_selection import read_recorded
@@ -105,6 +106,27 @@ def test_other_tools_begin_another_row() -> None:
     assert fewer.row is None
     assert '"name": "craft"' not in tokenizer.decode(fewer.context)
     assert "<tool_call>" in tokenizer.decode(fewer.context)
+
+
+@pytest.mark.parametrize(
+    ("form", "tool", "auto", "none"),
+    [
+        (OpenAIRequest, SCHEMAS[0], "auto", "none"),
+        (
+            AnthropicRequest,
+            {"name": "act", "input_schema": {"type": "object"}},
+            {"type": "auto"},
+            {"type": "none"},
+        ),
+    ],
+)
+def test_a_request_without_a_choice_of_tools_has_none(
+    form: type[ChatRequest], tool: Any, auto: Any, none: Any
+) -> None:
+    body = {"messages": [{"role": "user", "content": "x"}], "tools": [tool], "max_tokens": 9}
+    for choice, number in ((None, 1), (auto, 1), (none, 0)):
+        asked = read(form, json.dumps({**body, "tool_choice": choice}).encode())
+        assert len(asked.schemas()) == number
 
 
 def test_neither_tools_nor_calls_can_forge_special_tokens() -> None:
