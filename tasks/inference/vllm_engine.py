@@ -55,6 +55,7 @@ def vllm_parameters(sampling: Sampling) -> SamplingParams:
         temperature=sampling.temperature,
         max_tokens=sampling.max_tokens,
         stop_token_ids=list(sampling.stop_tokens),
+        ignore_eos=True,  # only stop_tokens end a message
         seed=sampling.seed if sampling.temperature > 0 else None,
         logprobs=0,
         flat_logprobs=True,

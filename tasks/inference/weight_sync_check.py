@@ -15,11 +15,15 @@ from tasks.inference.engine import Engine, EngineError, Sampling
 from tasks.inference.event_loop import in_event_loop
 
 # Largest mean absolute difference of log-probabilities due to rounding, in nats, by dtype of the
-# engine. Measured: 1e-6 in float32; in bfloat16 0.004 with a small model and 0.06 with
-# SmolLM2-135M,
-# whose residual stream has large values. Weights that were not really loaded differ by 0.5 or more.
+# engine. Measured: 1e-6 in float32; in bfloat16 0.004 with a small model and 0.04 with
+# SmolLM2-135M, whose residual stream has large values. Weights with noise of 10 % differ by 0.5.
 TOLERANCE = {"float32": 1e-4, "bfloat16": 0.1, "float16": 0.05}
 
+CHECK_SLACK = 1.5
+"""The check's mean gap may be this many times the tolerance.
+
+SmolLM2-135M had 0.04 on average over 64 tokens, and at most 0.063 in 14 checks.
+"""
 SLACK, SLACK_OF_FEW = 2.0, 8.0
 """An episode's mean gap may be `SLACK + SLACK_OF_FEW / sqrt(tokens)` times the tolerance."""
 
@@ -90,13 +94,14 @@ def check_weight_sync(
         for engine_value, trainer_value in zip(sampled, row, strict=True)
     ]
     gap = Gap(sum(differences) / len(differences), max(differences), len(differences))
-    if not gap.mean <= TOLERANCE[dtype]:  # NaN counts as a mismatch
+    allowed = CHECK_SLACK * TOLERANCE[dtype]
+    if not gap.mean <= allowed:  # NaN counts as a mismatch
         raise WeightSyncError(
             f"the engine {engine.name} does not compute with the trainer's weights. Over "
             f"{gap.tokens} tokens their "
             f"log-probabilities differ by {gap.mean:.3g} nats on average and {gap.largest:.3g} at "
             "most. "
-            f"The tolerance of the average is {TOLERANCE[dtype]:g} with {dtype}. The episodes were "
+            f"The tolerance of the average is {allowed:g} with {dtype}. The episodes were "
             "not used for training. "
             "If vLLM does not support this model, set rollout.engine: transformers."
         )

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from tasks.training.base_trainer import BaseTrainer
 
 PROBE_TOKENS = 16
+"""Tokens of each probe. No token ends one earlier, since rounding shows in the mean of a few."""
 
 
 class RolloutWorker:
@@ -161,12 +162,7 @@ class RolloutWorker:
             self._chat_formats[0].prompt(text)
             for text in ("probe", f"probe {step}", "a b c d e f g", "1 2 3 4 5")
         ]
-        sampling = Sampling(
-            self._experiment.rollout.temperature,
-            PROBE_TOKENS,
-            self._chat_formats[0].stop_tokens,
-            seed=step,
-        )
+        sampling = Sampling(self._experiment.rollout.temperature, PROBE_TOKENS, (), seed=step)
         with self._collector.paused():
             self._load(trainer)
             gap = check_weight_sync(

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Sequence
+from pathlib import Path
 
 import pytest
 import torch
-from transformers import AutoModelForCausalLM
+from transformers import AutoModelForCausalLM, GenerationConfig
 
 from tasks.inference.engine import Sampling
 from tasks.inference.vllm_cpu import sampled
@@ -16,7 +18,9 @@ from tasks.inference.weight_sync_check import WeightSyncError, check_weight_sync
 PROMPTS = [[5 + (7 * i + 3 * k) % 90 for k in range(10 + 9 * i)] for i in range(4)]
 
 
-def test_packed_weights_follow_each_load(policy: str) -> None:
+def test_packed_weights_follow_each_load_and_only_stop_tokens_end_a_message(
+    policy: str, tmp_path: Path
+) -> None:
     def trainer_scores(
         prompts: Sequence[Sequence[int]], continuations: Sequence[Sequence[int]]
     ) -> list[list[float]]:
@@ -34,12 +38,17 @@ def test_packed_weights_follow_each_load(policy: str) -> None:
                 for row, (prompt, tokens) in zip(rows, pairs, strict=True)
             ]
 
-    sampling = Sampling(1.0, 12, (0,), seed=2)
+    sampling = Sampling(1.0, 12, (), seed=2)
 
     trainer_model = AutoModelForCausalLM.from_pretrained(policy, dtype=torch.float32).eval()
-    engine = VllmEngine(policy, context_length=512, max_num_seqs=32, dtype="bfloat16")
+    folder = shutil.copytree(policy, tmp_path / "policy")
+    every_token = list(range(trainer_model.config.vocab_size))
+    GenerationConfig(eos_token_id=every_token).save_pretrained(folder)
+    engine = VllmEngine(str(folder), context_length=512, max_num_seqs=32, dtype="bfloat16")
     try:
-        assert check_weight_sync(engine, PROMPTS, trainer_scores, sampling, "bfloat16").mean < 0.03
+        gap = check_weight_sync(engine, PROMPTS, trainer_scores, sampling, "bfloat16")
+        assert gap.mean < 0.03
+        assert gap.tokens == 12 * len(PROMPTS)
         for seed in (
             1,
             2,
