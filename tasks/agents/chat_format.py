@@ -8,7 +8,7 @@ end of its turn, the observation and the start of its next turn.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime
 from functools import lru_cache, partial
@@ -126,7 +126,7 @@ class ChatFormat:
     Attributes:
         action_format: Format in which a message gives its action.
         stop_tokens: Ids that end a message: first the template's end of turn, if it has one, then
-            its end of a call and the tokenizer's end of text.
+            its end of a call and the ends of text of tokenizer and generation config.
         system_role: Whether the instruction is a system message. Otherwise it precedes the first
             observation.
         rewrites: Whether `conversation` writes earlier turns anew in every turn.
@@ -139,7 +139,6 @@ class ChatFormat:
         tokenizer: PreTrainedTokenizerBase,
         action_format: ActionFormat,
         instruction: str | None,
-        extra_stop_tokens: Iterable[int] = (),
         conversation_start: ConversationStart = "system",
         chat_template_kwargs: Mapping[str, Any] | None = None,
         tools: Sequence[Tool] = (ANY_ACTION,),
@@ -149,15 +148,13 @@ class ChatFormat:
         """Derive the form of a turn from the chat template and check it.
 
         Args:
-            tokenizer: Any tokenizer with a chat template.
+            tokenizer: Any tokenizer with a chat template, loaded from the model's folder or name.
             action_format: "react" is free thought followed by "Action: ...". With "bare" the
                 message is the action. With "tools" it is a call of a tool, in the form of the chat
                 template.
             instruction: Instruction before the first observation. The message form is appended,
                 except for "bare". None omits both.
             conversation_start: Role of the instruction, see `configs.conversation_start`.
-            extra_stop_tokens: More ids that end a message, e.g. those of the model's generation
-                config.
             chat_template_kwargs: Variables of the chat template, e.g. {"enable_thinking": False}.
             tools: The world's tools. Only used for "tools".
             thinking: What becomes of thoughts, see `configs.experiment.TurnFormat`.
@@ -233,7 +230,8 @@ class ChatFormat:
         self._channel = self._derive_channel()
         if self._schemas:
             self._derive_calls()
-        ends = [self._own_end, self._end_of_call, tokenizer.eos_token_id, *extra_stop_tokens]
+        ends = [self._own_end, self._end_of_call, tokenizer.eos_token_id]
+        ends += _ends_of_text(tokenizer.name_or_path)
         self.stop_tokens: tuple[int, ...] = tuple(
             dict.fromkeys(token for token in ends if token is not None)
         )
@@ -779,6 +777,17 @@ def chat_formats(
         ChatFormat(tokenizer, action_format, instruction, tools=tools, **options)
         for tools in (tool_lists if action_format == "tools" else tool_lists[:1])
     ]
+
+
+def _ends_of_text(model: str) -> list[int]:
+    """Return the ids that end a text by a model's generation config, if it has one."""
+    from transformers import GenerationConfig
+
+    try:
+        ends = GenerationConfig.from_pretrained(model).eos_token_id if model else None
+    except OSError:
+        return []
+    return [ends] if isinstance(ends, int) else ends or []
 
 
 def _call(name: str, arguments: Mapping[str, Any], content: str = "") -> Message:

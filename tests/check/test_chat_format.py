@@ -1,10 +1,12 @@
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, processors, trainers
-from transformers import PreTrainedTokenizerFast
+from transformers import AutoTokenizer, GenerationConfig, PreTrainedTokenizerFast
 
 from configs.rules import Rules
 from tasks.agents.action_format import (
@@ -260,10 +262,15 @@ def test_observation_cannot_forge_special_tokens(name: str) -> None:
         assert forged in tokenizer.decode(tokens)
 
 
-def test_another_stop_token_does_not_close_the_turn() -> None:
-    tokenizer = TOKENIZERS["chatml"]
-    end, other = (tokenizer.convert_tokens_to_ids(t) for t in ("<|im_end|>", "<|endoftext|>"))
-    dialogue = ChatFormat(tokenizer, "bare", None, extra_stop_tokens=[other, end])
+def test_an_end_of_the_generation_config_ends_a_message_but_does_not_close_the_turn(
+    tmp_path: Path,
+) -> None:
+    made = TOKENIZERS["chatml"]
+    end, other = (made.convert_tokens_to_ids(t) for t in ("<|im_end|>", "<|endoftext|>"))
+    GenerationConfig(eos_token_id=[other, end]).save_pretrained(tmp_path)
+    made.save_pretrained(tmp_path)
+    tokenizer = AutoTokenizer.from_pretrained(tmp_path)
+    dialogue = ChatFormat(tokenizer, "bare", None)
     assert dialogue.stop_tokens == (end, other)
     assert dialogue.reply("Goal", [5, other])[0] == end
     assert dialogue.action([*encode(tokenizer, " get 1 log "), other]) == "get 1 log"
