@@ -16,7 +16,7 @@ import sys
 from configs.experiment import Experiment
 from configs.infrastructure import infra_settings
 from configs.recipe import load_recipe, parse_overrides
-from environments.registry import load_world
+from environments.registry import load_world, selected_tasks
 from flows.api import CollectedEpisodes, Source, collect, train
 
 RECIPE = "smollm2-babyai"
@@ -42,9 +42,8 @@ This is planned for two hours on two quiet cores, and needs 11 GB of memory. The
 def expert_episodes(recipe: Experiment) -> CollectedEpisodes:
     """Collect the expert's episodes on tasks drawn from the recipe's training tasks."""
     environment, rollout = recipe.environment, recipe.rollout
-    named = environment.train_tasks
     world = load_world(environment.name, environment.rules)
-    tasks = list(world.tasks(named) if isinstance(named, str) else named)
+    tasks = selected_tasks(world, environment.name, environment.train_tasks)
     chosen = random.Random(recipe.seeds.training).sample(tasks, min(N_TASKS, len(tasks)))
     expert = Source(kind="oracle", tokenizer=recipe.policy.model, **recipe.policy.turn_format())
     fields = {"environment.rules": environment.rules}

@@ -11,7 +11,7 @@ import re
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime
-from functools import lru_cache, partial
+from functools import cache, lru_cache, partial
 from itertools import takewhile
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
@@ -779,15 +779,16 @@ def chat_formats(
     ]
 
 
-def _ends_of_text(model: str) -> list[int]:
-    """Return the ids that end a text by a model's generation config, if it has one."""
+@cache
+def _ends_of_text(model: str) -> tuple[int, ...]:
+    """Return the ids that end a text by a model's generation config. Empty: it has none."""
     from transformers import GenerationConfig
 
     try:
         ends = GenerationConfig.from_pretrained(model).eos_token_id if model else None
     except OSError:
-        return []
-    return [ends] if isinstance(ends, int) else ends or []
+        return ()
+    return (ends,) if isinstance(ends, int) else tuple(ends or ())
 
 
 def _call(name: str, arguments: Mapping[str, Any], content: str = "") -> Message:

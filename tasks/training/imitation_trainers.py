@@ -108,15 +108,15 @@ class CloningTrainer(BaseTrainer, SFTTrainer):
         if num_items_in_batch is None:  # the loop divides by the number of micro-batches
             tokens = tokens / self.current_gradient_accumulation_steps
         if packs(self.model):
-            ids, labels = inputs["input_ids"], inputs["labels"]
+            ids, scored = inputs["input_ids"], inputs["labels"] != -100
             # The mean counts each row's tokens, so only what comes before them is shared.
             packed = pack(
                 ids,
                 inputs["attention_mask"],
                 share=shares_prefixes(self.model),
-                repeated=labels != -100,
+                repeated=scored,
             )
-            inputs = packed.inputs(self.model) | packed.targets(ids, labels != -100)[0]
+            inputs = packed.inputs(self.model) | packed.targets(ids, scored)[0]
         return super().compute_loss(model, inputs, return_outputs, num_items_in_batch=tokens)
 
 
