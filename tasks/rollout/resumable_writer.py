@@ -3,7 +3,7 @@
 An interrupted collection continues from these files:
 
 FOLDER/settings.json            settings of the collection
-FOLDER/part-000000.parquet      complete groups, in the order in which they were finished
+FOLDER/part-000000.parquet      complete groups that finished one after the other, by number
 FOLDER/pending/...              finished episodes of incomplete groups, written every few seconds
 FOLDER/damaged/...              unreadable parts, whose groups are played again
 FOLDER/failed/...               groups with a failed member, which is replayed on resume
@@ -187,6 +187,7 @@ class ResumableTrajectoryWriter:
         self._unsaved = []
 
     def _write_complete(self) -> None:
+        self._complete.sort(key=lambda t: t.group)  # the order of finishing depends on time
         write_trajectories(self.folder / f"part-{self._number:06d}.parquet", self._complete)
         self.done |= {t.group for t in self._complete}
         self._number += 1
