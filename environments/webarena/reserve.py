@@ -19,6 +19,9 @@ from environments.webarena.window import CONTEXT
 
 log = logging.getLogger(__name__)
 
+ANSWER_S = 5.0
+"""Deadline for a sign of life of the spare window."""
+
 
 @dataclass(frozen=True, slots=True)
 class Opened:
@@ -58,12 +61,7 @@ class Reserve:
             except (BrowserError, Error) as fault:
                 log.info("could not open the spare window", extra={"fault": str(fault)[:200]})
             else:
-                browser = opened.context.browser
-                if (
-                    browser is not None
-                    and browser.is_connected()
-                    and not opened.tab.page.is_closed()
-                ):
+                if await _answers(opened):
                     return opened
                 await opened.close()
         return await self._open()
@@ -89,6 +87,15 @@ def _retrieve_fault(done: asyncio.Task[Opened]) -> None:
     """Retrieve the exception, so that asyncio does not log it if the window is never taken."""
     if not done.cancelled():
         done.exception()
+
+
+async def _answers(opened: Opened) -> bool:
+    """Return whether a window works. A browser that has just died can still count as connected."""
+    try:
+        await asyncio.wait_for(opened.tab.page.evaluate("0"), ANSWER_S)
+    except (TimeoutError, Error):
+        return False
+    return True
 
 
 async def _first_tab(context: BrowserContext) -> Tab:
