@@ -11,6 +11,7 @@ from torch.distributed.checkpoint.state_dict import get_model_state_dict, set_mo
 
 from configs.experiment import Policy
 from configs.policy_gradient import Critic as CriticSettings
+from tasks.training.fused_layers import fuse_layers
 from tasks.training.micro_batches import Tensors, whole_rows
 from tasks.training.model_loading import check_weights, load_model, shard_loaded
 from tasks.training.optimiser_state import (
@@ -86,7 +87,7 @@ class Critic:
             attention=layers.attn_implementation,
             head=False,
         )
-        share_prefixes(backbone, layers)
+        share_prefixes(fuse_layers(backbone, compute), layers)
         if layers.gradient_checkpointing:
             backbone.gradient_checkpointing_enable()
         # Gradient checkpointing requires training mode. Dropout is set to 0 below.

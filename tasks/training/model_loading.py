@@ -19,6 +19,7 @@ from transformers.initialization import no_init_weights
 from transformers.utils import cached_file
 
 from configs.experiment import Policy
+from tasks.training.fused_layers import fuse_layers
 from tasks.training.lora import add_lora, computed_weights, plain_name
 from tasks.training.packing import SHARED
 from tasks.training.sharding import scatter_weights, shard
@@ -44,6 +45,7 @@ def load_policy(policy: Policy, source: str, sharded: bool, compute: torch.dtype
     """
     dtype = torch.float32 if policy.lora is None else compute
     model = load_model(source, sharded=sharded, dtype=dtype, attention=policy.attn_implementation)
+    fuse_layers(model, compute)
     if policy.lora is not None:
         add_lora(model, policy.lora, seed)
         if policy.gradient_checkpointing:
@@ -59,6 +61,7 @@ def load_reference(policy: Policy, source: str, sharded: bool, compute: torch.dt
     The arguments are those of `load_policy`.
     """
     model = load_model(source, sharded=sharded, dtype=compute, attention=policy.attn_implementation)
+    fuse_layers(model, compute)
     if sharded:
         shard_loaded(model, compute)
     check_weights(model, source)

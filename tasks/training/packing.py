@@ -12,11 +12,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from functools import cached_property
+from inspect import signature
+from itertools import accumulate, pairwise
 from typing import Any
 
 import torch
 from torch.nn.attention.bias import causal_lower_right
+from torch.nn.attention.varlen import varlen_attn
 from torch.nn.functional import scaled_dot_product_attention
 from transformers import AttentionInterface
 
@@ -25,6 +28,8 @@ from configs.experiment import Policy
 FLASH = ("flash_attention_2", "flash_attention_3")
 SHARED = "shared_prefix"
 """Name of our attention in transformers."""
+GROUPED: dict[str, Any] = {"enable_gqa": True} if "enable_gqa" in signature(varlen_attn).parameters else {}
+"""Lets several query heads read one key head. torch 2.11 does so without being asked."""
 UNSUPPORTED = ("sliding_window", "softcap", "s_aux", "position_bias")
 """Arguments by which transformers' layers ask for other than plain attention."""
 
@@ -45,6 +50,55 @@ class Segment:
     context: torch.Tensor | None
 
 
+@dataclass(frozen=True)
+class Segments:
+    """The segments of a packed row. The kernel for GPUs reads the properties.
+
+    Attributes:
+        parts: One for each row that adds tokens.
+        device: Device of the tensors.
+    """
+
+    parts: tuple[Segment, ...]
+    device: torch.device
+
+    @cached_property
+    def context(self) -> torch.Tensor | None:
+        """Places that the segments attend to, one after the other, or None if no prefix is shared."""
+        if all(part.context is None for part in self.parts):
+            return None
+        return torch.cat(
+            [
+                torch.arange(part.begin, part.end, device=self.device)
+                if part.context is None
+                else part.context
+                for part in self.parts
+            ]
+        )
+
+    @cached_property
+    def own_lengths(self) -> list[int]:
+        """Own tokens of each segment."""
+        return [part.end - part.begin for part in self.parts]
+
+    @cached_property
+    def row_lengths(self) -> list[int]:
+        """Tokens that each segment attends to."""
+        return [
+            own if part.context is None else len(part.context)
+            for own, part in zip(self.own_lengths, self.parts, strict=True)
+        ]
+
+    @cached_property
+    def ends(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """Sums of `own_lengths` and of `row_lengths`, from 0, each an int32 of shape (S + 1,)."""
+        own, row = (
+            torch.tensor([0, *accumulate(lengths)], dtype=torch.int32, device=self.device)
+            for lengths in (self.own_lengths, self.row_lengths)
+        )
+        return own, row
+
+
 @dataclass(frozen=True, slots=True)
 class Packed:
     """B padded rows of length L as one row of N tokens.
@@ -54,13 +108,13 @@ class Packed:
         positions: Position of each token in its row, from 0, shape (1, N).
         places: Place of each token of the padded rows in the packed row, 0 on padding. Shape
             (B, L).
-        segments: One for each row that adds tokens.
+        segments: What each row adds and attends to.
     """
 
     ids: torch.Tensor
     positions: torch.Tensor
     places: torch.Tensor
-    segments: tuple[Segment, ...]
+    segments: Segments
 
     def inputs(self, model: Any) -> dict[str, Any]:
         """Return the arguments of the forward pass of a model that packs."""
@@ -193,7 +247,7 @@ def pack(
         ids.new_tensor([packed]),
         ids.new_tensor([positions]),
         places.to(ids.device),
-        tuple(segments),
+        Segments(tuple(segments), ids.device),
     )
 
 
@@ -260,7 +314,7 @@ def shared_prefix_attention(
     attention_mask: torch.Tensor | None,
     dropout: float = 0.0,
     scaling: float | None = None,
-    segments: Sequence[Segment] | None = None,
+    segments: Segments | None = None,
     **named: Any,
 ) -> tuple[torch.Tensor, None]:
     """Causal attention of each segment to its row, for transformers' `AttentionInterface`.
@@ -287,12 +341,16 @@ def shared_prefix_attention(
             "policy.attn_implementation to sdpa"
         )
     length, dtype = query.size(2), value.dtype
-    query, key = query.to(dtype), key.to(dtype)  # autocast does not see the causal bias below
-    segments = segments or (Segment(0, length, None),)
-    lengths = [part.end - part.begin for part in segments]
-    own = zip(*(torch.split(each, lengths, dim=2) for each in (query, key, value)), strict=True)
+    query, key = query.to(dtype), key.to(dtype)  # autocast does not see the attention below
+    segments = segments or Segments((Segment(0, length, None),), query.device)
+    if dropout == 0.0 and _reads_flash(query):
+        return _flash(query, key, value, segments, scaling).unsqueeze(0), None
+    own = zip(
+        *(torch.split(each, segments.own_lengths, dim=2) for each in (query, key, value)),
+        strict=True,
+    )
     parts = []
-    for part, (queries, keys, values) in zip(segments, own, strict=True):
+    for part, (queries, keys, values) in zip(segments.parts, own, strict=True):
         bias = None
         if part.context is not None:
             keys, values = (tensor.index_select(2, part.context) for tensor in (key, value))
@@ -310,6 +368,48 @@ def shared_prefix_attention(
             )
         )
     return torch.cat(parts, dim=2).transpose(1, 2).contiguous(), None
+
+
+def _reads_flash(query: torch.Tensor) -> bool:
+    """Return whether torch's flash-attention takes the queries."""
+    width = query.size(-1)
+    return (
+        query.is_cuda
+        and query.dtype != torch.float32
+        and width % 8 == 0
+        and width <= 256
+        and torch.cuda.get_device_capability(query.device) >= (8, 0)
+    )
+
+
+def _flash(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    segments: Segments,
+    scaling: float | None,
+) -> torch.Tensor:
+    """Attend to all segments in one kernel. Returns shape (N, heads, width).
+
+    The arguments are those of `shared_prefix_attention`. The last query of a segment attends to its
+    last key.
+    """
+    queries, keys, values = (each[0].transpose(0, 1) for each in (query, key, value))
+    if segments.context is not None:
+        keys, values = (each.index_select(0, segments.context) for each in (keys, values))
+    found = varlen_attn(
+        queries,
+        keys,
+        values,
+        *segments.ends,
+        max(segments.own_lengths),
+        max(segments.row_lengths),
+        scale=scaling,
+        window_size=(-1, 0),  # causal
+        **GROUPED,
+    )
+    assert isinstance(found, torch.Tensor)
+    return found
 
 
 def _attention(model: Any) -> str:

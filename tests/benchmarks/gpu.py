@@ -36,12 +36,22 @@ SIZES = ("0.5b", "1.5b", "3b", "7b")
 PARTS = (*(f"update-{size}" for size in SIZES), "gradient", "lora", "train")
 REPEATS = 2
 WHEELS = (
-    *("annotated-types", "datasets", "dill", "gguf", "httptools", "msgspec", "multiprocess"),
+    *(
+        "annotated-types",
+        "datasets",
+        "dill",
+        "gguf",
+        "httptools",
+        "liger-kernel",
+        "msgspec",
+        "multiprocess",
+    ),
     *("Farama-Notifications", "gymnasium", "minigrid", "pygame-ce"),  # BabyAI
     *("orjson", "pydantic", "pydantic-core", "pydantic-settings", "python-dotenv"),
     *("setproctitle", "starlette", "trl", "typing-inspection", "uvicorn", "websockets"),
 )
 """What a bare machine lacks. The versions are those of locks/."""
+OPTIONS = ("world", "seed", "steps", "seconds", "tasks", "cloning", "model")
 PART_BYTES = 48 * 2**20
 RUN = """\
 #!/usr/bin/env bash
@@ -69,7 +79,6 @@ def update(size_name: str, side: str, small: bool, lora: bool = False) -> dict[s
         Ours,
         Stock,
         build_policy,
-        compile_blocks,
         tokens_of,
         trajectories,
     )
@@ -86,8 +95,6 @@ def update(size_name: str, side: str, small: bool, lora: bool = False) -> dict[s
             if side == "stock"
             else Ours(size, str(policy), batch, Path(folder) / side, **options)
         )
-    if side == "compiled":
-        compile_blocks(made.trainer.model)
     first = measure(made)
     measured = [measure(made) for _ in range(REPEATS)]
     seconds = median(each.seconds for each in measured)
@@ -98,7 +105,7 @@ def update(size_name: str, side: str, small: bool, lora: bool = False) -> dict[s
         "parameters": parameters,
         "tokens": tokens_of(batch),
         "longest": max(len(t.prompt) + len(t.completion) for t in batch),
-        "recomputation": size.recomputation,
+        "recomputation": side == "stock" and size.trl_recomputes,
         "first_seconds": first.seconds,
         "seconds": [each.seconds for each in measured],
         "tokens_per_second": tokens_of(batch) / seconds,
@@ -157,7 +164,7 @@ def gradient(small: bool) -> dict[str, Any]:
 def in_processes(part: str, out: Path, options: list[str]) -> None:
     """Run both sides of an update, each in its own process, and write their rows."""
     row: dict[str, Any] = {}
-    for side in ("ours", "compiled", "stock") if part == "update-1.5b" else ("ours", "stock"):
+    for side in ("ours", "stock"):
         command = [
             sys.executable,
             "-m",
@@ -187,7 +194,7 @@ def write(out: Path, part: str, found: dict[str, Any]) -> None:
 def pack(folder: Path) -> None:
     """Write the wheels, the model and run.sh for a bare machine with Python 3.12 on x86-64."""
     folder.mkdir(parents=True, exist_ok=True)
-    locked = "".join((ROOT / "locks" / f"{name}.lock").read_text() for name in ("base", "cpu"))
+    locked = "".join((ROOT / "locks" / f"{name}.lock").read_text() for name in ("base", "gpu"))
     pins = {
         name.replace("_", "-"): version
         for name, version in re.findall(r"^([\w.-]+)==(\S+)", locked, re.MULTILINE)
@@ -265,12 +272,14 @@ def table(out: Path) -> str:
             lines.append(f"\n{part}: {json.dumps(found)}")
     runs = sorted(out.glob("train-*-*.json"))
     if runs:
-        lines += ["", "| run | RL steps | tasks | success | interval |", "|---|---:|---|---:|---|"]
+        lines += ["", "| run | RL steps | tasks | T | success | interval | refused |"]
+        lines += ["|---|---:|---|---:|---:|---|---:|"]
     for path in runs:
         for row in json.loads(path.read_text())["success"]:
             value, low, high = (f"{100 * each:.1f}" for each in row["success"])
-            of = f"{row['n_tasks']} {row['tasks']}"
-            lines.append(f"| {path.stem} | {row['step']} | {of} | {value} % | [{low}, {high}] |")
+            cells = (path.stem, row["step"], row["tasks"], f"{row['temperature']:g}", f"{value} %")
+            refused = f"{row['refused_share']:.1%}"
+            lines.append(f"| {' | '.join(map(str, cells))} | [{low}, {high}] | {refused} |")
     return "\n".join(lines)
 
 
@@ -288,14 +297,16 @@ def main() -> None:
     parser.add_argument("--small", action="store_true", help="use small models")
     parser.add_argument("--world", default="babyai", help="world of the part train")
     parser.add_argument("--seed", type=int, default=0, help="seed of the part train")
-    parser.add_argument("--steps", type=int, default=30, help="RL steps of the part train")
+    parser.add_argument("--steps", type=int, default=14, help="most RL steps of the part train")
+    parser.add_argument("--seconds", type=float, default=420, help="age at which its RL stops")
+    parser.add_argument("--tasks", default="", help="its test tasks (default: the recipe's)")
     parser.add_argument("--cloning", type=int, default=48, help="its supervised steps")
     parser.add_argument(
         "--model", default="smollm2", help="its GGUF (default: smollm2, see make lm)"
     )
     given = parser.parse_args()
     part, _, side = given.part.partition(":")
-    named = {name: vars(given)[name] for name in ("world", "seed", "steps", "cloning", "model")}
+    named = {name: vars(given)[name] for name in OPTIONS}
     options = [f"--{name}={value}" for name, value in named.items()]
     options += ["--small"] if given.small else []
     if part == "pack":
@@ -322,7 +333,10 @@ def main() -> None:
     elif part == "train":
         from tests.benchmarks.gpu_training import Training, learn
 
-        run = Training(given.world, given.seed, given.cloning, given.steps, given.small)
+        run = Training(
+            *(given.world, given.seed, given.cloning, given.steps, given.seconds, given.tasks),
+            small=given.small,
+        )
         name = f"train-{run.world}-{run.seed}"
         learn(run, given.model, given.out / name, lambda found: write(given.out, name, found))
     elif side:

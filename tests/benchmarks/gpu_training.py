@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -40,7 +41,9 @@ class Training:
         world: "babyai" or "textcraft".
         seed: Seed of everything.
         cloning_steps: Supervised steps, of 8 episodes each.
-        steps: Steps of RL.
+        steps: Most steps of RL.
+        seconds: RL stops when the run has this age, as far as the first phase tells.
+        tasks: The test tasks, or "" for the first list of the recipe.
         small: Whether to run a few short episodes, as a check.
     """
 
@@ -48,6 +51,8 @@ class Training:
     seed: int
     cloning_steps: int
     steps: int
+    seconds: float
+    tasks: str = ""
     small: bool = False
 
 
@@ -60,10 +65,10 @@ SMALL = {
 }
 LARGE = {
     "rollout.tasks_per_step": 16,
-    "rollout.max_concurrent_episodes": 128,
+    "rollout.max_concurrent_episodes": 160,
     "algorithm.micro_batch_tokens": 8192,
 }
-"""A GPU takes little longer for 128 episodes a step than for 48."""
+"""A GPU takes little longer for 128 episodes a step than for 48. It evaluates 160 tasks at once."""
 N_EXPERT = 320
 SERVERS = 4
 
@@ -110,6 +115,7 @@ def learn(run: Training, model: str, out: Path, note: Callable[[dict[str, Any]],
         out: Folder of the run. Expert episodes in `out/expert` are used if they are there.
         note: Called with the results so far.
     """
+    began = time.monotonic()
     out.mkdir(parents=True, exist_ok=True)
     policy = hugging_face_model(model)
     recipe = recipe_of(run, **{"policy.model": policy})
@@ -134,28 +140,28 @@ def learn(run: Training, model: str, out: Path, note: Callable[[dict[str, Any]],
         clone = recipe_of(run, **cloning)
         with TrainerProcess(job(clone, out / "clone", servers), infra_settings(), _alive) as first:
             first.ready()
-            policy = train_all(first, run.cloning_steps, found["cloning"])
+            policy = train_phase(first, run.cloning_steps, found["cloning"])
             first.close()
         note(found)
-        phase = -(-run.steps // 3)
-        phases = {} if run.small else {"curriculum.every": phase}
-        recipe = recipe_of(run, **{"policy.model": policy, **phases})
+        recipe = recipe_of(run, **{"policy.model": policy})
         with TrainerProcess(job(recipe, out / "rl", servers), infra_settings(), _alive) as second:
             second.ready()
 
-            def measure(name: str, samples: int) -> None:
-                found["success"].append(
-                    {"tasks": name, **success(second, recipe, name, samples, out, run.small)}
-                )
-                note(found)
+            def measure() -> None:
+                for temperature in (1.0, 0.0):
+                    found["success"].append(success(second, recipe, run, temperature, out))
+                    note(found)
 
-            measure("validation", 1)
-            measure("test", 2)
-            while second.step < run.steps:
-                until = min(run.steps, second.step + phase)
-                train_all(second, until, found["steps"], lambda: note(found))
-                measure("validation", 1)
-            measure("test", 2)
+            measure()
+            until, started = run.steps, time.monotonic()
+            while second.step < until:
+                train_phase(second, until, found["steps"])
+                note(found)
+                left = run.seconds - (time.monotonic() - began)
+                in_time = int(left * second.step / (time.monotonic() - started))
+                until = min(run.steps, second.step + max(0, in_time))
+            found["seconds"] = time.monotonic() - began
+            measure()
             second.close()
 
 
@@ -179,46 +185,43 @@ def job(recipe: Experiment, folder: Path, urls: list[str]) -> TrainerJob:
     )
 
 
-def train_all(
-    trainer: TrainerProcess,
-    until: int,
-    rows: list[dict[str, float]],
-    stepped: Callable[[], None] = lambda: None,
-) -> str:
-    """Train over the ends of phases, and return the folder of the last checkpoint."""
+def train_phase(trainer: TrainerProcess, until: int, rows: list[dict[str, float]]) -> str:
+    """Train until a step or the end of the phase, and return the folder of the checkpoint."""
     saved = ""
-    while trainer.step < until:
-        for event in trainer.train(until):
-            if isinstance(event, Saved):
-                saved = event.folder
-            if isinstance(event, StepDone):
-                rows.append({"step": event.step, **event.metrics})
-                success = event.metrics.get("rollout/success")
-                print(f"step {event.step} of {until}: success {success}", flush=True)
-                stepped()
+    for event in trainer.train(until):
+        if isinstance(event, Saved):
+            saved = event.folder
+        if isinstance(event, StepDone):
+            rows.append({"step": event.step, **event.metrics})
+            success = event.metrics.get("rollout/success")
+            print(f"step {event.step}: success {success}", flush=True)
     return saved
 
 
 def success(
-    trainer: TrainerProcess, recipe: Experiment, name: str, samples: int, out: Path, small: bool
+    trainer: TrainerProcess, recipe: Experiment, run: Training, temperature: float, out: Path
 ) -> dict[str, Any]:
-    """Evaluate the current weights at temperature 1 on the tasks for validation or for tests."""
+    """Play each test task once with the current weights."""
     environment, evaluation = recipe.environment, recipe.evaluation
     world = load_world(environment.name, environment.rules)
-    selected = evaluation.tasks if name == "validation" else evaluation.final_tasks[0]
-    chosen = tuple(selected_tasks(world, environment.name, selected))[: 2 if small else None]
-    path = out / f"{name}-step-{trainer.step:04}.parquet"
+    selected = run.tasks or evaluation.final_tasks[0]
+    chosen = tuple(selected_tasks(world, environment.name, selected))[: 2 if run.small else None]
+    path = out / f"step-{trainer.step:04}-temperature-{temperature:g}.parquet"
     horizon = evaluation.horizon
-    list(trainer.evaluate(Evaluate(chosen, samples, horizon, 1.0, 0, str(path))))
-    result = evaluate(read_trajectories(path), label="", step=trainer.step, horizon=horizon)
+    list(trainer.evaluate(Evaluate(chosen, 1, horizon, temperature, 0, str(path))))
+    episodes = read_trajectories(path)
+    result = evaluate(episodes, label="", step=trainer.step, horizon=horizon)
     row = {
         "step": trainer.step,
-        "n_tasks": len(chosen),
-        "samples": samples,
+        "temperature": temperature,
+        "tasks": selected,
         "failed": result.failed,
         "success": [result.success.value, result.success.low, result.success.high],
+        "refused_share": result.refused,
+        "solved": sorted(t.task for t in episodes if t.succeeded),
+        "played": len(chosen),
     }
-    print(json.dumps({"tasks": name, **row}), flush=True)
+    print(json.dumps(row), flush=True)
     return row
 
 

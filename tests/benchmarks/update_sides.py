@@ -43,21 +43,33 @@ class Size:
     longest: int
     zero_variance_groups: float
     attention: str | None = None
-    recomputation: bool = False
-    """Gradient checkpointing."""
+    micro_batch_tokens: int | None = None
+    """Most tokens in a pass of ours, instead of `micro_batches`. TRL's rows are about as many, padded."""
+    trl_recomputes: bool = False
+    """Gradient checkpointing in TRL, which would need more memory than one GPU has."""
 
 
 SMALL = Size("small", 192, 4, 4, 4, 512, 1500, 8, 8, 8, 120, 640, 0.0)
 WIDE = Size("vocabulary of SmolLM2", 384, 4, 6, 2, 1024, 49_152, 2, 4, 2, 150, 400, 0.0)
 
 QWEN = {
-    "0.5b": Size("Qwen2.5-0.5B", 896, 24, 14, 2, 4864, 151_936, 4, 8, 16, 600, 8000, 0.0),
-    "1.5b": Size("Qwen2.5-1.5B", 1536, 28, 12, 2, 8960, 151_936, 4, 8, 16, 600, 8000, 0.0),
+    "0.5b": Size(
+        *("Qwen2.5-0.5B", 896, 24, 14, 2, 4864, 151_936, 4, 8, 16, 600, 8000, 0.0),
+        micro_batch_tokens=16_384,
+    ),
+    "1.5b": Size(
+        *("Qwen2.5-1.5B", 1536, 28, 12, 2, 8960, 151_936, 4, 8, 16, 600, 8000, 0.0),
+        micro_batch_tokens=16_384,
+    ),
     "3b": Size(
-        "Qwen2.5-3B", 2048, 36, 16, 2, 11_008, 151_936, 2, 8, 16, 600, 8000, 0.0, recomputation=True
+        *("Qwen2.5-3B", 2048, 36, 16, 2, 11_008, 151_936, 2, 8, 16, 600, 8000, 0.0),
+        micro_batch_tokens=8192,
+        trl_recomputes=True,
     ),
     "7b": Size(
-        "Qwen2.5-7B", 3584, 28, 28, 4, 18_944, 152_064, 2, 8, 16, 600, 8000, 0.0, recomputation=True
+        *("Qwen2.5-7B", 3584, 28, 28, 4, 18_944, 152_064, 2, 8, 16, 600, 8000, 0.0),
+        micro_batch_tokens=8192,
+        trl_recomputes=True,
     ),
 }
 
@@ -137,13 +149,6 @@ def build_policy(size: Size, folder: Path) -> None:
     tokenizer.save_pretrained(folder)
 
 
-def compile_blocks(model: Any) -> None:
-    """Compile each layer's MLP and norms, which fuses their elementwise operations."""
-    for layer in model.model.layers:
-        for block in (layer.mlp, layer.input_layernorm, layer.post_attention_layernorm):
-            block.compile(dynamic=True)
-
-
 def recipe(size: Size, lora_rank: int | None = None) -> Experiment:
     """GRPO on one batch of the given size, with LoRA if a rank is given."""
     return load_recipe(
@@ -151,7 +156,11 @@ def recipe(size: Size, lora_rank: int | None = None) -> Experiment:
         {
             "algorithm.steps": 1,
             "algorithm.mini_batches": 1,
-            "algorithm.micro_batches": size.micro_batches,
+            **(
+                {"algorithm.micro_batch_tokens": size.micro_batch_tokens}
+                if size.micro_batch_tokens
+                else {"algorithm.micro_batches": size.micro_batches}
+            ),
             "algorithm.loss_aggregation": "tokens",
             "rollout.tasks_per_step": size.groups,
             "rollout.group_size": size.members,
@@ -160,7 +169,6 @@ def recipe(size: Size, lora_rank: int | None = None) -> Experiment:
             if torch.cuda.is_available()
             else "float32",  # as TRL computes
             "policy.attn_implementation": size.attention,
-            "policy.gradient_checkpointing": size.recomputation,
             **({"policy.lora": {"rank": lora_rank}} if lora_rank else {}),
         },
     )
@@ -180,7 +188,7 @@ class Ours:
         tokenizer = AutoTokenizer.from_pretrained(policy)
         self.trainer = PolicyGradientTrainer(recipe(size, lora_rank), policy, tokenizer, folder)
         self.batch = batch
-        _ready(self.trainer, size.micro_batches)
+        _ready(self.trainer)
         # As sampled by this very policy: the ratio is 1, as it is in TRL without vLLM.
         rows = self.trainer._rows(
             lambda tensors: self.trainer.score(self.trainer.model, tensors), batch
@@ -191,7 +199,9 @@ class Ours:
 
     def update(self) -> None:
         """Adds the gradient of the batch to the weights."""
-        for tensors in self.trainer.mini_batches_of(self.batch, 0)[0]:
+        micro_batches = self.trainer.mini_batches_of(self.batch, 0)[0]
+        self.trainer.current_gradient_accumulation_steps = len(micro_batches)
+        for tensors in micro_batches:
             inputs = {
                 name: tensor.to(self.trainer.accelerator.device) for name, tensor in tensors.items()
             }
@@ -226,7 +236,7 @@ class Stock:
             model_init_kwargs={"dtype": "float32"},
             bf16=on_gpu,
             use_cpu=not on_gpu,
-            gradient_checkpointing=size.recomputation,
+            gradient_checkpointing=size.trl_recomputes,
             report_to="none",
             disable_tqdm=True,
         )
@@ -240,7 +250,8 @@ class Stock:
             rollout_func=rollout,
         )
         self.micro_batches = size.micro_batches
-        _ready(self.trainer, size.micro_batches)
+        _ready(self.trainer)
+        self.trainer.current_gradient_accumulation_steps = size.micro_batches
 
     def update(self) -> None:
         """Adds the gradient of the batch to the weights."""
@@ -251,9 +262,8 @@ class Stock:
             self.trainer.accelerator.backward(self.trainer.compute_loss(self.trainer.model, inputs))
 
 
-def _ready(trainer: Any, micro_batches: int) -> None:
+def _ready(trainer: Any) -> None:
     """What the loop of the trainer would have done before its first step."""
     trainer.model = trainer.model.to(trainer.accelerator.device).train()
     if trainer.args.gradient_checkpointing:
         trainer.model.gradient_checkpointing_enable({"use_reentrant": False})
-    trainer.current_gradient_accumulation_steps = micro_batches

@@ -38,7 +38,7 @@ def test_packing_without_sharing_keeps_every_token() -> None:
     assert packed.positions.tolist() == [[0, 1, 2, 3, 0, 1, 2, 3, 0, 1, 0]]
     assert packed.places[0].tolist() == [0, 0, 1, 2, 3]
     assert packed.places[1].tolist() == [4, 5, 6, 7, 0]
-    assert all(part.context is None for part in packed.segments)
+    assert all(part.context is None for part in packed.segments.parts)
 
 
 def test_rows_that_share_a_prefix_hold_it_once() -> None:
@@ -48,7 +48,12 @@ def test_rows_that_share_a_prefix_hold_it_once() -> None:
     assert packed.positions.tolist() == [[0, 0, 1, 1, 2, 3, 2, 3]]
     assert packed.places[0].tolist() == [0, 1, 3, 4, 5]
     assert packed.places[1].tolist() == [1, 3, 6, 7, 0]
-    assert [(part.begin, part.end) for part in packed.segments] == [(0, 1), (1, 3), (3, 6), (6, 8)]
+    assert [(part.begin, part.end) for part in packed.segments.parts] == [
+        (0, 1),
+        (1, 3),
+        (3, 6),
+        (6, 8),
+    ]
 
 
 def test_a_token_that_each_row_scores_has_a_place_and_a_predecessor_in_each() -> None:
