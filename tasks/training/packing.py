@@ -28,7 +28,9 @@ from configs.experiment import Policy
 FLASH = ("flash_attention_2", "flash_attention_3")
 SHARED = "shared_prefix"
 """Name of our attention in transformers."""
-GROUPED: dict[str, Any] = {"enable_gqa": True} if "enable_gqa" in signature(varlen_attn).parameters else {}
+GROUPED: dict[str, Any] = (
+    {"enable_gqa": True} if "enable_gqa" in signature(varlen_attn).parameters else {}
+)
 """Lets several query heads read one key head. torch 2.11 does so without being asked."""
 UNSUPPORTED = ("sliding_window", "softcap", "s_aux", "position_bias")
 """Arguments by which transformers' layers ask for other than plain attention."""
