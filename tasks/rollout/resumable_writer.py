@@ -184,7 +184,6 @@ class ResumableTrajectoryWriter:
         self._resumed = {place for place in found if place[0] not in self.done}
         for place in sorted(self._resumed):
             self.add(found[place])
-        self._unsaved = []
 
     def _write_complete(self) -> None:
         self._complete.sort(key=lambda t: t.group)  # the order of finishing depends on time
@@ -193,9 +192,8 @@ class ResumableTrajectoryWriter:
         self._number += 1
         self._complete = []
         former = self._pending()
-        if rest := [
-            t for members in self._open.values() for t in members if t.outcome is not Outcome.FAILED
-        ]:
+        groups = [*self._open.values(), self._failed]
+        if rest := [t for group in groups for t in group if t.outcome is not Outcome.FAILED]:
             self._write_pending(rest)
         self._unsaved = []
         for file in former:

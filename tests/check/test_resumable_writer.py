@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from tasks.rollout import resumable_writer
 from tasks.rollout.resumable_writer import (
     PART_EPISODES,
     CollectionBusyError,
@@ -138,6 +139,35 @@ def test_parts_are_written_whole_while_groups_are_open(tmp_path: Path) -> None:
     writer.close()
     assert len(stored(tmp_path)) == PART_EPISODES + 5
     assert len(writer.parts()) == 2
+
+
+def test_part_written_while_pending_episodes_are_loaded_loses_none_of_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    writer = ResumableTrajectoryWriter(tmp_path, {}, 2)
+    for group, member in [(0, 0), (0, 1), (1, 0), (1, 1), (2, 0)]:
+        writer.add(episode(group, member))
+    writer.save(0)
+    assert writer._lock is not None
+    os.close(writer._lock)  # killed before the part of groups 0 and 1 is written
+    monkeypatch.setattr(resumable_writer, "PART_EPISODES", 4)
+    ResumableTrajectoryWriter(tmp_path, {}, 2).close()
+    assert stored(tmp_path) == [(0, 0), (0, 1), (1, 0), (1, 1)]
+    assert ResumableTrajectoryWriter(tmp_path, {}, 2).has(2, 0)
+
+
+def test_part_keeps_other_members_of_a_group_with_a_failed_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(resumable_writer, "PART_EPISODES", 2)
+    writer = ResumableTrajectoryWriter(tmp_path, {}, 2)
+    writer.add(episode(0, 0))
+    writer.add(episode(0, 1, Outcome.FAILED))
+    writer.add(episode(1, 0))
+    writer.add(episode(1, 1))
+    writer.close()
+    again = ResumableTrajectoryWriter(tmp_path, {}, 2)
+    assert (again.has(0, 0), again.has(0, 1)) == (True, False)
 
 
 def test_failed_member_is_played_again_and_other_members_are_kept(tmp_path: Path) -> None:
