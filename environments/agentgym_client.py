@@ -13,7 +13,8 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Self
@@ -139,9 +140,7 @@ class AgentGymClient:
         try:
             return await asyncio.shield(starting)
         except asyncio.CancelledError:
-            undoing = asyncio.ensure_future(self._undo(starting))
-            self._abandoned.add(undoing)
-            undoing.add_done_callback(self._abandoned.discard)
+            self._in_background(self._undo(starting))
             raise
 
     async def step(self, session: Session, action: str) -> Step:
@@ -169,20 +168,21 @@ class AgentGymClient:
         )
 
     async def close(self, session: Session) -> None:
-        """End the session if the server can be reached. Never raises an EnvironmentCallError."""
+        """End the session if the server can be reached. Never raises an EnvironmentCallError.
+
+        If the call is cancelled, the session is still closed in the background.
+        """
         if session not in self._sessions:
             return
         self._sessions.discard(session)
         session.server.sessions -= 1
-        try:
-            await self._ask(
-                session.server,
-                "close",
-                {self._wire.field: session.number},
-                time.monotonic() + CLOSE_S,
-            )
-        except EnvironmentCallError:
-            return
+        body, deadline = {self._wire.field: session.number}, time.monotonic() + CLOSE_S
+
+        async def close() -> None:
+            with suppress(EnvironmentCallError):
+                await self._ask(session.server, "close", body, deadline)
+
+        await asyncio.shield(self._in_background(close()))
 
     async def _start(self, index: int, deadline: float) -> tuple[Session, str]:
         now = time.monotonic()
@@ -213,6 +213,12 @@ class AgentGymClient:
             await self.close(session)
             raise
         return session, observation
+
+    def _in_background(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        task = asyncio.create_task(work)
+        self._abandoned.add(task)
+        task.add_done_callback(self._abandoned.discard)
+        return task
 
     async def _undo(self, starting: asyncio.Future[tuple[Session, str]]) -> None:
         try:

@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from types import TracebackType
-from typing import Any, Self
+from typing import Self
 from urllib.parse import quote
 
 from environments.calls import Calls, Replica
@@ -64,6 +64,8 @@ log = logging.getLogger(__name__)
 ROOM = 10_000.0
 """Assumed number of free sessions of a server that does not report it."""
 CLOSE_S = 5.0
+EXIT_S = 1.0
+"""Seconds for which the client waits at its end for sessions to be closed."""
 HEALTH_S = 5.0
 
 
@@ -128,7 +130,7 @@ class EnvironmentClient:
         self._replicas = self._calls.replicas
         self._expected = expected
         self._sessions: dict[str, Session] = {}
-        self._abandoned: set[asyncio.Task[Any]] = set()
+        self._closing: set[asyncio.Task[None]] = set()
 
     async def __aenter__(self) -> Self:
         self._calls.open()
@@ -142,18 +144,21 @@ class EnvironmentClient:
     ) -> None:
         """Close the open sessions on all reachable servers, then the connections."""
         try:
-            if self._abandoned:
-                await asyncio.wait(self._abandoned, timeout=1.0)
-            await asyncio.gather(*(self._close_all(replica) for replica in self._replicas))
+            for session in list(self._sessions.values()):
+                self._forget(session)
+                self._close(session.replica, session.id)
+            if self._closing and (late := (await asyncio.wait(self._closing, timeout=EXIT_S))[1]):
+                log.warning("%d sessions were not closed in time. Leases end them", len(late))
         finally:
-            for task in self._abandoned:
+            for task in self._closing:
                 task.cancel()
             await self._calls.close()
 
     async def start(self, index: int, *, lease_s: float = 600.0) -> tuple[Session, str]:
         """Open a session and begin task `index`, in one request.
 
-        If the call is cancelled, a session that it still opens is closed in the background.
+        If the call fails or is cancelled, a session that a server still opens is closed in the
+        background.
 
         Args:
             index: The task.
@@ -168,12 +173,44 @@ class EnvironmentClient:
                 ServerFailedError, WrongWorldError (another world than expected), or RefusedError
                 (no such task).
         """
-        starting = asyncio.ensure_future(self._start(index, lease_s))
+        asked: list[Replica] = []
+
+        def choose() -> Replica:
+            if asked:
+                asked[-1].sessions -= 1
+            asked.append(self._calls.roomiest())
+            # Count it while it is opened, so that simultaneous starts spread over the replicas.
+            asked[-1].sessions += 1
+            return asked[-1]
+
+        key, lost = secrets.token_hex(16), set[Replica]()
         try:
-            return await asyncio.shield(starting)
-        except asyncio.CancelledError:
-            self._in_background(self._undo(starting))
+            item = CreateItem(index, lease_s, key)
+            reply = await self._calls.perform(choose, "create", item, _opens)
+            assert reply.session is not None
+            assert reply.observation is not None
+            assert reply.reward_range is not None
+            self._check(asked[-1], reply.world or "a world that it does not name")
+            lost = set(asked) - {asked[-1]}
+        except BaseException as fault:
+            asked[-1].sessions -= 1
+            lost = set(asked)
+            # The server may host another world, which has no such task.
+            if self._expected and isinstance(fault, RefusedError):
+                world = await self._calls.read(asked[-1], "/v1/world", WorldInfo)
+                self._check(asked[-1], world.identity)
             raise
+        finally:
+            for replica in lost:
+                self._close(replica, key)
+        asked[-1].room = ROOM if reply.free is None else asked[-1].sessions + reply.free
+        if reply.batchable and asked[-1].batcher is None:
+            asked[-1].batcher = RequestBatcher(partial(self._calls.ask, asked[-1]))
+        session = Session(
+            reply.session, index, asked[-1], reply.reward_range, state_key=reply.state_key
+        )
+        self._sessions[session.id] = session
+        return session, reply.observation
 
     async def step(self, session: Session, action: str) -> Step:
         """Perform one action.
@@ -204,17 +241,11 @@ class EnvironmentClient:
     async def close(self, session: Session) -> None:
         """End the session. Never raises an EnvironmentCallError.
 
-        If the server cannot be reached, the session ends with its lease.
+        If the call is cancelled, the session is still closed in the background. If the server
+        cannot be reached, the session ends with its lease.
         """
         self._forget(session)
-        try:
-            await self._calls.perform(
-                lambda: session.replica, "close", CloseItem(session.id), deadline_s=CLOSE_S
-            )
-        except SessionLostError:
-            pass
-        except EnvironmentCallError as fault:
-            self._report_open(session.replica, 1, fault)
+        await asyncio.shield(self._close(session.replica, session.id))
 
     async def health(self) -> dict[str, Health | EnvironmentCallError]:
         """Return each server's health report by URL, or the error if it did not answer in time.
@@ -291,47 +322,6 @@ class EnvironmentClient:
         )
         return dict(zip(found.tasks, found.tags, strict=True)) if found.tags else {}
 
-    async def _start(self, index: int, lease_s: float) -> tuple[Session, str]:
-        asked: list[Replica] = []
-
-        def choose() -> Replica:
-            if asked:
-                asked[-1].sessions -= 1
-            asked.append(self._calls.roomiest())
-            # Count it while it is opened, so that simultaneous starts spread over the replicas.
-            asked[-1].sessions += 1
-            return asked[-1]
-
-        try:
-            item = CreateItem(index, lease_s, secrets.token_hex(16))
-            reply = await self._calls.perform(choose, "create", item, _opens)
-            assert reply.session is not None
-            assert reply.observation is not None
-            assert reply.reward_range is not None
-        except RefusedError as refused:  # the server may host another world, which has no such task
-            asked[-1].sessions -= 1
-            if self._expected:
-                self._check(
-                    asked[-1], (await self._calls.read(asked[-1], "/v1/world", WorldInfo)).identity
-                )
-            raise refused
-        except BaseException:
-            asked[-1].sessions -= 1
-            raise
-        asked[-1].room = ROOM if reply.free is None else asked[-1].sessions + reply.free
-        if reply.batchable and asked[-1].batcher is None:
-            asked[-1].batcher = RequestBatcher(partial(self._calls.ask, asked[-1]))
-        session = Session(
-            reply.session, index, asked[-1], reply.reward_range, state_key=reply.state_key
-        )
-        self._sessions[session.id] = session
-        try:
-            self._check(asked[-1], reply.world or "a world that it does not name")
-        except WrongWorldError:
-            await self.close(session)
-            raise
-        return session, reply.observation
-
     def _check(self, replica: Replica, hosted: str) -> None:
         if self._expected and hosted != self._expected:
             raise WrongWorldError(
@@ -343,40 +333,25 @@ class EnvironmentClient:
                 expected=self._expected,
             )
 
-    async def _undo(self, starting: asyncio.Future[tuple[Session, str]]) -> None:
-        try:
-            session, _ = await starting
-        except EnvironmentCallError:
-            return
-        await self.close(session)
+    def _close(self, replica: Replica, name: str) -> asyncio.Task[None]:
+        """Close the session with this id or key in the background."""
 
-    def _in_background(self, work: Any) -> None:
-        task = asyncio.ensure_future(work)
-        self._abandoned.add(task)
-        task.add_done_callback(self._abandoned.discard)
+        async def close() -> None:
+            try:
+                await self._calls.perform(
+                    lambda: replica, "close", CloseItem(name), deadline_s=CLOSE_S
+                )
+            except SessionLostError:
+                pass
+            except EnvironmentCallError as fault:
+                if not replica.close_failed:
+                    replica.close_failed = True
+                    log.warning("could not close a session. Leases end such sessions: %s", fault)
 
-    async def _close_all(self, replica: Replica) -> None:
-        items = [
-            CloseItem(session.id)
-            for session in self._sessions.values()
-            if session.replica is replica
-        ]
-        if not items:
-            return
-        try:
-            await self._calls.ask(replica, "close", items, time.monotonic() + 1.0)
-        except EnvironmentCallError as fault:
-            self._report_open(replica, len(items), fault)
-
-    def _report_open(self, replica: Replica, sessions: int, fault: EnvironmentCallError) -> None:
-        """Warn once per server that sessions stay open there until their leases end."""
-        if not replica.close_failed:
-            replica.close_failed = True
-            log.warning(
-                "could not close %d sessions; later ones are not reported. Leases end them: %s",
-                sessions,
-                fault,
-            )
+        task = asyncio.create_task(close())
+        self._closing.add(task)
+        task.add_done_callback(self._closing.discard)
+        return task
 
     def _forget(self, session: Session) -> None:
         if self._sessions.pop(session.id, None) is not None:

@@ -85,7 +85,11 @@ class StepItem(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class CloseItem(msgspec.Struct, forbid_unknown_fields=True):
-    """End a session."""
+    """End a session.
+
+    `session` may also be the `key` of a create whose answer was lost. If that create arrives later,
+    it is rejected.
+    """
 
     session: SessionId
 

@@ -1,8 +1,8 @@
 """Perform the items of a request, so that no client keeps another waiting.
 
 Calls wait for turns that clients share fairly. If a client disconnects, its calls that have not
-started are dropped. A call that has started always finishes, so that a repeated turn gets the
-answer of its execution.
+started are dropped, except that its sessions are still closed. A call that has started always
+finishes, so that a repeated turn gets the answer of its execution.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class Dispatcher:
         try:
             while len(replies) < len(calls):
                 async with self._turns.of(client):
-                    await _check_present(gone)
+                    await _check_present(operation, gone)
                     began = time.perf_counter()
                     for call in itertools.islice(calls, len(replies), None):
                         replies.append(await self.sessions.answer(operation, call))
@@ -132,12 +132,12 @@ class Dispatcher:
                 session.lock if session is not None else contextlib.nullcontext(),
                 self._turns.of(client),
             ):
-                await _check_present(gone)
+                await _check_present(operation, gone)
                 return await self.sessions.answer(operation, call)
         except RequestError as refusal:
             return self.sessions.refused(operation, call, refusal)
 
 
-async def _check_present(gone: Gone) -> None:
-    if await gone():
+async def _check_present(operation: str, gone: Gone) -> None:
+    if operation != "close" and await gone():
         raise ClientDisconnect

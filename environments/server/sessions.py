@@ -37,7 +37,7 @@ NUMBERS = 2**53
 Guessing one of 10,000 sessions takes about 10^12 requests.
 """
 REMEMBERED = 50_000
-"""Ended sessions whose names are still distinguished from unknown ones."""
+"""Names of ended sessions that are still distinguished from unknown ones."""
 
 T = TypeVar("T")
 SessionRef = str | int
@@ -114,7 +114,7 @@ class Sessions:
         self._default_lease_s = default_lease_s
         self._clock = clock
         self._open: dict[SessionRef, Session] = {}
-        self._keyed: dict[str, Session] = {}
+        self._keyed: dict[SessionRef, Session] = {}
         self._ended: dict[SessionRef, None] = {}
         self._shares = FairShares(limit, clock)
 
@@ -159,6 +159,8 @@ class Sessions:
         """
         if key is not None and (known := self._keyed.get(key)) is not None:
             return await self._opened_before(known)
+        if key in self._ended:
+            raise RequestError(410, "session_ended", "the session of this key was closed", "key")
         session = await self._opened(lease_s, client, key, numbered)
         if index is not None:
             try:
@@ -239,10 +241,16 @@ class Sessions:
             raise await self._failed(session, "look", fault) from fault
 
     async def close(self, ref: SessionRef) -> Reply:
-        """End the session."""
-        session = await self.find(ref)
-        await self.end(session, "closed")
-        return Reply(status=200, session=session.id)
+        """End the session with this id, number or key, and reject a later create with this key."""
+        try:
+            session = self._keyed.get(ref) or await self.find(ref)
+        finally:
+            self._remember(ref)
+        if session.expires == math.inf:  # it is being opened, and the sweep ends it afterwards
+            session.lease_s = 0.0
+        else:
+            await self.end(session, "closed")
+        return Reply(status=200, session=session.id if isinstance(ref, int) else ref)
 
     def get(self, ref: SessionRef) -> Session | None:
         """Return the open session with this id or number, if any, without renewing its lease."""
@@ -379,13 +387,16 @@ class Sessions:
             return False
         for ref in (session.id, session.number):
             if ref == session.id or self._open.pop(ref, None) is not None:
-                self._ended[ref] = None
-        while len(self._ended) > REMEMBERED:
-            del self._ended[next(iter(self._ended))]
+                self._remember(ref)
         if session.key is not None and self._keyed.get(session.key) is session:
             del self._keyed[session.key]
         self._shares.ended(session)
         return True
+
+    def _remember(self, ended: SessionRef) -> None:
+        self._ended[ended] = None
+        while len(self._ended) > REMEMBERED:
+            del self._ended[next(iter(self._ended))]
 
     async def _begin(self, session: Session, index: int) -> Reply:
         started = time.perf_counter()

@@ -312,6 +312,21 @@ def test_a_server_of_another_world_is_refused_before_a_session_is_opened() -> No
     assert "'nginx'" in asyncio.run(play("searchqa", "nginx"))
 
 
+def test_a_cancelled_close_still_ends_the_session() -> None:
+    begun = {"id": 0, "observation": "first", "done": False, "reward": 0}
+
+    async def play() -> None:
+        async with scripted(create=[{"id": 0}], reset=[begun], close=[True]) as (url, asked):
+            async with AgentGymClient([url], "textcraft") as client:
+                session, _ = await client.start(0)
+                closing = asyncio.create_task(client.close(session))
+                await asyncio.sleep(0)
+                closing.cancel()
+            assert [operation for operation, _ in asked] == ["create", "reset", "close"]
+
+    asyncio.run(play())
+
+
 def test_sessions_are_shared_out_over_servers_and_closed_with_the_client_or_a_cancelled_start() -> (
     None
 ):

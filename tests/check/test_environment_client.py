@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
 
 import pytest
 import requests
 
+from environments import calls
+from environments import client as client_module
 from environments.client import (
+    DeadlineExceededError,
     EnvironmentCallError,
     EnvironmentClient,
     RefusedError,
+    Session,
     SessionLostError,
     WrongWorldError,
 )
@@ -126,6 +132,71 @@ def test_a_cancelled_start_leaves_no_session(serve: Serve) -> None:
             assert client._replicas[0].sessions == 0
 
     asyncio.run(cancel())
+
+
+@asynccontextmanager
+async def hanging(client: EnvironmentClient, session: Session, file: Path) -> AsyncIterator[None]:
+    """A step of the session hangs, and with it a fast world's server, while the block lasts."""
+    stepping = asyncio.create_task(client.step(session, f"await {file}"))
+    await until(Path(f"{file}.begun").exists)
+    yield
+    await asyncio.to_thread(file.touch)
+    await asyncio.wait([stepping])
+
+
+@pytest.mark.parametrize("replicas", [1, 2])
+def test_a_start_whose_answer_is_late_leaves_no_session(
+    serve: Serve, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, replicas: int
+) -> None:
+    monkeypatch.setattr(calls, "ATTEMPT_S", 0.5)
+    urls = [serve().url for _ in range(replicas)]
+
+    async def play() -> None:
+        async with (
+            EnvironmentClient(urls[:1]) as other,
+            EnvironmentClient(urls, deadline_s=60 if replicas > 1 else 0.5) as client,
+        ):
+            busy, _ = await other.start(50)
+            async with hanging(other, busy, tmp_path / "go"):
+                if replicas == 1:
+                    with pytest.raises(DeadlineExceededError):
+                        await client.start(1)
+                else:  # the second replica takes over
+                    assert (await client.start(1))[0].replica.url == urls[1]
+            await until(lambda: [sessions_on(url) for url in urls] == [1] * replicas)
+            assert client._replicas[0].sessions == 0
+
+    asyncio.run(play())
+
+
+@pytest.mark.parametrize("world", ["counting", "slow_counting"])
+def test_sessions_whose_closing_came_too_late_end_once_the_server_answers(
+    serve: Serve, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, world: str
+) -> None:
+    monkeypatch.setattr(client_module, "CLOSE_S", 0.5)
+    url = serve(world).url
+
+    async def play() -> None:
+        async with EnvironmentClient([url]) as client:
+            sessions = [(await client.start(50))[0] for _ in range(3)]
+            async with hanging(client, sessions[0], tmp_path / "go"):
+                await asyncio.gather(*map(client.close, sessions))
+            await until(lambda: sessions_on(url) == 0)
+
+    asyncio.run(play())
+
+
+def test_a_cancelled_close_still_ends_the_session(serve: Serve) -> None:
+    url = serve().url
+
+    async def play() -> None:
+        async with EnvironmentClient([url]) as client:
+            closing = asyncio.create_task(client.close((await client.start(1))[0]))
+            await asyncio.sleep(0)
+            closing.cancel()
+            await until(lambda: sessions_on(url) == 0)
+
+    asyncio.run(play())
 
 
 def test_a_cancelled_step_can_be_asked_again_and_is_performed_once(serve: Serve) -> None:

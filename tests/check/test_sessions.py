@@ -100,6 +100,32 @@ def test_an_ended_session_is_told_from_one_that_never_was() -> None:
         assert answer(sessions, "close", (never,)).status == 404
 
 
+def test_a_session_can_be_closed_by_the_key_of_its_create_and_that_is_final() -> None:
+    sessions = make()
+    create(sessions, 1, None, "key")
+    assert answer(sessions, "close", ("key",)).status == 200
+    assert answer(sessions, "close", ("late",)).status == 404
+    for key in ("key", "late"):
+        refused = answer(sessions, "create", (1, None, key))
+        assert (refused.status, refused.error and refused.error.type) == (410, "session_ended")
+    assert len(sessions) == 0
+
+
+def test_a_session_that_is_closed_while_it_is_opened_ends_once_it_is_open() -> None:
+    class Slow(Echo):
+        def create(self) -> EchoEpisode:
+            assert answer(sessions, "close", ("key",)).status == 200
+            return super().create()
+
+    world, clock = Slow(), Clock()
+    sessions = make(world, clock)
+    create(sessions, 1, None, "key")
+    clock.now += 0.1
+    for session in sessions.expired():
+        now(sessions.end(session, "expired"))
+    assert len(sessions) == world._open == 0
+
+
 def test_sessions_of_our_dialect_cannot_be_reached_by_a_number() -> None:
     sessions = make()
     ref = create(sessions, 1, None).session
