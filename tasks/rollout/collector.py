@@ -85,12 +85,8 @@ class Collector:
             success_score: Lowest score of an episode ended by the world that counts as a success.
         """
         self._dialect, self._identity, self._success_score = dialect, identity, success_score
-        self._environment, self._urls, self._agent, self._rollout = (
-            environment,
-            tuple(urls),
-            agent,
-            rollout,
-        )
+        self._environment, self._urls = environment, tuple(urls)
+        self._agent, self._rollout = agent, rollout
         self.concurrency = ConcurrencyLimit(
             rollout.max_concurrent_episodes,
             rollout.trajectory_tokens,
@@ -236,7 +232,8 @@ class Collector:
         def unfinished(each: _RunningBatch, request: RolloutRequest) -> Trajectory:
             found = each.begun.get((request.group, request.member))
             found = found or self._player.unplayed(request, each.batch.settings)
-            found.outcome, found.reason = Outcome.FAILED, reason
+            if found.outcome is Outcome.FAILED:  # not only its session remained to be closed
+                found.reason = reason
             return found
 
         return [
@@ -276,13 +273,12 @@ class Collector:
             if running is None:
                 self.concurrency.release()
             else:
-                running.start(self._episode(running, running.waiting.popleft()))
+                episode = running.start(self._episode(running, running.waiting.popleft()))
+                # Not in the coroutine: it may be cancelled before it begins.
+                episode.add_done_callback(lambda _: self.concurrency.release())
 
     async def _episode(self, running: _RunningBatch, request: RolloutRequest) -> None:
-        try:
-            trajectory = await self._player.play(request, running.batch.settings, running.begin)
-        finally:
-            self.concurrency.release()
+        trajectory = await self._player.play(request, running.batch.settings, running.begin)
         self.concurrency.observe(trajectory)
         running.finish(trajectory)
 
@@ -319,11 +315,12 @@ class _RunningBatch:
         if not batch.requests:
             self.over.set_result(None)
 
-    def start(self, episode: Coroutine[Any, Any, None]) -> None:
+    def start(self, episode: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         """Run an episode as a task."""
         task = asyncio.create_task(episode)
         self._running.add(task)
         task.add_done_callback(self._ended)
+        return task
 
     def begin(self, trajectory: Trajectory) -> None:
         """Register an episode or its next attempt as running."""
@@ -352,7 +349,11 @@ class _RunningBatch:
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         self._running.discard(task)
-        if not task.cancelled() and (bug := task.exception()) is not None and not self.over.done():
+        if self._cancelled or self.over.done():
+            return
+        if task.cancelled():
+            self.over.set_exception(RuntimeError("the agent or its engine cancelled an episode"))
+        elif (bug := task.exception()) is not None:
             self.over.set_exception(bug)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from typing import Any
 
@@ -109,9 +109,10 @@ class EpisodePlayer:
         """
         for attempt in range(1, self.rollout.retries + 2):
             trajectory = self.unplayed(request, settings)
-            begun(trajectory)
-            await self._attempt(trajectory, settings.temperature)
             trajectory.attempts = attempt
+            begun(trajectory)
+            async with AsyncExitStack() as sessions:
+                await self._attempt(trajectory, settings.temperature, sessions)
             if trajectory.outcome is not Outcome.FAILED:
                 break
         return trajectory
@@ -130,18 +131,20 @@ class EpisodePlayer:
             reason="",
         )
 
-    async def _attempt(self, trajectory: Trajectory, temperature: float) -> None:
+    async def _attempt(
+        self, trajectory: Trajectory, temperature: float, sessions: AsyncExitStack
+    ) -> None:
         """Play the episode of a trajectory once, and record its outcome.
 
         A fault of the engine or the environment, or an exceeded deadline, gives the outcome
         `failed` with the fault as the reason. The turns played so far are kept for diagnosis.
-        Cancellation is passed on. The session is always closed.
+        Cancellation is passed on. `sessions` closes the session, which no deadline cuts.
         """
         limit = self.rollout.episode_seconds
         trajectory.began, began = time.time(), time.perf_counter()
         try:
             async with asyncio.timeout(limit) as deadline:
-                await self._take_turns(trajectory, temperature, deadline)
+                await self._take_turns(trajectory, temperature, sessions, deadline)
         except WrongWorldError:
             raise
         except (EnvironmentCallError, EngineError) as fault:
@@ -155,10 +158,15 @@ class EpisodePlayer:
         trajectory.seconds = time.perf_counter() - began
 
     async def _take_turns(
-        self, trajectory: Trajectory, temperature: float, deadline: asyncio.Timeout
+        self,
+        trajectory: Trajectory,
+        temperature: float,
+        sessions: AsyncExitStack,
+        deadline: asyncio.Timeout,
     ) -> None:
         client, agent, rollout = self.client, self.agent, self.rollout
         session, observation = await client.start(trajectory.task, lease_s=_lease(rollout))
+        sessions.push_async_callback(client.close, session)
         conversation: Conversation | None = None
         try:
             trajectory.first_observation = observation
@@ -189,9 +197,6 @@ class EpisodePlayer:
         finally:
             if conversation is not None:
                 await conversation.close()
-            # A session that cannot be closed now ends with its lease.
-            with suppress(EnvironmentCallError, TimeoutError):
-                await client.close(session)
 
 
 async def _generate(
