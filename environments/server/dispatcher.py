@@ -85,12 +85,15 @@ class Dispatcher:
         self._turns.end()
 
     async def sweep(self) -> None:
-        """End sessions whose lease has run out, in an endless loop."""
-        while True:
-            await asyncio.sleep(SWEEP_S)
-            for session in self.sessions.expired():
-                async with session.lock:
-                    await self.sessions.end(session, "expired")
+        """End sessions whose lease has run out, in an endless loop.
+
+        A world that hangs in closing one of them delays no other.
+        """
+        async with asyncio.TaskGroup() as ending:
+            while True:
+                await asyncio.sleep(SWEEP_S)
+                for session in self.sessions.expired():
+                    ending.create_task(self.sessions.end(session, "expired"))
 
     async def close(self) -> None:
         """End every session. The world gets a second for it, since the process ends anyway."""

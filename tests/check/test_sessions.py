@@ -1,8 +1,14 @@
 from __future__ import annotations
 
+import asyncio
+import threading
+
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from environments.server import dispatcher
+from environments.server.dispatcher import Dispatcher
 from tests.support.echo_sessions import Clock, Echo, EchoEpisode, answer, create, make, now
 
 
@@ -30,6 +36,39 @@ def test_the_sweep_finds_exactly_the_sessions_whose_lease_ran_out() -> None:
     for session in sessions.expired():
         now(sessions.end(session, "expired"))
     assert len(sessions) == world._open == 1
+
+
+def test_a_world_that_hangs_while_it_closes_a_session_does_not_keep_others_open(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(dispatcher, "SWEEP_S", 0.01)
+    hang = threading.Event()
+
+    class HangingEpisode(EchoEpisode):
+        def close(self) -> None:
+            hang.wait()
+
+    class Hanging(Echo):
+        blocking = True
+
+        def create(self) -> EchoEpisode:
+            return HangingEpisode(self)
+
+    async def sweep() -> None:
+        clock = Clock()
+        sessions = make(Hanging(), clock)
+        for lease_s in (1.0, 2.0):
+            await sessions.create(1, lease_s)
+        async with asyncio.TaskGroup() as group:
+            sweeping = group.create_task(Dispatcher(sessions).sweep())
+            for left in (1, 0):
+                clock.now += 1.5
+                while len(sessions) > left:  # noqa: ASYNC110 - the sweep has no event
+                    await asyncio.sleep(0.01)
+            sweeping.cancel()
+        hang.set()
+
+    asyncio.run(sweep())
 
 
 def test_a_session_in_use_by_a_thread_is_not_swept() -> None:
