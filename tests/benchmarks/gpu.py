@@ -147,6 +147,7 @@ def size_of(name: str, small: bool) -> Any:
             micro_batches=2,
             longest=160,
             prompt=60,
+            micro_batch_tokens=320,
         )
         if small
         else QWEN[name]

@@ -156,11 +156,8 @@ def recipe(size: Size, lora_rank: int | None = None) -> Experiment:
         {
             "algorithm.steps": 1,
             "algorithm.mini_batches": 1,
-            **(
-                {"algorithm.micro_batch_tokens": size.micro_batch_tokens}
-                if size.micro_batch_tokens
-                else {"algorithm.micro_batches": size.micro_batches}
-            ),
+            "algorithm.micro_batch_tokens": size.micro_batch_tokens,
+            "algorithm.micro_batches": None if size.micro_batch_tokens else size.micro_batches,
             "algorithm.loss_aggregation": "tokens",
             "rollout.tasks_per_step": size.groups,
             "rollout.group_size": size.members,
