@@ -49,12 +49,13 @@ def load_recipe(recipe: str, overrides: Mapping[str, Any] | None = None) -> Expe
     in_file, tree = read_yaml(path, RecipeError), read_yaml(path, RecipeError)
     for name, value in (overrides or {}).items():
         _put(tree, name.split("."), value, name)
-    _drop_fields_of_other_algorithms(tree, in_file, overrides or {})
     try:
-        for name, value in format_left_to_checkpoint(tree, in_file, overrides or {}).items():
-            _put(tree, name.split("."), value, name)
+        inherited = format_left_to_checkpoint(tree, in_file, overrides or {})
     except ModelError as problem:
         raise RecipeError(f"policy.model: {problem}") from None
+    for name, value in inherited.items():
+        _put(tree, name.split("."), value, name)
+    _drop_fields_of_other_algorithms(tree, in_file, overrides or {})
     try:
         return Experiment.model_validate(tree, context={"folders": [path.parent]})
     except ValidationError as problem:

@@ -594,19 +594,19 @@ class PolicyGradientTrainer(BaseTrainer, GRPOTrainer):
 
     def score_reference(self, tensors: Tensors) -> torch.Tensor:
         """Return the log-probabilities under the reference model, in the format of `score`."""
-        if self.teacher is not None:
-            ids, mask = whole_rows(tensors, torch.device("cpu"))
-            rows = [row[own.bool()].tolist() for row, own in zip(ids, mask, strict=True)]
-            lengths = tensors["completion_mask"].sum(dim=1).tolist()
-            scores = [
-                found[len(found) - length :]
-                for found, length in zip(self.teacher.score(rows), lengths, strict=True)
-            ]
-            return padded(scores, 0.0, torch.float32)
         if self.ref_model is not None:
             return self.score(self.ref_model, tensors)
-        with without_lora(self.model):
-            return self.score(self.model, tensors)
+        if self.teacher is None:
+            with without_lora(self.model):
+                return self.score(self.model, tensors)
+        ids, mask = whole_rows(tensors, torch.device("cpu"))
+        rows = [row[own.bool()].tolist() for row, own in zip(ids, mask, strict=True)]
+        lengths = tensors["completion_mask"].sum(dim=1).tolist()
+        scores = [
+            found[len(found) - length :]
+            for found, length in zip(self.teacher.score(rows), lengths, strict=True)
+        ]
+        return padded(scores, 0.0, torch.float32)
 
 
 def check_same_vocabulary(teacher: str, tokenizer: PreTrainedTokenizerBase) -> None:
