@@ -21,9 +21,6 @@ def find_yaml(given: str, folder: Path, what: str, error: type[ConfigError]) -> 
     """Return a YAML file, given as a path or by its name in `folder`.
 
     Args:
-        given: Path or name.
-        folder: Folder of the named files.
-        what: What the file is, for the message.
         error: Class of the error.
 
     Raises:

@@ -123,7 +123,6 @@ def check_world(selection: str | Sequence[int | str], world: str, field: str) ->
     """Check that the item ids belong to the environment of the recipe.
 
     Args:
-        selection: The tasks.
         world: The environment's name in the recipe.
         field: The selection's field, for the message.
 

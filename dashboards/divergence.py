@@ -50,8 +50,6 @@ def attempts_of_task(
 
     Args:
         index: Index of the trajectories.
-        environment: Name of the environment.
-        task: Task index.
         runs: Names of runs. Empty means all runs.
         sample: A requested sample, e.g. "phase-1/3" (evaluation and member). Empty means none.
         most: Maximum number of evaluations.

@@ -31,11 +31,7 @@ ROW = (
 
 
 class FilterError(ValueError):
-    """A field of an address or a form has an invalid value.
-
-    Attributes:
-        field: Name of the field.
-    """
+    """A field of an address or a form has an invalid value."""
 
     def __init__(self, field: str, problem: str) -> None:
         super().__init__(f"{field} {problem}")
@@ -88,11 +84,9 @@ class Filters:
         run: Name of a run or collection.
         kind: "rollouts", "evaluations" or "collected".
         name: A file, e.g. "phase-1".
-        environment: Name of the environment.
         outcome: success, finished, truncated or failed.
         reason: Cause of a truncation or failure, e.g. "horizon".
         tag: Kind of task, e.g. "depth 2".
-        task: Task index.
         step_from, step_to: Range of training steps, inclusive.
         turns_from, turns_to: Range of the number of turns, inclusive.
         refused_from, refused_to: Range of the number of turns with a refused action, inclusive.

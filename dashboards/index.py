@@ -80,7 +80,6 @@ class Index:
     def __init__(self, runs: Path, *, store: Path | None = None) -> None:
         """
         Args:
-            runs: Folder of the runs.
             store: File of the index. Default: a file below the runs folder. A temporary file is
                 used if another viewer has locked the file or it is not writable.
         """

@@ -34,7 +34,6 @@ class AgentContext:
     """The part of an episode that an agent's conversation contains.
 
     Attributes:
-        conversation: Conversation of the agent.
         turns: Number of turns it contains, with their observations.
         unanswered: The agent's last message, whose observation the conversation does not contain,
             and the seconds that it took. None if there is none.

@@ -40,7 +40,6 @@ class Source:
     """One parquet file of trajectories.
 
     Attributes:
-        path: Path of the file.
         stamp: Fingerprint that changes with the file.
         run: Folder that the file belongs to, relative to the runs folder. Its name in addresses.
         kind: "rollouts" (training), "evaluations", or "collected" (by `flows.collect` or played in
@@ -62,7 +61,6 @@ class RunFolder:
     """A training run.
 
     Attributes:
-        path: Its folder.
         name: The folder relative to the runs folder. Its name in addresses.
         recipe: The recipe, as written at the start.
     """

@@ -56,11 +56,7 @@ class PlayedEpisode:
 
     Attributes:
         step: Training step, from 1, that trains on the episode.
-        group: Index of its group.
         member: Index within the group.
-        began: Start.
-        ended: End.
-        turns: Its turns.
     """
 
     step: int

@@ -45,7 +45,6 @@ def trained_tokens(index: Index, rollouts: Path, group: int, member: int) -> lis
     Args:
         index: Reads parquet.
         rollouts: File of the step's trajectories.
-        group: Index of the group.
         member: Index within the group.
     """
     path = train_samples_of(rollouts)

@@ -120,12 +120,10 @@ class TrajectoryView:
     """One trajectory for display.
 
     Attributes:
-        address: Its address.
         path: Its parquet file.
         row: Its columns in the index, and the tag of its task.
         prompt: Text of the tokens before the first turn. Empty without a tokenizer.
         first_observation: First observation of the environment.
-        turns: Its turns.
         has_train_samples: Whether its training step recorded the training data.
     """
 

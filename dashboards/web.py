@@ -106,7 +106,6 @@ def application(runs: Path, links: Links, hosts: list[str], login: str) -> Starl
     """Create the application.
 
     Args:
-        runs: Folder of the runs.
         links: Addresses of MLflow and Prefect.
         hosts: Accepted host names. Other names are rejected, which prevents DNS rebinding.
         login: Login of the viewer, as "user:password".

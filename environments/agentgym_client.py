@@ -16,7 +16,6 @@ import time
 from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from types import TracebackType
 from typing import Any, Self
 
 from environments.address import present_url
@@ -96,12 +95,7 @@ class AgentGymClient:
         self._http = HttpClient(self._connections)
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        fault: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         """Close the open sessions on all reachable servers, then the connections."""
         assert self._http is not None
         try:

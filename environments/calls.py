@@ -165,7 +165,6 @@ class Calls:
         """Send one request and return one reply per item.
 
         Args:
-            replica: The server to ask.
             operation: One of the protocol's operations.
             items: The items to send.
             deadline: A time of time.monotonic().

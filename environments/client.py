@@ -16,7 +16,6 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from types import TracebackType
 from typing import Self
 from urllib.parse import quote
 
@@ -136,12 +135,7 @@ class EnvironmentClient:
         self._calls.open()
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        fault: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         """Close the open sessions on all reachable servers, then the connections."""
         try:
             for session in list(self._sessions.values()):

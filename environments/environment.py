@@ -300,16 +300,11 @@ class WorldBusyError(WorldError):
 
 
 class SettingsError(WorldError):
-    """An environment variable that configures a world is missing or has an invalid value.
-
-    Attributes:
-        variable: Its name.
-    """
+    """An environment variable that configures a world is missing or has an invalid value."""
 
     def __init__(self, variable: str, problem: str) -> None:
         """
         Args:
-            variable: Its name.
             problem: The value and the fix, e.g. "is 'x'; set it to a number".
         """
         super().__init__(f"{variable} {problem}")
@@ -324,7 +319,6 @@ class UnknownWorldError(WorldError):
     """No world has this name, or several have it.
 
     Attributes:
-        name: The name.
         known: The names that can be used instead.
         nearest: The most similar of these names. None if none is similar.
     """

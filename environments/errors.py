@@ -85,7 +85,6 @@ def error_of_status(status: int, text: str, *, of_session: bool = False) -> Envi
 
     Args:
         status: The HTTP status.
-        text: Message of the error.
         of_session: Whether the request concerns a session. Only then do 404 and 410 mean that the
             session is lost.
     """

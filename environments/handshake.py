@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Protocol, Self
 
 from configs.environment import World
@@ -34,12 +33,7 @@ class EpisodeClient(Protocol):
 
     async def __aenter__(self) -> Self: ...
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        fault: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None: ...
+    async def __aexit__(self, *_: object) -> None: ...
 
 
 def open_client(
@@ -54,9 +48,7 @@ def open_client(
     """Return a client of the servers of one world.
 
     Args:
-        urls: Their addresses.
         world: The world's name.
-        dialect: Their protocol.
         expected: `WorldInfo.identity` of the world, as returned by `verify_servers`. Ignored for
             AgentGym's
             protocol.
@@ -126,7 +118,6 @@ async def task_indices(
 
     Args:
         urls: The servers' addresses.
-        world: The world of the recipe.
         tasks: A named list, indices or item ids.
         field: The recipe's field, for messages.
 
@@ -173,7 +164,6 @@ def check_same(file: Path, identity: str, what: str) -> None:
     """Record in a file which world a run or collection began on, or check it against the record.
 
     Args:
-        file: The record.
         identity: `WorldInfo.identity` of the servers' world.
         what: "run" or "collection", for the message.
 

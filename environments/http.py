@@ -55,8 +55,6 @@ class HttpClient:
         """Send one request and return the status and body of the answer.
 
         Args:
-            method: HTTP method.
-            url: Target.
             deadline: A time of time.monotonic().
             body: Request body, if any.
 

@@ -260,8 +260,6 @@ class TaskList(msgspec.Struct, omit_defaults=True):
     The order is fixed.
 
     Attributes:
-        split: Name of the list.
-        tasks: The indices.
         tags: With tags=1 the kind of each task, e.g. "depth 2", in the same order. Empty if the
             world has no tags.
     """

@@ -156,7 +156,6 @@ def selected_tasks(world: World, name: str, selection: TaskSelection) -> list[in
     """Return the indices of a task selection in a world of this process.
 
     Args:
-        world: The world.
         name: Its name in recipes.
         selection: Name of a task list, or see `task_indices_of`.
 

@@ -14,8 +14,6 @@ class UnknownTaskListError(KeyError):
     """A world has no task list of this name.
 
     Attributes:
-        world: Name of the world.
-        name: The unknown name.
         known: The names of the world's lists.
         nearest: The most similar of these names. None if none is similar.
     """
@@ -38,8 +36,6 @@ def named(lists: Mapping[str, Tasks], name: str, world: str) -> Tasks:
 
     Args:
         lists: Task indices by name.
-        name: Name of the list.
-        world: Name of the world, for the message.
 
     Raises:
         UnknownTaskListError: No list has this name.

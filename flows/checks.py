@@ -111,7 +111,6 @@ def check_task_lists(
     A world that is served elsewhere is not checked here; its servers are asked later.
 
     Args:
-        world: Name of the world.
         lists: Task selection by the name of its field, e.g. "evaluation.tasks". The servers check
             task indices later.
         infrastructure: Settings that say whether the world is served elsewhere.

@@ -10,7 +10,6 @@ import sys
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, NoReturn, Self
 
 from configs.infrastructure import SettingsError, infra_settings
@@ -66,7 +65,6 @@ def recipe_parser(prog: str, description: str, examples: str, options: str = "")
     """Return a parser of RECIPE and --field.path overrides.
 
     Args:
-        prog: The command.
         description: What it does.
         examples: Usage examples, for --help.
         options: The flow's own options, as shown in the usage. The flow adds them to the parser.
@@ -202,12 +200,7 @@ class LocalRecords:
         end_killed_flow_runs()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        fault: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         if self._cancellation is not None:
             self._cancellation.close()
         if self._kept is not None:
@@ -221,7 +214,6 @@ def start_exclusively(server: LocalServer, folder: Path) -> None:
     If several servers create the tables of a new database at once, all but one fail.
 
     Args:
-        server: The server.
         folder: The folder of its database.
 
     Raises:
@@ -272,7 +264,6 @@ def run_command(
 
     Args:
         records: Where the flow's records go.
-        run: The flow.
         continues: From where the same command continues after an error.
     """
     from environments.client import EnvironmentCallError

@@ -43,7 +43,6 @@ def describe_version(asset: Asset, checkpoint: Checkpoint, success: float) -> No
     """Add a checkpoint to the event of the asset that the current task materialises.
 
     Args:
-        asset: The asset.
         checkpoint: Its new version.
         success: Held-out success, from 0 to 1.
     """

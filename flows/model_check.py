@@ -47,7 +47,6 @@ def fit_experiment(experiment: Experiment, *, needs_tokenizer: bool = True) -> E
     """Return the recipe with its token budgets fitted to the model, after checking the model.
 
     Args:
-        experiment: The recipe.
         needs_tokenizer: False checks the tokenizer only if it is on this machine.
 
     Raises:

@@ -44,7 +44,6 @@ def scheduled_dates(schedules: Iterable[Any], first: date, end: date) -> list[da
 
     Args:
         schedules: Schedules of Prefect's client.
-        first: First date.
         end: Date after the last one.
     """
     from prefect.server.schemas.schedules import SCHEDULE_TYPES  # takes seconds to import

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextvars
 import logging
 import threading
-from types import TracebackType
 from typing import Self, cast
 from uuid import UUID
 
@@ -42,12 +41,7 @@ class PageProgress:
             self._thread.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        fault: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._over.set()
         self._changed.set()
         if self._thread is not None:

@@ -54,7 +54,6 @@ class RunServer:
         A running supervisor restarts its own Prefect and needs the port.
 
         Args:
-            runs: The runs folder of the services.
             api_url: Address of their Prefect's API.
             login: Login of that API.
         """

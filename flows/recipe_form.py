@@ -138,7 +138,6 @@ class RequestedRun:
     Attributes:
         experiment: The recipe with these values.
         overrides: The values by dotted field name.
-        name: Name of the run.
     """
 
     experiment: Experiment
@@ -183,7 +182,6 @@ def all_overrides(
 
     Args:
         recipe: The recipe to which the overrides apply.
-        form: The form.
         overrides: New values by dotted field name.
 
     Raises:

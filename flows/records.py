@@ -78,7 +78,6 @@ class Measurement:
     """An evaluation that a run makes.
 
     Attributes:
-        name: Name of its file.
         label: Label of its row in the table.
         step: Number of training steps behind the evaluated weights.
     """

@@ -127,7 +127,6 @@ def grid_of_run(experiment: Experiment, policy: str, **fields: Any) -> Evaluatio
     """Return the evaluation of a policy by a run's recipe: with its turn format, budgets and tasks.
 
     Args:
-        experiment: The recipe.
         policy: Hugging Face name, model folder or checkpoint folder.
         fields: Fields of the evaluation that differ from the recipe's.
     """

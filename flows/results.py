@@ -42,8 +42,6 @@ class TrainingRun:
     """A training run on disk, finished or not.
 
     Attributes:
-        folder: Folder of the run.
-        recipe: The recipe that it trains by.
         status: "collapsed" if training collapsed and ended early, "unfinished" while parts are
             missing.
         evaluations: Maps the name of an evaluation, e.g. "start" or "phase-2", to its result, in
@@ -163,7 +161,6 @@ class StudyResult:
 
     Attributes:
         folder: Folder of the page and its figures.
-        study: The study.
         runs: Maps each arm to its complete runs, one per seed.
         page: The page with tables and pictures.
     """

@@ -42,7 +42,6 @@ def upload_missing(folder: RunFolder, url: str | None) -> None:
     The storage may have been unreachable, or not configured, when the run ended.
 
     Args:
-        folder: Folder of the run.
         url: Address of the shared storage, or None without it.
     """
     if url is None or is_stored(folder.path, url):

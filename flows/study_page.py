@@ -25,8 +25,6 @@ class StudyPage:
 
     Attributes:
         title: Its name and question.
-        markdown: The page.
-        pictures: Files of the pictures on the page.
     """
 
     title: str
@@ -47,9 +45,6 @@ def write_page(
     the study runs. "timings" also depends on the machine.
 
     Args:
-        study: The study.
-        runs: Its runs.
-        folder: Folder of the files.
         scripted: Maps each list of measured tasks to the results of scripted policies on it.
         registration: What was registered before the first run. None: nothing was.
     """

@@ -15,7 +15,6 @@ def replace_file(path: Path, text: str, *, durable: bool = False) -> None:
     """Write a file atomically: a reader gets the old content or the new one.
 
     Args:
-        path: The file.
         text: Its new content.
         durable: Whether the content must also survive a power failure.
     """

@@ -58,7 +58,6 @@ class Thing(NamedTuple):
     """A door, key, ball or box in view.
 
     Attributes:
-        at: Its place.
         kind: "door", "key", "ball" or "box".
         name: Colour and kind, for doors with the state in between, e.g. "red closed door".
         label: Name and a number that distinguishes objects of equal name, 1 for the nearest.

@@ -42,7 +42,6 @@ class OneField(ActionForm):
     def __init__(self, name: str, schema: Schema) -> None:
         """
         Args:
-            name: The field.
             schema: Its JSON schema.
         """
         self._name = name

@@ -157,7 +157,6 @@ def write_package(name: str, world: World, image: str, folder: Path) -> None:
 
     Args:
         name: What `agentgym serve` calls the world.
-        world: The world.
         image: Image of its server, without the common prefix.
         folder: Where to write.
 

@@ -59,7 +59,6 @@ class OpenEnvironment(Environment):
     ) -> None:
         """
         Args:
-            settings: The server.
             form: The form of the actions.
             resets: Arguments of the reset of each task.
         """

@@ -103,8 +103,6 @@ class Simulator:
         """Send a request and wait for the answer. `Simulator.java` lists the operations.
 
         Args:
-            operation: Name of the operation.
-            arguments: Its arguments.
             deadline_s: Timeout in seconds.
 
         Raises:

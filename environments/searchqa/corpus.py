@@ -38,7 +38,6 @@ class Hop(msgspec.Struct, frozen=True, omit_defaults=True):
     """One search towards a question's answer.
 
     Attributes:
-        query: The search.
         passage: Number of the passage that it must find.
         finds: What this passage states, as a sentence. Empty if unknown.
     """
@@ -52,7 +51,6 @@ class Question(msgspec.Struct, frozen=True, omit_defaults=True):
     """One question with its gold answers.
 
     Attributes:
-        question: The text.
         answers: Every correct answer.
         group: The published set, e.g. "nq-test". For an embedded question, its template.
         hops: The searches that lead to the answer. Empty if they are unknown.
@@ -87,7 +85,6 @@ class About(msgspec.Struct):
         version: Digest of the content. Corpora of equal version ask the same questions and answer
             every search alike.
         retriever: "bm25" or "dense".
-        passages: Number of passages.
         encoder: Name or folder of the embedding model. None for "bm25".
         licences: Data sources and their licences.
         collections: Names of the separately indexed collections, see `Question.collection`.
@@ -108,7 +105,6 @@ class Corpus:
     """An opened corpus folder.
 
     Attributes:
-        folder: Path of the folder.
         about: The content of library.json.
         lists: Task indices in ascending order, by list name.
     """

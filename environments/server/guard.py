@@ -35,7 +35,6 @@ class Guard:
     ) -> None:
         """
         Args:
-            app: The application.
             token: Secret that every request except `OPEN_TO_ALL` must carry. None: no secret.
             limits: Limits on bodies.
             refuse: Returns the answer to a rejected request.

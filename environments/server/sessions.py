@@ -51,7 +51,6 @@ class Session:
         id, number: Its random names in our dialect and in AgentGym's.
         key: The client's key of the create request, if any.
         client: The client that it counts for. See `FairShares`.
-        environment: The environment of the session.
         lease_s: Seconds that it outlives its last request.
         touched: Time of the last request in seconds.
         expires: Time at which its lease runs out. Infinite while it is being opened.
@@ -294,7 +293,6 @@ class Sessions:
         """End the session. A second call does nothing.
 
         Args:
-            session: The session.
             how: "closed", "expired", "failed" or "reclaimed", for the metrics.
         """
         if not self._forget(session):

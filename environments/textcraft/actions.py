@@ -55,7 +55,6 @@ def parse_action(action: str, book: RecipeBook | None = None) -> Get | Craft | I
     Case, surrounding punctuation and spaces, `minecraft:` and underscores are ignored.
 
     Args:
-        action: Text of the action.
         book: Recipes in force. None for the game's.
 
     Raises:

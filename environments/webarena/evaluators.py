@@ -31,7 +31,6 @@ async def evaluate(
     """Score a finished episode as 0 or 1. This may leave the agent's last page.
 
     Args:
-        task: The task with its evaluators.
         answer: The agent's final answer, possibly empty.
         window: The episode's window.
         addresses: The sites' URLs.

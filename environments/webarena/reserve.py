@@ -28,9 +28,7 @@ class Opened:
     """An unused context and its only tab.
 
     Attributes:
-        context: The browser context.
         close: Closes the context.
-        tab: Its tab.
     """
 
     context: BrowserContext

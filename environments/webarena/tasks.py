@@ -38,7 +38,6 @@ def make(site: str, intent: Intent, template: int, index: int, instance: Instanc
 
     Args:
         site: WebArena's name of the site.
-        intent: The template.
         template: The template's number.
         index: The task's index.
         instance: The template's values, evaluation and plan.

@@ -145,8 +145,6 @@ def read_action(text: str, action_format: ActionFormat, thought_opened: bool = F
     """Read the action of a message in any format, after its thought.
 
     Args:
-        text: The message.
-        action_format: Format of the message.
         thought_opened: The argument `opened` of `after_thought`.
 
     Raises:

@@ -28,7 +28,6 @@ def open_agent(
     """Open the agent of a collection for the duration of the block.
 
     Args:
-        collection: The collection.
         world: World that the servers host.
         gpu_memory_fraction: Fraction of the GPU's memory for vLLM in this process.
         cpu_cache_gb: KV cache of vLLM on a CPU, in GiB.

@@ -193,7 +193,6 @@ class EndpointMessage:
     """A message of an endpoint.
 
     Attributes:
-        text: Its text.
         calls: The tools that it calls.
         ids: The endpoint's id of each call.
         cut: Whether `Budgets.turn_tokens` cut it.

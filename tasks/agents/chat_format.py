@@ -98,7 +98,6 @@ def opening_messages(start: ConversationStart, instruction: str | None) -> list[
     None if the instruction goes where the chat template can carry it.
 
     Args:
-        start: Start of the conversation.
         instruction: Instruction including the message form. None for no instruction.
     """
     if not isinstance(start, str):
@@ -275,7 +274,6 @@ class ChatFormat:
         """Return the tokens that follow a message without its end of turn.
 
         Args:
-            observation: The observation.
             call: Name of the tool that the message calls. None: it calls none.
         """
         if self._has_special_text(observation):
@@ -509,7 +507,6 @@ class ChatFormat:
         """Return the template's text after the policy's message when `observation` answers it.
 
         Args:
-            observation: The observation.
             call: Name of the tool that the message calls. The observation is then its result.
         """
         messages = [

@@ -19,7 +19,6 @@ class TokenAgent:
     """An `Agent` whose messages are sampled by an engine and rendered by a chat format.
 
     Attributes:
-        engine: The engine.
         chat_formats: The chat format of each world of a mixture, in its order, or one for all.
     """
 

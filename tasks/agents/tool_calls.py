@@ -67,7 +67,6 @@ class Call:
     """A call of a tool.
 
     Attributes:
-        name: Name of the tool.
         arguments: Its arguments. Anything but an object is malformed.
     """
 
@@ -84,7 +83,6 @@ def find_response_template(
     """Return the response template that reads what a chat template writes for a message.
 
     Args:
-        tokenizer: The tokenizer.
         written: What the chat template writes for the message.
         prefix: End of the prompt before the message.
         message: The message. It calls no tool but `PROBE`.
@@ -152,7 +150,6 @@ def parse_message(
     """Return a message in the parts that a chat template takes, and its calls.
 
     Args:
-        tokenizer: The tokenizer.
         template: The response template of the model.
         message: Text of the message, special tokens included.
         prefix: End of the prompt before the message.

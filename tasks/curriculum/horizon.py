@@ -45,7 +45,6 @@ def horizon_at(experiment: Experiment, step: int, history: Steps) -> int:
     """Return the turn limit of a training step.
 
     Args:
-        experiment: The recipe.
         step: Training step, from 0. It may be up to `rollout.max_off_policy_steps` after the last
             completed step.
         history: Metrics of all completed steps before `step`. Later entries are ignored.

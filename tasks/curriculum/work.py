@@ -22,7 +22,6 @@ class ExpertEpisode:
     """Size of one episode of the environment's expert.
 
     Attributes:
-        turns: Number of turns.
         characters: Characters of the first observation, all actions and all observations.
         actions: Characters of the actions alone.
     """
@@ -37,7 +36,6 @@ class Work:
     """Estimated work for a number of episodes under one horizon. Each pair is (least, most).
 
     Attributes:
-        episodes: Number of episodes.
         turns: Least: all episodes match the expert's, cut off at the horizon. Most: all episodes
             reach the horizon. Without an expert both values are the latter.
         policy_tokens: Tokens that the policy generates. Least: the length of the expert's bare
@@ -78,7 +76,6 @@ def work(
 
     Args:
         experiment: The recipe, read for its token budgets.
-        episodes: Number of episodes.
         horizon: Turn limit of an episode.
         expert: Expert episodes on tasks of the same kind. May be empty.
     """

@@ -130,7 +130,6 @@ class Endpoint:
     ) -> None:
         """
         Args:
-            policy: The policy.
             recording: Where ended episodes are written. None: nowhere.
             verifier: Scores the episodes that end without a reward of the client.
         """

@@ -115,7 +115,6 @@ class Call:
     """A request with its token ids.
 
     Attributes:
-        episode: Its episode.
         number: Number of the call in the episode, from 0.
         chat: The form of the conversation, with the tools of the request.
         messages: The messages of the request.
@@ -210,7 +209,6 @@ class Episodes:
         """Record the answer to a call, and return it.
 
         Args:
-            call: The call.
             generation: Tokens and log-probabilities as sampled. The log-probabilities of a greedy
                 answer are recorded as NaN, because it was not drawn from them.
             sampling: Sampling parameters.
@@ -400,7 +398,6 @@ def _encode(
 
     Args:
         chat: The form of the conversation.
-        messages: The messages.
         row: The row whose messages they begin with. None if there is none in this form.
 
     Returns:

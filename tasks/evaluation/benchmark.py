@@ -276,7 +276,6 @@ def check_complete(
     """Raise an error if an evaluation is incomplete.
 
     Args:
-        results: The evaluations.
         what: Operation that needs complete evaluations, e.g. "the comparison with runs/a".
         fix: Advice to the user.
 

@@ -30,7 +30,6 @@ def median_time(reached: Sequence[float | None], ends: Sequence[float]) -> float
 
     Args:
         reached: Time of the event in each run. None if the run did not reach it.
-        ends: End time of each run.
     """
     if all(time is None for time in reached):
         return math.nan

@@ -32,8 +32,6 @@ def episode_rows(
     """Return one row per scored episode of a run.
 
     Args:
-        arm: Its arm.
-        seed: Its seed.
         evaluations: Maps the name of an evaluation to its episodes.
     """
     return [

@@ -31,7 +31,6 @@ def draw_study(
         runs: Maps each arm to its runs.
         differences: Maps the name of each comparison to its difference, low and high, in [-1, 1],
             as `family_section` returns them. May be empty.
-        measure: Measure to draw.
     """
     from matplotlib.ticker import MaxNLocator
 
@@ -100,9 +99,7 @@ def draw_measurements(
     Two points do not show a trend.
 
     Args:
-        panel: The axes.
         at: Horizontal position of each measurement.
-        estimates: The measurements.
         label: Name in the legend.
         offset: Horizontal shift of unjoined measurements, in points, to separate arms at the same
             position.

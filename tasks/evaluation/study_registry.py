@@ -111,7 +111,6 @@ def register(
     """Register a study, unless it is registered already, and keep a copy in its folder.
 
     Args:
-        study: The study.
         folder: Its folder. It is created if the study is accepted.
         files: The registry that is written, and the published one that is only read.
         look_again: A reason to measure held-out tasks that other studies have measured.

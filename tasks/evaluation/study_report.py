@@ -64,9 +64,7 @@ class Section:
     """A table of the report.
 
     Attributes:
-        title: Its heading.
         header: Names of the columns.
-        rows: Cells.
         note: Text that explains the table.
         data: The figures in the rows, unrounded.
     """
@@ -97,8 +95,6 @@ def findings(
     """Return the tables that depend only on the runs' seeds.
 
     Args:
-        study: The study.
-        runs: Its runs.
         scripted: Maps each list of measured tasks to the results of scripted policies on it.
     """
     sections = [

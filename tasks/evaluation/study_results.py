@@ -28,8 +28,6 @@ class StudyRun:
     """One run of a study.
 
     Attributes:
-        arm: Its arm.
-        seed: Its seed.
         results: Its evaluations. The first is before training, the last after it.
         steps: Maps the training step, counted from 1, to its metrics.
         collapsed: Whether training collapsed.

@@ -31,7 +31,6 @@ def run_key(
     """Build a run's key from everything that its result depends on.
 
     Args:
-        arm: Its arm.
         recipe: Its recipe, including its seeds.
         beyond: The further evaluations.
         world: Version of its world's tasks and observations.
@@ -52,7 +51,6 @@ def write_runs(path: Path, runs: Mapping[str, StudyRun]) -> None:
     """Write runs as compressed lines of JSON. The same runs give the same file.
 
     Args:
-        path: File to write.
         runs: Maps the key of each run, see `run_key`, to the run.
     """
     lines = "".join(

@@ -63,7 +63,6 @@ def save_adapter(folder: Path, adapter: Adapter, base: str) -> None:
 
     Args:
         folder: Created by this function.
-        adapter: The adapter.
         base: Hugging Face name or folder of the base model.
     """
     from safetensors.torch import save_file

@@ -27,7 +27,6 @@ def start_engine(
     """Start the engine of `experiment.rollout` with the weights of `policy`.
 
     Args:
-        experiment: The recipe.
         policy: Hugging Face name or folder.
         rank: Number of this process, from 0.
         ranks: Number of processes that each start their own engine, or share the servers.

@@ -19,7 +19,6 @@ def engine_replicas(experiment: Experiment, infrastructure: InfraSettings, polic
     They reject requests without the token of this process.
 
     Args:
-        experiment: The recipe.
         infrastructure: Number of servers, and their GPUs or their cluster.
         policy: Hugging Face name or folder. On a cluster every node must have it.
     """

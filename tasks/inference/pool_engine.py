@@ -39,7 +39,6 @@ class VllmPoolEngine:
     Attributes:
         model: Hugging Face name or folder that the servers were started with. It also names the
             tokenizer.
-        pool: The servers.
         moved: Number of requests that were moved to another server.
     """
 

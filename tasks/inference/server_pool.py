@@ -36,7 +36,6 @@ class Replica:
     """One of the servers and its state.
 
     Attributes:
-        server: Its client.
         address: Its URL, or the file that holds it, see `present_url`.
         sessions: Episodes that are routed to it.
         requests: Number of requests that wait for its answer.

@@ -57,7 +57,6 @@ def hold_accelerators(
     Waits while other processes hold them. A signal ends the wait.
 
     Args:
-        runs: The runs folder.
         count: Number of accelerators to hold, at most `number`.
         number: Number of accelerators of the machine.
         holder: Name of this process, shown to other processes that wait.

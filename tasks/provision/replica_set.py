@@ -8,7 +8,6 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from pathlib import Path
-from types import TracebackType
 from typing import Protocol, Self
 
 from tasks.provision.errors import ProvisionError, RestartBudgetError
@@ -103,12 +102,7 @@ class ReplicaSet:
             self._watchers.append(watcher)
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        fault: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def close(self) -> None:

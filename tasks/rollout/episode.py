@@ -41,7 +41,6 @@ class RolloutRequest:
     """One episode to play.
 
     Attributes:
-        task: Task index.
         group: Index of its group in the batch.
         member: Index within the group.
         seed: Seed for sampling.
@@ -72,7 +71,6 @@ class EpisodePlayer:
 
     Attributes:
         environment: Name of the world.
-        client: Client of its servers.
         agent: The agent that plays.
         rollout: Budgets, deadlines and retries. Time spent in a generation pause does not count.
         success_score: Lowest score of an episode ended by the world that counts as a success.
@@ -98,7 +96,6 @@ class EpisodePlayer:
         seed.
 
         Args:
-            request: The episode to play.
             settings: Settings of the batch.
             begun: Called with the trajectory of each attempt before its first turn. Turns are
                 appended as they are played.

@@ -77,7 +77,6 @@ class Trajectory:
 
     Attributes:
         environment: Name of the world.
-        task: Task index.
         group: Index of its group in the batch.
         member: Index within the group.
         seed: Seed for sampling.

@@ -40,7 +40,6 @@ class DemonstrationCache:
             tasks: Task indices to demonstrate.
             seed: Seed of the task order and the detours.
             detour_rate: Fraction of actions that are detours, in [0, 1].
-            folder: Folder of the cache file.
             version: Increases whenever the same arguments would produce other demonstrations.
         """
         facts = json.dumps([world.name, world.version, list(tasks), seed, detour_rate, version])
@@ -60,7 +59,6 @@ class DemonstrationCache:
         """Return the first `count` demonstrations. All processes must pass the same `count`.
 
         Args:
-            count: Number of demonstrations.
             report: Progress callback. It receives the number available and the number requested.
         """
         from torch import distributed

@@ -63,7 +63,6 @@ def demonstrate(
 
     Args:
         environment: Environment to play in.
-        task: Task index.
         random: Source of randomness for the choice of turns.
         detour: Maps the oracle's action to a replacement. None disables detours.
         detour_rate: Probability of a replacement per turn.

@@ -47,7 +47,6 @@ class ClonedPolicy:
 
     Attributes:
         model: The trained model.
-        tokenizer: Its tokenizer.
         demonstrations: Number of distinct episodes seen.
         tokens: Number of tokens seen, including repeats and excerpts.
         learned_tokens: Number of seen tokens that the oracle wrote.

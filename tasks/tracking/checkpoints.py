@@ -55,9 +55,7 @@ def register_checkpoint(
     as metrics of the run that belong to the checkpoint.
 
     Args:
-        store: Destination.
         run_id: The run or phase.
-        entry: The checkpoint.
         keys: Keys of the run: those from before it was rolled back, then the current one.
         time: Time at which it was recorded, in ms.
         parent: Parent run of the phase. Its page also lists the checkpoint.

@@ -16,9 +16,7 @@ class TaskListEntry:
     """A task list as recorded in MLflow.
 
     Attributes:
-        world: Name of the world.
         version: Version of the world. The same index may be another task in another version.
-        name: Name of the list.
         context: Whether the run trains or is evaluated on it.
         n_tasks: Number of tasks used.
         digest: Hash of world, version and the task indices in order, 12 hex digits.

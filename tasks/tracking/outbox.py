@@ -32,7 +32,6 @@ class Sent:
     """What MLflow has.
 
     Attributes:
-        key: Key of the outbox.
         offset: Bytes of the outbox whose records are stored.
         runs: Our name of a run ("run", "phase-1") to MLflow's id.
         experiment_id: MLflow's id of their experiment. Empty if it is not known yet.

@@ -67,8 +67,6 @@ def upload(
     """Upload missing files of a run's folder and delete superseded checkpoints in the storage.
 
     Args:
-        storage: Destination.
-        folder: Folder of the run.
         superseded: Takes the steps that have a checkpoint and returns those to delete.
         check: Called before each larger upload. It raises an exception to stop the upload.
     """
@@ -147,7 +145,6 @@ def restore(storage: SharedStorage, folder: Path, fingerprint: str) -> int | Non
     renamed to its final name last, so an interrupted fetch starts again from the beginning.
 
     Args:
-        storage: Source.
         folder: Folder of the run, claimed by this process.
         fingerprint: Identifier of the experiment in its checkpoints.
 

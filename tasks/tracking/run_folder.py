@@ -35,9 +35,7 @@ class RunFolder:
     """The folder runs/<name>-<fingerprint>. The same recipe always maps to the same folder.
 
     Attributes:
-        experiment: The recipe.
         fingerprint: Identifier of the recipe.
-        path: The folder.
     """
 
     def __init__(self, runs: Path, experiment: Experiment) -> None:

@@ -34,7 +34,6 @@ class RunLease:
     def __init__(self, storage: SharedStorage, name: str) -> None:
         """
         Args:
-            storage: Shared storage.
             name: Name of the lease file there.
         """
         self._storage, self._name = storage, name

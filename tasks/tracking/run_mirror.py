@@ -12,7 +12,6 @@ import threading
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
 from tasks.tracking.background import Background
@@ -34,9 +33,6 @@ class RunMirror:
     """Upload in daemon threads during a `with` block.
 
     Leaving the block waits until all files are uploaded or the storage is unavailable.
-
-    Attributes:
-        storage: Destination.
     """
 
     def __init__(
@@ -85,12 +81,7 @@ class RunMirror:
         self.wake()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        fault: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         self.wake()
         is_complete = self._background.wait(
             math.inf if kind is None else PATIENCE_AFTER_A_FAULT_S, PATIENCE_S

@@ -38,7 +38,6 @@ def open_experiment(client: MlflowClient, name: str, artifacts: str | None) -> s
 
     Args:
         client: Client of the store.
-        name: Name of the experiment.
         artifacts: Address of the folder for pictures and tables. None lets the server choose.
 
     Raises:

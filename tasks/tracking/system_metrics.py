@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 from contextlib import suppress
 from functools import cached_property
-from types import TracebackType
 from typing import Any, Self
 
 from tasks.tracking.mlflow_import import load_mlflow
@@ -30,12 +29,7 @@ class SystemMetrics:
         self._thread.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        fault: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._over.set()
         self._thread.join()
 

@@ -79,7 +79,6 @@ def log_traces(
     skipped.
 
     Args:
-        store: Destination.
         run_id: The run that they are linked to.
         trajectories: Any number of episodes.
         tags: Tags of all traces. Environment, task, step, horizon and outcome are added to each.

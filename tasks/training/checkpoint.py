@@ -33,9 +33,7 @@ class Checkpoint:
     """A published checkpoint: a Hugging Face folder with weights, tokenizer and the training state.
 
     Attributes:
-        folder: The folder of the checkpoint.
         step: Number of training steps done.
-        digest: Digest of all files.
     """
 
     folder: Path

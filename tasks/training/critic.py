@@ -69,7 +69,6 @@ class Critic:
         Args:
             policy: Hugging Face name or folder of the policy that training starts from.
             settings: Learning rate and clipping.
-            device: Device of the critic.
             compute: Compute dtype of the layers. The weights are float32.
             layers: The policy's settings: attention implementation and gradient checkpointing.
             sharded: Whether to shard the critic across ranks (FSDP2).

@@ -25,7 +25,6 @@ def resampled(
 
     Args:
         trajectories: This rank's trajectories from the first collection.
-        experiment: The recipe.
         algorithm: The recipe's algorithm. Its `max_resample_rounds` limits the number of rounds.
         tasks: Task indices to draw from.
         step: The training step (from 0).

@@ -38,7 +38,6 @@ def save_optimiser(folder: Path, model: nn.Module, optimiser: torch.optim.Optimi
     Args:
         folder: Created by this function.
         model: The unwrapped model whose parameters the optimiser updates.
-        optimiser: The optimiser.
     """
     state: dict[str, Any] = dict(get_optimizer_state_dict(model, optimiser))
     save_tensors(folder, state["state"])

@@ -33,7 +33,6 @@ class RolloutBatches:
     def __init__(self, job: TrainerJob, worker: RolloutWorker, trainer: BaseTrainer) -> None:
         """
         Args:
-            job: The training job.
             worker: Runs this rank's episodes.
             trainer: Supplies the weights for the engine.
         """

@@ -53,7 +53,6 @@ class RolloutWorker:
         """Start the engine.
 
         Args:
-            job: The training job.
             tokenizer: The policy's tokenizer.
             progress: Called periodically with the number of finished episodes and the number of all
                 episodes.

@@ -78,7 +78,6 @@ class StepTokens:
     """The size of a training step.
 
     Attributes:
-        episodes: Number of episodes.
         written: Tokens written by the policy, over all episodes.
         tokens: All tokens, including prompts and observations.
     """
@@ -93,7 +92,6 @@ class Engines:
     """The vLLM engines that generate, each on a separate GPU or on a fraction of one.
 
     Attributes:
-        number: Number of engines.
         max_num_seqs: Maximum number of concurrent sequences per engine.
         kv_tokens: KV cache capacity per engine, in tokens.
         kv_bytes: KV cache bytes per token.
@@ -179,7 +177,6 @@ def cpu_seconds(
         step: Size of the step.
         parameters: Number of policy parameters.
         per_token: Result of `operations_per_token`.
-        cores: Number of cores.
         core: Speed of a core.
     """
     read = step.tokens - step.written

@@ -144,7 +144,6 @@ class TrainLoop:
     ) -> None:
         """
         Args:
-            experiment: The recipe.
             trainer: The policy, the loss and the optimiser.
             source: The source of the trajectories.
             heartbeats: Limits the time of each part of the update.

@@ -134,7 +134,6 @@ def island_questions(all_islands: Sequence[Island], first_passage: int) -> list[
     """Return the questions of all sides in random order.
 
     Args:
-        all_islands: All islands.
         first_passage: The passage number of the first of their `passages`.
     """
     numbers = {key: number for number, key in enumerate(passages(all_islands), first_passage)}

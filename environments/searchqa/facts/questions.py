@@ -38,7 +38,6 @@ class Draft:
         template: The chain of relations, e.g. "IATA > airport country > capital".
         start: The entity that it starts from. Questions with the same start are in the same split.
         split: "train", "validation" or "test".
-        question: The text.
         answers: All correct answers.
         hops: The searches that it takes.
     """
@@ -65,7 +64,6 @@ def questions(facts: Facts, is_found: Callable[[Hop], bool]) -> Iterator[Draft]:
     """Yield up to `QUESTIONS_BY_HOPS` questions per hop count, spread evenly over the templates.
 
     Args:
-        facts: All facts.
         is_found: Whether a hop's search finds its passage. Questions with a failing hop are
             dropped.
     """

@@ -59,7 +59,6 @@ class Query(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A query whose first column has the values to choose from.
 
     Attributes:
-        all: The query.
         sample: The query, if the choice is made among up to `INSTANCES` sampled rows.
     """
 
@@ -81,7 +80,6 @@ class Intent(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             presses Enter, or "stop ANSWER".
         sample: A query, of whose rows up to `INSTANCES` are sampled.
         all: A query, all of whose rows are used.
-        given: Rows.
         paired: Further values: the first row gets the first one, and so on.
         each: Further values: each row is used with every one.
         choices: Further values, each chosen at random. A chosen mapping adds all its values.
@@ -114,7 +112,6 @@ class Intent(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
         Args:
             site: WebArena's name of the site, e.g. "reddit".
-            facts: The data.
         """
         names = re.findall(r"{{(\w+)}}", self.wording)
         check = self._check()

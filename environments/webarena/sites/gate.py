@@ -45,7 +45,6 @@ class Episode:
 
     Attributes:
         hosts: The hosts that it may visit.
-        db: Its database.
         token: The value of its cookie.
         fault: The exception that a site raised. None if there was none. Its error page must not
             become an observation.

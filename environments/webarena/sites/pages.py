@@ -38,7 +38,6 @@ class Visit:
     """One request to a site within an episode.
 
     Attributes:
-        site: The visited site.
         db: The episode's own database.
         user: The account signed in on this site. None if there is none.
         given: The fields of the posted form, stripped, or of the URL's query. Also the variable
