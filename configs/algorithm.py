@@ -85,8 +85,7 @@ class Algorithm(ConfigModel):
         if self.micro_batch_tokens is not None and self.micro_batches is not None:
             raise ValueError(
                 f"micro_batches ({self.micro_batches}) and micro_batch_tokens "
-                f"({self.micro_batch_tokens}) exclude each other; "
-                "remove one, or set it to null"
+                f"({self.micro_batch_tokens}) exclude each other; remove one, or set it to null"
             )
         return self
 

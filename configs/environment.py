@@ -75,8 +75,7 @@ class World(ConfigModel):
         ):
             raise ValueError(
                 "environment.instruction is empty, but servers with dialect: agentgym do not "
-                "report one; "
-                "give it, or the whole prompt as conversation_start"
+                "report one; give it, or the whole prompt as conversation_start"
             )
 
     def check_tasks(self, tasks: TaskSelection, field: str) -> None:

@@ -56,10 +56,9 @@ class Imitation(Algorithm):
                 )
         if experiment.curriculum.looks_back:
             raise ValueError(
-                f"curriculum.kind ({experiment.curriculum.kind}) needs episodes in every step, "
-                f"but algorithm.name {self.name} "
-                "explores only in some steps; set curriculum.kind to another schedule, e.g. "
-                "stepwise"
+                f"curriculum.kind ({experiment.curriculum.kind}) needs episodes in every step, but "
+                f"algorithm.name {self.name} explores only in some steps; set curriculum.kind to "
+                "another schedule, e.g. stepwise"
             )
 
 
@@ -76,8 +75,7 @@ class DPO(SFT):
         if experiment.policy.divides_episodes:
             raise ValueError(
                 "policy.thinking: strip and policy.compaction: drop are not supported by "
-                f"algorithm.name {self.name}; "
-                "set thinking to keep or stop, and compaction to none"
+                f"algorithm.name {self.name}; set thinking to keep or stop, and compaction to none"
             )
 
     unit: ClassVar[int] = 2

@@ -162,11 +162,9 @@ class InfraSettings(BaseSettings):
     @field_validator("environment_urls", "engine_urls", "engine_gpus", mode="before")
     @classmethod
     def _split(cls, value: object) -> object:
-        return (
-            [word.strip() for word in value.split(",") if word.strip()]
-            if isinstance(value, str)
-            else value
-        )
+        if isinstance(value, str):
+            return [word.strip() for word in value.split(",") if word.strip()]
+        return value
 
     @field_validator("ray_address", "shared_storage")
     @classmethod

@@ -44,8 +44,7 @@ def weighted_lists(world: str, name: str) -> tuple[tuple[str, int], ...]:
     ):
         raise KeyError(
             f"{name!r} is not a task list of {world}; give one list each for {', '.join(worlds)}, "
-            "in this order, e.g. "
-            f"{SEPARATOR.join(['train'] * len(worlds))} (with weights: 2*train), or one list that "
-            "all of them have"
+            f"in this order, e.g. {SEPARATOR.join(['train'] * len(worlds))} (with weights: "
+            "2*train), or one list that all of them have"
         )
     return lists * len(worlds) if len(lists) == 1 else lists

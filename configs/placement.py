@@ -91,8 +91,7 @@ def place(settings: InfraSettings, processes: int, gpus: Sequence[str]) -> Place
     if processes > len(gpus):
         raise PlacementError(
             f"AGENTGYM_TRAINER_PROCESSES: {processes} trainer processes need a GPU each, and "
-            f"{len(gpus)} are there; "
-            f"set it to at most {len(gpus)}"
+            f"{len(gpus)} are there; set it to at most {len(gpus)}"
         )
     ranks, fraction = tuple(gpus[:processes]), settings.engine_memory_fraction
     wanted = local_engine_servers(settings)
@@ -111,9 +110,8 @@ def place(settings: InfraSettings, processes: int, gpus: Sequence[str]) -> Place
     if len(servers) < settings.engine_servers:
         raise PlacementError(
             f"AGENTGYM_ENGINE_SERVERS: {settings.engine_servers} vLLM servers need a GPU each, but "
-            f"{processes} trainer processes leave "
-            f"{len(free)} of {len(gpus)} GPUs; lower one of the two, or set it to 0 for an engine "
-            "in each trainer process"
+            f"{processes} trainer processes leave {len(free)} of {len(gpus)} GPUs; lower one of "
+            "the two, or set it to 0 for an engine in each trainer process"
         )
     claims = Counter([*ranks, *servers])
     if shared := [gpu for gpu in servers if claims[gpu] > 1]:

@@ -255,8 +255,7 @@ class PolicyGradient(Algorithm):
         if self.dual_clip is not None and self.dual_clip < 1 + self.clip_high:
             raise ValueError(
                 f"dual_clip ({self.dual_clip:g}) must be at least 1 + clip_high "
-                f"({1 + self.clip_high:g}); "
-                "raise it, e.g. to 3, or lower clip_high"
+                f"({1 + self.clip_high:g}); raise it, e.g. to 3, or lower clip_high"
             )
         if self.kl_in == "reward" and self.kl_coefficient == 0:
             raise ValueError(

@@ -123,10 +123,8 @@ def step(request: Request) -> Response:
     )
     ordered = [row["name"] for row in names]
     at = ordered.index(words["name"])
-    folder, file = (
-        run_folder(index.runs, words["run"]),
-        STEP_FILE.fullmatch(f"{words['name']}.parquet"),
-    )
+    folder = run_folder(index.runs, words["run"])
+    file = STEP_FILE.fullmatch(f"{words['name']}.parquet")
     timeline = (
         step_timeline(index, folder, int(file[1]))
         if folder and file and words["kind"] == "rollouts"

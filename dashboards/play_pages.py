@@ -81,10 +81,8 @@ async def watch_policy(request: Request) -> Response:
     The settings are those of the recipe's evaluation.
     """
     index, run, words = request.app.state.index, requested_run(request), await request.form()
-    players, world = (
-        _players(request),
-        world_of(run, str(run.field("environment.name", "textcraft"))),
-    )
+    players = _players(request)
+    world = world_of(run, str(run.field("environment.name", "textcraft")))
     held_out = index.query(
         "select min(task) as task from trajectories where run = ? and kind = 'evaluations'",
         [run.name],

@@ -113,11 +113,9 @@ class RunFolder:
     def duration(self) -> float | None:
         """Seconds from the first start to the end or the last write, including interruptions."""
         done = self.path / "done" / FINISHED
-        return (
-            (done.stat().st_mtime if done.is_file() else self.changed) - self.began
-            if self.began is not None
-            else None
-        )
+        if self.began is not None:
+            return (done.stat().st_mtime if done.is_file() else self.changed) - self.began
+        return None
 
     @property
     def _noted(self) -> dict[str, Any]:

@@ -72,13 +72,11 @@ def seconds(value: float | None) -> str:
     """Format a duration in ms, seconds or minutes."""
     if value is None:
         return "—"
-    return (
-        f"{1000 * value:.0f} ms"
-        if value < 1
-        else f"{value:.1f} s"
-        if value < 120
-        else f"{value / 60:.1f} min"
-    )
+    if value < 1:
+        return f"{1000 * value:.0f} ms"
+    if value < 120:
+        return f"{value:.1f} s"
+    return f"{value / 60:.1f} min"
 
 
 def moment(value: float | None) -> str:
@@ -91,13 +89,11 @@ def duration(value: float | None) -> str:
     if value is None:
         return "—"
     hours, minutes = divmod(round(value / 60), 60)
-    return (
-        f"{value:.0f} s"
-        if value < 120
-        else f"{hours} h {minutes:02} min"
-        if hours
-        else f"{minutes} min"
-    )
+    if value < 120:
+        return f"{value:.0f} s"
+    if hours:
+        return f"{hours} h {minutes:02} min"
+    return f"{minutes} min"
 
 
 def query(words: Mapping[str, str | list[str]]) -> str:

@@ -152,12 +152,10 @@ def application(runs: Path, links: Links, hosts: list[str], login: str) -> Starl
         ],
         lifespan=lifespan,
     )
-    app.state.index, app.state.links, app.state.players, app.state.episodes = (
-        index,
-        links,
-        players,
-        {},
-    )
+    app.state.index = index
+    app.state.links = links
+    app.state.players = players
+    app.state.episodes = {}
     return app
 
 

@@ -163,8 +163,7 @@ def main(arguments: list[str] | None = None, prog: str = "python -m environments
         if token is None and not parsed.no_token and not is_loopback(parsed.host):
             parser.error(
                 f"--host {parsed.host} can be reached by other machines: set {VARIABLE} to a "
-                "secret, here and for the clients, "
-                "or add --no-token to serve any client"
+                "secret, here and for the clients, or add --no-token to serve any client"
             )
     except OSError as unknown:
         parser.error(f"--host {parsed.host} is not an address: {unknown.strerror}")

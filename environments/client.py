@@ -320,8 +320,7 @@ class EnvironmentClient:
         if self._expected and hosted != self._expected:
             raise WrongWorldError(
                 f"{replica.url} hosts {hosted}, but the episodes belong to {self._expected}: the "
-                "server was replaced. "
-                f"Start a server of {self._expected} there",
+                f"server was replaced. Start a server of {self._expected} there",
                 url=replica.url,
                 hosted=hosted,
                 expected=self._expected,

@@ -429,10 +429,8 @@ class Kit:
                     break
                 began = time.process_time()
                 step = session.step(action)
-                self._cpu_s, self._n_steps = (
-                    self._cpu_s + time.process_time() - began,
-                    self._n_steps + 1,
-                )
+                self._cpu_s += time.process_time() - began
+                self._n_steps += 1
                 played.actions.append(action)
                 played.steps.append(step)
         return played

@@ -94,8 +94,7 @@ async def verify_servers(urls: Sequence[str], world: World) -> WorldInfo:
         except (RefusedError, ServerFailedError) as strange:
             raise WrongWorldError(
                 f"environment.dialect: a server does not use this project's protocol ({strange}). "
-                "If it is AgentGym's own server, "
-                "set environment.dialect: agentgym",
+                "If it is AgentGym's own server, set environment.dialect: agentgym",
                 field="environment.dialect",
             ) from strange
         for url, each in worlds.items():
@@ -180,8 +179,7 @@ def check_same(file: Path, identity: str, what: str) -> None:
     if begun != identity:
         raise WrongWorldError(
             f"the {what} in {file.parent} began on {begun}, but the servers host {identity}. Start "
-            "servers of the first version, or "
-            f"begin another {what} in another folder",
+            f"servers of the first version, or begin another {what} in another folder",
             hosted=identity,
             expected=begun,
         )

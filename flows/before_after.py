@@ -90,11 +90,9 @@ def measured(run: RunFolder, infrastructure: InfraSettings) -> BeforeAfter:
     end = results(experiment, str(run.checkpoint(last)), infrastructure)
     if experiment.policy.model != "starter":
         return BeforeAfter(results(experiment, experiment.policy.model, infrastructure), end, None)
-    starters, world, seed = (
-        infrastructure.runs.absolute() / "starter",
-        experiment.environment.name,
-        experiment.seeds.starter,
-    )
+    starters = infrastructure.runs.absolute() / "starter"
+    world = experiment.environment.name
+    seed = experiment.seeds.starter
     start = starter_policy(experiment.policy, world, seed, starters, lambda _: None)
     made = find_starter_policy(experiment.policy, world, seed, starters)
     assert made is not None

@@ -65,9 +65,8 @@ def check_engine_sleep(rollout: Rollout) -> None:
     if rollout.max_off_policy_steps:
         raise RecipeError(
             f"rollout.max_off_policy_steps: {rollout.max_off_policy_steps} keeps episodes running "
-            "during the update, while "
-            "AGENTGYM_ENGINE_SLEEP=true makes the engine sleep; set it to 0, or unset "
-            "AGENTGYM_ENGINE_SLEEP"
+            "during the update, while AGENTGYM_ENGINE_SLEEP=true makes the engine sleep; set it to "
+            "0, or unset AGENTGYM_ENGINE_SLEEP"
         )
     if rollout.engine != "vllm":
         raise RecipeError(

@@ -193,8 +193,7 @@ class Tally:
         if self.failed:
             raise MissingEpisodesError(
                 f"{self.failed} episodes are missing in {folder}. Most frequent cause: "
-                f"{self.reason}. "
-                "Run the same command again to play the missing episodes.",
+                f"{self.reason}. Run the same command again to play the missing episodes.",
                 self.failed,
             )
 

@@ -56,9 +56,8 @@ class Arguments(argparse.ArgumentParser):
 def set_engine_variables() -> None:
     """Set environment variables for an engine in this process. torch reads them at import."""
     os.environ.setdefault("OMP_NUM_THREADS", "1")  # an engine on a CPU steps small matrices
-    os.environ.setdefault(
-        "TORCH_CPP_LOG_LEVEL", "ERROR"
-    )  # vLLM reports its choice of CPU memory as a warning
+    # vLLM reports its choice of CPU memory as a warning.
+    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
 
 
 def recipe_parser(prog: str, description: str, examples: str, options: str = "") -> Arguments:

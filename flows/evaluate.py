@@ -176,10 +176,8 @@ def record(
     """
     text, page = grid_tables(results, other)
     if agentgym:
-        text, page = (
-            f"{text}\n\n{aligned(HEADER, agentgym)}",
-            f"{page}\n{markdown(HEADER, agentgym)}\n",
-        )
+        text = f"{text}\n\n{aligned(HEADER, agentgym)}"
+        page = f"{page}\n{markdown(HEADER, agentgym)}\n"
     if scripted := without_learning(grid, results, infrastructure):
         text, page = f"{text}\n\n{scripted}", f"{page}\n{scripted}\n"
     picture, title = folder / "evaluation.png", f"{grid.source.label} in {grid.environment.name}"
@@ -230,8 +228,6 @@ def learned_in(grid: EvaluationGrid) -> World:
     baseline searches them.
     """
     recipe = recipe_of(grid.source.model) if grid.source.model else None
-    return (
-        recipe.environment
-        if recipe is not None and recipe.environment.served() == grid.environment
-        else grid.environment
-    )
+    if recipe is not None and recipe.environment.served() == grid.environment:
+        return recipe.environment
+    return grid.environment

@@ -102,10 +102,8 @@ def tag_flow_run(*tags: str) -> None:
     context = FlowRunContext.get()
     if context is None or context.flow_run is None:
         return
-    with (
-        suppress(Exception),
-        get_client(sync_client=True) as client,
-    ):  # missing tags must not fail a run
+    # Missing tags must not fail a run.
+    with suppress(Exception), get_client(sync_client=True) as client:
         client.update_flow_run(context.flow_run.id, tags={*context.flow_run.tags, *tags})
 
 
@@ -175,9 +173,8 @@ def description_tags(experiment: Experiment, folder: Path, runs: Path) -> dict[s
             else f"trajectories: `agentgym view`, `/runs/{folder.name}`"
         ),
         f"**{experiment.algorithm.name}** in **{world.name}**: trains on "
-        f"`{selection_name(world.train_tasks)}` in "
-        f"{experiment.algorithm.steps} steps with the horizon schedule "
-        f"`{experiment.curriculum.kind}`. Evaluated on "
+        f"`{selection_name(world.train_tasks)}` in {experiment.algorithm.steps} steps with the "
+        f"horizon schedule `{experiment.curriculum.kind}`. Evaluated on "
         f"`{selection_name(evaluation.tasks)}`.",
         f"Policy: `{experiment.policy.model}`. Folder: `{folder}`. "
         f"To continue the run, start a run with the recipe `{folder / 'recipe.yaml'}`.",

@@ -173,19 +173,15 @@ def check_memory(experiment: Experiment, infrastructure: InfraSettings) -> None:
 
 
 def _rank_fraction(infrastructure: InfraSettings) -> float:
-    return (
-        0.0
-        if infrastructure.engine_urls or infrastructure.engine_servers
-        else infrastructure.engine_memory_fraction or SHARED_FRACTION
-    )
+    if infrastructure.engine_urls or infrastructure.engine_servers:
+        return 0.0
+    return infrastructure.engine_memory_fraction or SHARED_FRACTION
 
 
 def _server_fraction(infrastructure: InfraSettings) -> float:
-    return (
-        infrastructure.engine_memory_fraction or OWN_FRACTION
-        if infrastructure.engine_urls or infrastructure.engine_servers
-        else 0.0
-    )
+    if infrastructure.engine_urls or infrastructure.engine_servers:
+        return infrastructure.engine_memory_fraction or OWN_FRACTION
+    return 0.0
 
 
 def _fault(stderr: str) -> str:

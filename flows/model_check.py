@@ -103,23 +103,19 @@ def fit_rollout(
     if on_cpu and shape.head_size is not None and shape.head_size not in CPU_HEAD_SIZES:
         raise RecipeError(
             f"{field}: {model} has attention heads of size {shape.head_size}, but vLLM on a CPU "
-            "supports only "
-            f"{', '.join(map(str, CPU_HEAD_SIZES))}. Set rollout.engine to transformers, or choose "
-            "another model."
+            f"supports only {', '.join(map(str, CPU_HEAD_SIZES))}. Set rollout.engine to "
+            "transformers, or choose another model."
         )
     checks_tokenizer = needs_tokenizer or local_file(model, TOKENIZER_FILE) is not None
     tokens = check_tokenizer(field, model, form) if checks_tokenizer else 0
     if shape.vocabulary is not None and tokens > shape.vocabulary:
         raise RecipeError(
             f"{field}: the tokenizer of {model} has {tokens} tokens, but the model's embedding has "
-            f"{shape.vocabulary} rows. "
-            "Resize the embedding, or use the model's own tokenizer."
+            f"{shape.vocabulary} rows. Resize the embedding, or use the model's own tokenizer."
         )
-    return (
-        rollout
-        if shape.context_length is None
-        else _within_context(field, model, shape.context_length, rollout)
-    )
+    if shape.context_length is None:
+        return rollout
+    return _within_context(field, model, shape.context_length, rollout)
 
 
 def _within_context(field: str, model: str, context_length: int, rollout: Rollout) -> Rollout:
@@ -129,8 +125,7 @@ def _within_context(field: str, model: str, context_length: int, rollout: Rollou
         if "trajectory_tokens" in given:
             raise RecipeError(
                 f"rollout.trajectory_tokens: {trajectory_tokens} exceeds the context of {model} "
-                f"({field}), which is "
-                f"{context_length} tokens. Set it to at most {context_length}."
+                f"({field}), which is {context_length} tokens. Set it to at most {context_length}."
             )
         trajectory_tokens = context_length
     turn_tokens = rollout.turn_tokens

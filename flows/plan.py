@@ -336,12 +336,10 @@ def _step_seconds(
         kv_bytes=plan.kv_bytes,
         weight_bytes=plan.engine_weights,
     )
-    step, gpu = (
-        StepTokens(
-            amount.episodes / steps, amount.policy_tokens[end] / steps, amount.tokens[end] / steps
-        ),
-        GPUS[kind],
+    step = StepTokens(
+        amount.episodes / steps, amount.policy_tokens[end] / steps, amount.tokens[end] / steps
     )
+    gpu = GPUS[kind]
     rollout = rollout_seconds(step, plan.parameters, engines, gpu)
     update = update_seconds(
         step, plan.parameters, operations_per_token(experiment), plan.machine.gpus, gpu

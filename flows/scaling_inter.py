@@ -204,9 +204,8 @@ def repeat_evaluation(
     except CheckpointError as problem:
         raise CheckpointError(
             f"the evaluation {run.folder.evaluation(what.name)} is missing or damaged. It needs "
-            "the weights of "
-            f"step {what.step}, which are missing too ({problem}). Restore one of them, or delete "
-            f"{run.folder.path} to train again."
+            f"the weights of step {what.step}, which are missing too ({problem}). Restore one of "
+            f"them, or delete {run.folder.path} to train again."
         ) from None
     run.bar.say(
         f"The evaluation {what.name!r} is missing or damaged. It is repeated with the weights of "
@@ -299,9 +298,8 @@ class PhaseRunner:
 def train(run: Run, trainer: TrainerProcess, phase: Phase, mlflow_run: str) -> None:
     """Train to the end of the phase, from the trainer's last checkpoint."""
     run.bar.training(f"phase {phase.number}, {phase.horizons}")
-    run.record_steps(
-        mlflow_run, min(trainer.step, phase.end_step)
-    )  # in a checkpoint before a kill, but not logged
+    # In a checkpoint before a kill, but not logged.
+    run.record_steps(mlflow_run, min(trainer.step, phase.end_step))
     run.follow(trainer.train(phase.end_step), mlflow_run)
 
 

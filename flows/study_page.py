@@ -128,11 +128,9 @@ def _registered(registration: Registration | None) -> str:
 
 def _progress(study: Study, runs: Runs) -> str:
     made, wanted = sum(map(len, runs.values())), len(study.arms) * len(study.seeds)
-    return (
-        f"All {wanted} runs are finished."
-        if made == wanted
-        else f"{made} of {wanted} runs are finished. The tables contain only these."
-    )
+    if made == wanted:
+        return f"All {wanted} runs are finished."
+    return f"{made} of {wanted} runs are finished. The tables contain only these."
 
 
 def _fields(fields: dict[str, Any]) -> str:

@@ -82,24 +82,20 @@ class StudyRuns:
         )
 
     def _commands(self, arm: str, seed: int) -> Iterator[Command]:
-        experiment, jobs, logs = (
-            self._experiments[arm, seed],
-            self.folder / "jobs",
-            self.folder / "logs",
-        )
+        experiment = self._experiments[arm, seed]
+        jobs = self.folder / "jobs"
+        logs = self.folder / "logs"
         name = f"{arm}, seed {seed}"
         if not is_finished(RunFolder(self._infrastructure.runs, experiment)):
-            recipe = (
-                self.folder / "recipes" / f"{arm}-{seed}.yaml"
-            )  # a copy: the study's recipe may change meanwhile
+            # A copy: the study's recipe may change meanwhile.
+            recipe = self.folder / "recipes" / f"{arm}-{seed}.yaml"
             recipe.parent.mkdir(parents=True, exist_ok=True)
             recipe.write_text(
                 yaml.safe_dump(experiment.model_dump(mode="json"), sort_keys=False),
                 encoding="utf-8",
             )
-            job = TrainJob(
-                recipe=str(recipe), overrides=self._study.arms[arm]
-            )  # the overrides are shown in the run's name
+            # The overrides are shown in the run's name.
+            job = TrainJob(recipe=str(recipe), overrides=self._study.arms[arm])
             yield Command(
                 f"{name}: training",
                 write_job(jobs / f"{arm}-{seed}.json", job),
@@ -175,11 +171,12 @@ class StudyRuns:
             ) from None
         # Without a checkpoint, the evaluation rejects this folder because it holds no model.
         last = max((run.path / "checkpoints").glob("step-*"), default=run.path / "checkpoints")
+        # Arms may share it.
         yield (
             "first",
             self.folder / "evaluations" / f"{Path(start).name}-seed-{seed}",
             Path(start),
-        )  # arms may share it
+        )
         yield "last", self.folder / "evaluations" / f"{arm}-seed-{seed}", last
 
     def _grid(self, experiment: Experiment, seed: int, policy: Path) -> EvaluationGrid:

@@ -66,14 +66,12 @@ def _marked(answer: str) -> re.Pattern[str] | None:
         key=len,
         reverse=True,
     )
-    return (
-        re.compile(
+    if words:
+        return re.compile(
             "|".join([re.escape(answer), *(rf"\b{re.escape(word)}\b" for word in words)]),
             re.IGNORECASE,
         )
-        if words
-        else None
-    )
+    return None
 
 
 def _with_marks(text: str, words: re.Pattern[str] | None) -> Markup:

@@ -156,11 +156,9 @@ def _why_not(verb: str, thing: Thing, view: View) -> str | None:
     if thing.kind != "door":
         return None
     if verb == "go through":
-        return (
-            no_path
-            if " open " in thing.name
-            else "it is closed. You should toggle it first."
-            if " closed " in thing.name
-            else None
-        )
+        if " open " in thing.name:
+            return no_path
+        if " closed " in thing.name:
+            return "it is closed. You should toggle it first."
+        return None
     return None if " open " in thing.name else _why_locked(view, thing) or no_path

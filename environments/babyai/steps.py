@@ -32,12 +32,8 @@ def find_path(view: View, direction: int, route: Route) -> list[int] | None:
     reached again before it is expanded keeps the later path.
     """
     free = free_places(view, direction)
-    moves = (
-        lambda at: at << ROW,
-        lambda at: at << 1,
-        lambda at: at >> ROW,
-        lambda at: at >> 1,
-    )  # ahead, right, back, left
+    # Ahead, right, back, left.
+    moves = (lambda at: at << ROW, lambda at: at << 1, lambda at: at >> ROW, lambda at: at >> 1)
     start = (HERE, 0)
     came_from: dict[tuple[int, int], tuple[tuple[int, int], int]] = {}
     settled: set[tuple[int, int]] = set()

@@ -142,12 +142,10 @@ class SciWorldEnvironment(AwaitedEnvironment):
             await self._rebuild(ask)
             return Step(BROKEN, 0.0, False, refused=True)
         self._actions.append(action)
-        observation, progress, completed, refused = (
-            answer.text(),
-            answer.real(),
-            answer.flag(),
-            answer.flag(),
-        )
+        observation = answer.text()
+        progress = answer.real()
+        completed = answer.flag()
+        refused = answer.flag()
         if self._rules == "ours":
             score = max(progress, self.score)
         else:

@@ -55,8 +55,7 @@ def main(arguments: list[str] | None = None) -> int:
         metavar="SET=FILE",
         help="nq-test, triviaqa-test, popqa-test, hotpotqa-test, 2wikimultihopqa-test, musique-test, bamboogle-test, nq-train or "
         "hotpotqa-train, each with its file as published by its authors or by FlashRAG; or test "
-        "and train, with the merged parquet "
-        "files of Search-R1",
+        "and train, with the merged parquet files of Search-R1",
     )
     published.add_argument(
         "--retriever",

@@ -22,12 +22,10 @@ from environments.environment import TaskIndexError, WorldError
 from environments.searchqa.memory_mapped_lines import LineWriter, MappedLines
 
 FORMAT = 1
-PASSAGES, QUESTIONS, LISTS, ABOUT = (
-    "passages.jsonl",
-    "questions.jsonl",
-    "lists.json",
-    "library.json",
-)
+PASSAGES = "passages.jsonl"
+QUESTIONS = "questions.jsonl"
+LISTS = "lists.json"
+ABOUT = "library.json"
 
 
 class SearchDataError(WorldError):

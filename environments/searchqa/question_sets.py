@@ -64,8 +64,7 @@ def read_sets(files: Mapping[str, Path]) -> Iterator[tuple[int, str, str, tuple[
             except (KeyError, TypeError, ValueError) as fault:
                 raise SearchDataError(
                     f"{path}, question {place}: unknown format with the fields "
-                    f"{', '.join(map(str, record))} "
-                    f"({type(fault).__name__}: {fault})"
+                    f"{', '.join(map(str, record))} ({type(fault).__name__}: {fault})"
                 ) from fault
             yield RANGES[group][number], group, question, answers
 

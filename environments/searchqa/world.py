@@ -261,11 +261,9 @@ class SearchQA(World):
     @property
     def scripts(self) -> Mapping[str, Script]:
         """Scripts for questions about islands. See `World.scripts`."""
-        return (
-            {name: partial(play, choose) for name, choose in CHOICES.items()}
-            if self.stand_in
-            else {}
-        )
+        if self.stand_in:
+            return {name: partial(play, choose) for name, choose in CHOICES.items()}
+        return {}
 
     def tag(self, index: int) -> str:
         """Return the kind of a question: its set, its number of hops, or the right passages' places.
@@ -291,8 +289,6 @@ def ranked(retriever: Retriever, query: str, question: Question) -> list[int]:
     away.
     """
     found = retriever.search(query, SHOWN)
-    return (
-        sorted(found, key=lambda number: shuffle_key(question.question, str(number)))
-        if question.collection
-        else found
-    )
+    if question.collection:
+        return sorted(found, key=lambda number: shuffle_key(question.question, str(number)))
+    return found

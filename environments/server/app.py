@@ -177,9 +177,8 @@ def serve(world: World, options: Options) -> None:
     for name in ("uvicorn.error", "uvicorn.asgi"):
         logging.getLogger(name).setLevel(logging.ERROR)
     for ending in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(
-            ending, signal.SIG_IGN
-        )  # uvicorn handles them, and raises them again at the end
+        # uvicorn handles them, and raises them again at the end.
+        signal.signal(ending, signal.SIG_IGN)
     log.info("serving", extra={"world": world.name, "version": world.version})
     _Server(config, dispatcher, connections).run(sockets=[listener])
     log.info("ended")

@@ -128,10 +128,8 @@ class FairShares:
 
         The client's own address is used if no other has at least two more sessions.
         """
-        address, mine = (
-            max(self._by_address, key=self._by_address.__getitem__, default=""),
-            _address(client),
-        )
+        address = max(self._by_address, key=self._by_address.__getitem__, default="")
+        mine = _address(client)
         if self._by_address[address] < self._by_address[mine] + 2:
             address = mine
         of_address = [other for other in self._by_client if _address(other) == address]

@@ -424,9 +424,8 @@ async def _play(dispatcher: Dispatcher, socket: WebSocket) -> None:
     finally:
         if not attached:
             await episode.close()
-        with contextlib.suppress(
-            WebSocketDisconnect, RuntimeError
-        ):  # the client may have closed it
+        # The client may have closed it.
+        with contextlib.suppress(WebSocketDisconnect, RuntimeError):
             await socket.close()
 
 

@@ -188,12 +188,10 @@ class Sessions:
         started = time.perf_counter()
         try:
             step, state_key = await self._play(session.environment, "step", action)
-            observation, reward, done, refused = (
-                step.observation,
-                float(step.reward),
-                bool(step.done),
-                bool(step.refused),
-            )
+            observation = step.observation
+            reward = float(step.reward)
+            done = bool(step.done)
+            refused = bool(step.refused)
             _check(observation)
             if not in_range(reward, self.world.reward_range):
                 raise ValueError(
@@ -363,20 +361,16 @@ class Sessions:
         return self._opening(await self.find(session.id))
 
     def _opening(self, session: Session) -> Reply:
-        free, world = (
-            self._shares.limit - self._shares.count,
-            identity(self.world.name, self.world.version),
-        )
+        free = self._shares.limit - self._shares.count
+        world = identity(self.world.name, self.world.version)
         reply = Reply(
             200, session.id, session.lease_s, free, world=world, batchable=not self.world.blocking
         )
         reply.reward_range, reply.key = self.world.reward_range, session.key
         if session.last is not None:
-            reply.turn, reply.observation, reply.state_key = (
-                0,
-                session.last.observation,
-                session.last.state_key,
-            )
+            reply.turn = 0
+            reply.observation = session.last.observation
+            reply.state_key = session.last.state_key
         return reply
 
     def _forget(self, session: Session) -> bool:

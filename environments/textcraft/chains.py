@@ -83,13 +83,11 @@ def chain(index: int) -> tuple[str, tuple[Recipe, ...]]:
 
 
 def _side(index: int) -> Split:
-    return (
-        "validation"
-        if index in LISTS["validation"]
-        else "test"
-        if index in LISTS["test"]
-        else "train"
-    )
+    if index in LISTS["validation"]:
+        return "validation"
+    if index in LISTS["test"]:
+        return "test"
+    return "train"
 
 
 def _needed(turns: int, words: list[str], random: Random) -> list[Recipe]:

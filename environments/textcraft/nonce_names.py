@@ -14,9 +14,8 @@ from hashlib import sha256
 
 _WORDS = (
     "bas bof bog bos boz buz dak des dib dop dov duv fef fep fez fim fis fup fuv gak gev gis gom "
-    "gon "
-    "gus kaf kav kem kez kol kur lup luz mek mib mor muz naz nib nud pek pob rel rif sok tum vep "
-    "zad"
+    "gon gus kaf kav kem kez kol kur lup luz mek mib mor muz naz nib nud pek pob rel rif sok tum "
+    "vep zad"
 )
 WORDS = tuple(_WORDS.split())
 """Made-up words. All have the same form, so that a tokenizer treats them alike. None occurs in the

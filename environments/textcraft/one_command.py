@@ -72,11 +72,9 @@ def n_distractors_of(index: int, variant: int) -> int:
 
     If every lesson had as many, a small policy would hardly learn to find the needed command.
     """
-    return (
-        order("distractors", str(index))[0] % (MAX_DISTRACTORS + 1)
-        if variant in LESSONS
-        else MAX_DISTRACTORS
-    )
+    if variant in LESSONS:
+        return order("distractors", str(index))[0] % (MAX_DISTRACTORS + 1)
+    return MAX_DISTRACTORS
 
 
 def with_counts_of_its_split(

@@ -138,13 +138,11 @@ def drawn_side(purpose: str, template: str) -> Split:
     It depends only on `purpose` and the template.
     """
     place = order(purpose, template)[0] / 256
-    return (
-        "test"
-        if place < DRAWN_SHARES["test"]
-        else "validation"
-        if place < sum(DRAWN_SHARES.values())
-        else "train"
-    )
+    if place < DRAWN_SHARES["test"]:
+        return "test"
+    if place < sum(DRAWN_SHARES.values()):
+        return "validation"
+    return "train"
 
 
 def order(purpose: str, text: str) -> bytes:

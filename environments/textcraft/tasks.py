@@ -204,11 +204,9 @@ def _picked(recipes: Iterable[Recipe], purpose: str, count: int) -> list[Recipe]
 def renaming_of(index: int) -> Renaming:
     """Return the renaming of task `index`. It is the identity if the names are the game's."""
     variant = index // len(goals())
-    return (
-        renaming(variant, words_exchanged(goal(index) in wood_goals()))
-        if variant
-        else AS_IN_THE_GAME
-    )
+    if variant:
+        return renaming(variant, words_exchanged(goal(index) in wood_goals()))
+    return AS_IN_THE_GAME
 
 
 @cache

@@ -100,11 +100,9 @@ class TextCraftEnvironment(Environment):
             if (command := filled_command(recipe, self.inventory, self._book)) is not None
         ]
         actions = list(dict.fromkeys([*gets, *crafts])) or ["inventory"]
-        return (
-            actions
-            if self._renaming is None
-            else [self._renaming.apply(action) for action in actions]
-        )
+        if self._renaming is None:
+            return actions
+        return [self._renaming.apply(action) for action in actions]
 
     def oracle_action(self) -> str:
         """Return the first action of a short plan from the current state.
@@ -126,11 +124,9 @@ class TextCraftEnvironment(Environment):
         if self.goal is None:
             raise OracleError("no TextCraft episode is in progress")
         thought, action = next_step(self.goal, tuple(self.inventory.items()), self._book)
-        return (
-            (thought, action)
-            if self._renaming is None
-            else (self._renaming.apply(thought), self._renaming.apply(action))
-        )
+        if self._renaming is None:
+            return (thought, action)
+        return (self._renaming.apply(thought), self._renaming.apply(action))
 
     def _step(self, action: str) -> Step:
         try:

@@ -25,6 +25,5 @@ TASK_LISTS = {
 }
 """Task lists of the embedded stand-in tasks, each with a description."""
 
-PACKAGE = WorldPackage(
-    TASK_LISTS, task_lists_replaced_by="WEBARENA_TASKS", image="browser"
-)  # the image has Chromium
+# The image has Chromium.
+PACKAGE = WorldPackage(TASK_LISTS, task_lists_replaced_by="WEBARENA_TASKS", image="browser")

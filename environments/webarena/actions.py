@@ -239,9 +239,8 @@ def _parse_press(combination: str) -> Press:
     if not key or "" in modifiers or len(set(modifiers)) < len(modifiers):
         raise InvalidActionError(
             f"The keys '{_shown(combination)}' are not known: a letter, a digit, Enter, Tab, "
-            "Escape, Backspace, Delete, Home, End, PageUp, "
-            "PageDown or an arrow such as ArrowDown, with Control+, Shift+, Alt+ or Meta+ before "
-            "it."
+            "Escape, Backspace, Delete, Home, End, PageUp, PageDown or an arrow such as ArrowDown, "
+            "with Control+, Shift+, Alt+ or Meta+ before it."
         )
     return Press(modifiers, key)
 

@@ -226,10 +226,8 @@ def opened(parsed: argparse.Namespace, source: Source, rollout: Rollout) -> Iter
     from tasks.tracking.owner import claimed
 
     assert source.model is not None
-    infrastructure, verifier = (
-        infra_settings(),
-        load_verifier(parsed.verifier) if parsed.verifier else None,
-    )
+    infrastructure = infra_settings()
+    verifier = load_verifier(parsed.verifier) if parsed.verifier else None
     with ExitStack() as stack:
         recording = None
         if parsed.record:

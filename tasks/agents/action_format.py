@@ -65,11 +65,9 @@ def reading_format(
     AgentGym's clients of TextCraft and BabyAI take one line after one "Action:", as "react" does.
     Their other changes to an action are part of the worlds under AgentGym's rules.
     """
-    return (
-        "react-last"
-        if (action_format, world, rules) == ("react", "sciworld", "agentgym")
-        else action_format
-    )
+    if (action_format, world, rules) == ("react", "sciworld", "agentgym"):
+        return "react-last"
+    return action_format
 
 
 def with_format(instruction: str | None, action_format: ActionFormat) -> str | None:

@@ -38,10 +38,8 @@ def open_agent(
         WrongWorldError: A scripted policy has another version of the world than the servers, or
             cannot play it.
     """
-    source, instruction = (
-        collection.source,
-        world.instruction if collection.source.instruction else None,
-    )
+    source = collection.source
+    instruction = world.instruction if collection.source.instruction else None
     action_format = reading_format(
         source.action_format, collection.environment.name, collection.environment.rules
     )
@@ -53,8 +51,7 @@ def open_agent(
         if world.version not in ("", known.version):
             raise WrongWorldError(
                 f"the servers host {world.identity}, but this process has version {known.version} "
-                "of the world "
-                f"for the {source.kind} policy. Use servers of the same version.",
+                f"of the world for the {source.kind} policy. Use servers of the same version.",
                 hosted=world.version,
                 expected=known.version,
             )

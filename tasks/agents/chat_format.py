@@ -104,11 +104,9 @@ def opening_messages(start: ConversationStart, instruction: str | None) -> list[
         return [{"role": message.role, "content": message.content} for message in start]
     if start == "system":
         return None
-    return (
-        [{"role": "user", "content": instruction}, {"role": "assistant", "content": CONSENT}]
-        if instruction
-        else []
-    )
+    if instruction:
+        return [{"role": "user", "content": instruction}, {"role": "assistant", "content": CONSENT}]
+    return []
 
 
 T = TypeVar("T")
@@ -180,8 +178,7 @@ class ChatFormat:
         if unused := [name for name in chat_template_kwargs or {} if name not in template]:
             raise ChatTemplateError(
                 f"policy.chat_template_kwargs: the chat template of {tokenizer.name_or_path!r} "
-                "does not use "
-                f"the variable {unused[0]!r}. Correct the name or remove it.",
+                f"does not use the variable {unused[0]!r}. Correct the name or remove it.",
                 code="unused_variable",
             )
         # A frozen clock: with the current date in the prompt the same seeds would give another run
@@ -237,8 +234,7 @@ class ChatFormat:
         if not self.stop_tokens:
             raise ChatTemplateError(
                 f"policy.model: the tokenizer {tokenizer.name_or_path!r} and its chat template "
-                "have no token "
-                "that ends a message. Set tokenizer.eos_token.",
+                "have no token that ends a message. Set tokenizer.eos_token.",
                 code="no_end_token",
             )
 
@@ -320,11 +316,9 @@ class ChatFormat:
         if whole.startswith(self._prefix) or not before:
             return whole.removeprefix(self._prefix)
         text = whole.removeprefix(before)
-        return (
-            re.sub(r"^<think>\s*</think>\s*", "", text)
-            if "</think>" in opened
-            else text.removeprefix("<think>")
-        )
+        if "</think>" in opened:
+            return re.sub(r"^<think>\s*</think>\s*", "", text)
+        return text.removeprefix("<think>")
 
     def conversation(self, observation: str, exchanges: Sequence[tuple[str, str]]) -> list[int]:
         """Return the token ids up to the start of the next message, all turns written anew.

@@ -34,11 +34,9 @@ class Phase:
     @property
     def horizons(self) -> str:
         """The turn limits in words, e.g. "horizon 16" or "horizons 6 to 16"."""
-        return (
-            f"horizon {self.horizon}"
-            if self.shortest == self.horizon
-            else f"horizons {self.shortest} to {self.horizon}"
-        )
+        if self.shortest == self.horizon:
+            return f"horizon {self.horizon}"
+        return f"horizons {self.shortest} to {self.horizon}"
 
 
 def horizon_at(experiment: Experiment, step: int, history: Steps) -> int:

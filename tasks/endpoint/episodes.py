@@ -237,10 +237,8 @@ class Episodes:
         else:
             self._forget(episode, row)
             last, new = row.turns[-1], call.messages[len(row.messages) :]
-            last.observation_tokens, last.observation = (
-                call.added,
-                "\n\n".join(message["content"] for message in new),
-            )
+            last.observation_tokens = call.added
+            last.observation = "\n\n".join(message["content"] for message in new)
             last.environment_seconds = max(0.0, call.began - last.began - last.generate_seconds)
         row.turns.append(turn)
         row.samplings.append(sampling)

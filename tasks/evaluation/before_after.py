@@ -26,11 +26,9 @@ Side = TypeVar("Side")
 
 NOTE = (
     "A row has one temperature for all policies. Brackets are 95 % intervals. With one seed they "
-    "are over tasks. "
-    "With several seeds, seeds and tasks are both resampled. Differences are paired by task and "
-    "seed. "
-    "Differences of success rates are in percentage points. Further behaviour cloning takes as "
-    "many seconds as RL."
+    "are over tasks. With several seeds, seeds and tasks are both resampled. Differences are "
+    "paired by task and seed. Differences of success rates are in percentage points. Further "
+    "behaviour cloning takes as many seconds as RL."
 )
 
 

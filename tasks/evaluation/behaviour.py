@@ -51,8 +51,6 @@ def _answer_source(trajectory: Trajectory) -> str:
     held_by = [place for place, text in _PASSAGE.findall(last) if answers[0] in text]
     if held_by:
         return f"passage {held_by[0]}"
-    return (
-        EARLIER
-        if any(answers[0] in text for found in earlier for _, text in _PASSAGE.findall(found))
-        else NOWHERE
-    )
+    if any(answers[0] in text for found in earlier for _, text in _PASSAGE.findall(found)):
+        return EARLIER
+    return NOWHERE

@@ -21,12 +21,10 @@ Results = Mapping[str, EvaluationResult]
 
 NOTE = (
     "Brackets are 95 % intervals over tasks. They are Wilson intervals with the effective sample "
-    "size for shares, and "
-    "BCa bootstrap intervals for scores. pass@k is the share of tasks in which at least one of k "
-    "episodes succeeds, and "
-    "pass^k the share in which all k succeed. Malformed is the share of turns without a readable "
-    "action. "
-    "Refused is the share of turns whose action the world rejected."
+    "size for shares, and BCa bootstrap intervals for scores. pass@k is the share of tasks in "
+    "which at least one of k episodes succeeds, and pass^k the share in which all k succeed. "
+    "Malformed is the share of turns without a readable action. Refused is the share of turns "
+    "whose action the world rejected."
 )
 CHANGE_NOTE = "Change is the success of this policy minus that of the other one, in percentage points, on their common tasks."
 

@@ -156,10 +156,8 @@ def nights_table(nights: Sequence[Night], maximum: int = 30) -> str:
             "",
             f"Champion: `{now}`." if now else "There is no champion yet.",
             "Both are measured on the same held-out tasks with the night's seed. Brackets are 95 % "
-            "intervals over tasks, "
-            "and the difference is paired by task. The challenger becomes the champion only if the "
-            "whole interval of the "
-            "difference is above zero.",
+            "intervals over tasks, and the difference is paired by task. The challenger becomes "
+            "the champion only if the whole interval of the difference is above zero.",
             "",
         ]
     )

@@ -106,11 +106,9 @@ def success_share(result: EvaluationResult) -> str:
 
 def success_change(before: EvaluationResult, after: EvaluationResult) -> str:
     """Format success after minus before, in points, or "-" if an evaluation is incomplete."""
-    return (
-        change(difference(before.tallies, after.tallies))
-        if before.complete and after.complete
-        else "-"
-    )
+    if before.complete and after.complete:
+        return change(difference(before.tallies, after.tallies))
+    return "-"
 
 
 def change(estimate: Estimate) -> str:

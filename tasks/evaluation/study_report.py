@@ -190,11 +190,11 @@ def scripted_section(scripted: Mapping[str, Mapping[str, EvaluationResult]]) -> 
         "Random policies play four episodes per task, the others one. Intervals are over tasks. "
         "The nearest-neighbour replay searches the training tasks of the first arm."
     )
-    return (
-        [Section("Scripted policies on the same tasks", ["policy", *scripted], rows, note, data)]
-        if rows
-        else []
-    )
+    if rows:
+        return [
+            Section("Scripted policies on the same tasks", ["policy", *scripted], rows, note, data)
+        ]
+    return []
 
 
 def family_section(study: Study, runs: Runs) -> list[Section]:
@@ -373,11 +373,10 @@ def threshold_section(study: Study, runs: Runs, axis: Axis) -> list[Section]:
             data[f"{arm}, {threshold:g}"] = {"median": _known(median), "reached": there}
     note = (
         "The median over seeds is the Kaplan-Meier estimate. A run that never reached the rate is "
-        "censored at its end. "
-        "A dash means that most runs did not reach it."
+        "censored at its end. A dash means that most runs did not reach it."
     )
-    return (
-        [
+    if rows:
+        return [
             Section(
                 title,
                 ["success rate", "arm", f"median {what}", "seeds that reached it"],
@@ -386,9 +385,7 @@ def threshold_section(study: Study, runs: Runs, axis: Axis) -> list[Section]:
                 data,
             )
         ]
-        if rows
-        else []
-    )
+    return []
 
 
 def measured_differently(runs: Runs) -> str:

@@ -230,9 +230,8 @@ class VllmPoolEngine:
         if free < weights.nbytes:
             raise EngineError(
                 f"{self._folder.path.parent} has {free / 1e9:.1f} GB free, but new weights for the "
-                "vLLM servers take "
-                f"{weights.nbytes / 1e9:.1f} GB. Enlarge it (SHM_SIZE with Docker Compose), or set "
-                "AGENTGYM_ENGINE_WEIGHTS to nccl."
+                f"vLLM servers take {weights.nbytes / 1e9:.1f} GB. Enlarge it (SHM_SIZE with "
+                "Docker Compose), or set AGENTGYM_ENGINE_WEIGHTS to nccl."
             )
         folder = self._folder.path / str(self._loads)
         folder.mkdir()

@@ -169,9 +169,8 @@ class ServerPool:
             if (model.id, model.root) != (models[0].id, models[0].root):
                 raise EngineError(
                     f"the vLLM servers have different models: {replica.server.url} serves "
-                    f"{model.id} ({model.root}), "
-                    f"but {self.replicas[0].server.url} serves {models[0].id} ({models[0].root}). "
-                    "Start all servers with the same model."
+                    f"{model.id} ({model.root}), but {self.replicas[0].server.url} serves "
+                    f"{models[0].id} ({models[0].root}). Start all servers with the same model."
                 )
         return list(models)
 

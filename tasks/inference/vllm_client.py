@@ -211,8 +211,7 @@ class VllmClient:
         if not tokens or len(sampled) != len(tokens):
             raise EngineError(
                 f"{self.url} returned {len(tokens)} token ids and {len(sampled)} "
-                "log-probabilities. "
-                "Use a version of vLLM that supports return_token_ids."
+                "log-probabilities. Use a version of vLLM that supports return_token_ids."
             )
         usage = completion.usage or _Usage()
         cached = usage.prompt_tokens_details.cached_tokens if usage.prompt_tokens_details else None

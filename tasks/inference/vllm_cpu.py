@@ -202,10 +202,8 @@ def prepare_vllm() -> None:
     torch._dynamo.config.disable = True
     layer_utils.dispatch_cpu_unquantized_gemm = dispatch
     PunicaWrapperCPU.add_lora_linear = add_adapter
-    for method in (
-        "add_lora_embedding",
-        "add_lora_logits",
-    ):  # adapters leave these layers unchanged
+    # Adapters leave these layers unchanged.
+    for method in ("add_lora_embedding", "add_lora_logits"):
         setattr(PunicaWrapperCPU, method, lambda *_, **__: None)
     if TopKTopPSampler.forward_cpu.__module__ == __name__:
         return

@@ -98,11 +98,9 @@ def check_weight_sync(
     if not gap.mean <= allowed:  # NaN counts as a mismatch
         raise WeightSyncError(
             f"the engine {engine.name} does not compute with the trainer's weights. Over "
-            f"{gap.tokens} tokens their "
-            f"log-probabilities differ by {gap.mean:.3g} nats on average and {gap.largest:.3g} at "
-            "most. "
-            f"The tolerance of the average is {allowed:g} with {dtype}. The episodes were "
-            "not used for training. "
-            "If vLLM does not support this model, set rollout.engine: transformers."
+            f"{gap.tokens} tokens their log-probabilities differ by {gap.mean:.3g} nats on average "
+            f"and {gap.largest:.3g} at most. The tolerance of the average is {allowed:g} with "
+            f"{dtype}. The episodes were not used for training. If vLLM does not support this "
+            "model, set rollout.engine: transformers."
         )
     return gap

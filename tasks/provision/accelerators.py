@@ -41,11 +41,9 @@ def visible_gpus() -> list[str]:
     if not there.are_gpus:
         return []
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-    return (
-        [str(number) for number in range(there.number)]
-        if visible is None
-        else [name for name in visible.split(",") if name]
-    )
+    if visible is None:
+        return [str(number) for number in range(there.number)]
+    return [name for name in visible.split(",") if name]
 
 
 @contextmanager

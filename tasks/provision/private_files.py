@@ -92,8 +92,7 @@ def private_runs(runs: Path) -> Path:
             else:
                 log.warning(
                     "%s is open to other users (mode %04o), who may read its trajectories and "
-                    "databases. "
-                    "Set AGENTGYM_RUNS to a private folder.",
+                    "databases. Set AGENTGYM_RUNS to a private folder.",
                     runs,
                     mode,
                 )

@@ -49,10 +49,8 @@ def main(owner: int, command: list[str]) -> int:
     if child == 0:
         prctl(PR_SET_PDEATHSIG, int(signal.SIGKILL))
         signal.pthread_sigmask(signal.SIG_UNBLOCK, awaited)
-        for ignored in (
-            signal.SIGPIPE,
-            signal.SIGXFSZ,
-        ):  # Python ignores them, and the command would inherit that
+        # Python ignores them, and the command would inherit that.
+        for ignored in (signal.SIGPIPE, signal.SIGXFSZ):
             signal.signal(ignored, signal.SIG_DFL)
         if os.getppid() != me:
             os._exit(1)

@@ -94,8 +94,7 @@ def supervise(runs: Path) -> None:
                 if not record_path(runs).exists():
                     raise RunsFolderError(
                         f"{runs} was moved or deleted while its services were running, so they "
-                        "were stopped. "
-                        "Start them again with `make up`."
+                        "were stopped. Start them again with `make up`."
                     )
                 services.settle()
             write(runs, starting)
@@ -240,10 +239,8 @@ class _Services:
                 return
             failed = self._settling.exit_status != 0
             self._settling.end()
-            self._settling, self._settle_at = (
-                None,
-                time.monotonic() + SETTLE_AGAIN_S if failed else None,
-            )
+            self._settling = None
+            self._settle_at = time.monotonic() + SETTLE_AGAIN_S if failed else None
         if self._settle_at is not None and time.monotonic() < self._settle_at:
             return
         if self._settle_at is not None or notes_of_ended(self._runs, OWN_SERVER):

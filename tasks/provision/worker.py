@@ -42,9 +42,8 @@ class CancellingRunner(Runner):
         try:
             await super()._cancel_run(flow_run, state_msg)
         finally:
-            self._cancelling_flow_run_ids.discard(
-                identifier
-            )  # Prefect keeps the id and would ignore later cancellations
+            # Prefect keeps the id and would ignore later cancellations.
+            self._cancelling_flow_run_ids.discard(identifier)
 
     async def _kill_process(self, pid: int, grace_seconds: float = GRACE_S) -> None:
         await super()._kill_process(pid, min(grace_seconds, GRACE_S))
@@ -60,11 +59,9 @@ class CancellingRunner(Runner):
 
     async def _propose_crashed_state(self, flow_run: FlowRun, message: str) -> State[Any] | None:
         """Mark the run as crashed unless a cancellation's signal ended its process."""
-        return (
-            None
-            if await self.is_cancelled(flow_run)
-            else await super()._propose_crashed_state(flow_run, message)
-        )
+        if await self.is_cancelled(flow_run):
+            return None
+        return await super()._propose_crashed_state(flow_run, message)
 
     async def is_cancelled(self, flow_run: FlowRun) -> bool:
         """Return whether a flow run without a process was cancelled; mark it as Cancelled if so."""

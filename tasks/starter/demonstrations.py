@@ -133,11 +133,9 @@ class Demonstrator:
 
         def detour(right: str) -> str:
             choice = random.randrange(3)
-            return (
-                near_miss(right, words, random)
-                if choice == 0
-                else random.choice(self._solution(task) if choice == 1 else actions)
-            )
+            if choice == 0:
+                return near_miss(right, words, random)
+            return random.choice(self._solution(task) if choice == 1 else actions)
 
         return demonstrate(self._environment, task, random, detour, self._detour_rate)
 

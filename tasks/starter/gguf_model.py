@@ -46,11 +46,9 @@ def hugging_face_model(model: str) -> str:
         A folder for a GGUF. Everything else is returned unchanged.
     """
     file = gguf_file(model)
-    return (
-        model
-        if file is None
-        else _written(file.absolute(), infra_settings().runs.absolute() / FOLDER)
-    )
+    if file is None:
+        return model
+    return _written(file.absolute(), infra_settings().runs.absolute() / FOLDER)
 
 
 @cache

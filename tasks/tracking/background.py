@@ -32,13 +32,11 @@ class Background:
             outage: The first of them, with a place {} for the reason.
             recovery: The second, with a place {} for the length of the outage.
         """
-        self._name, self._work, self._log, self._outage, self._recovery = (
-            name,
-            work,
-            log,
-            outage,
-            recovery,
-        )
+        self._name = name
+        self._work = work
+        self._log = log
+        self._outage = outage
+        self._recovery = recovery
         self._changed = threading.Condition()
         self._requested = self._done = 0
         self._thread: threading.Thread | None = None

@@ -176,10 +176,8 @@ def aliased_checkpoint(tracking_uri: str, model: str, alias: str) -> Path | None
     try:
         version = client.get_model_version_by_alias(model, alias)
     except MlflowException as error:
-        if error.error_code in (
-            "RESOURCE_DOES_NOT_EXIST",
-            "INVALID_PARAMETER_VALUE",
-        ):  # no such model; no such alias
+        # No such model; no such alias.
+        if error.error_code in ("RESOURCE_DOES_NOT_EXIST", "INVALID_PARAMETER_VALUE"):
             return None
         raise
     folder = version.tags.get("folder")

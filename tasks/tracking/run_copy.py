@@ -357,11 +357,9 @@ def _has_sizes(checkpoint: Path) -> bool:
 
 def _read_stored(folder: Path, url: str) -> dict[str, Stat]:
     noted = read_json(folder / STORED)
-    return (
-        {name: (size, changed) for name, (size, changed) in noted.get("files", {}).items()}
-        if noted.get("url") == url
-        else {}
-    )
+    if noted.get("url") == url:
+        return {name: (size, changed) for name, (size, changed) in noted.get("files", {}).items()}
+    return {}
 
 
 def _write_stored(folder: Path, url: str, stored: dict[str, Stat]) -> None:

@@ -63,9 +63,8 @@ class RunLease:
         if owner is not None and owner.get("token") != self._token:
             raise RunTakenOverError(
                 f"{_owner_text(owner)} has taken over this run ({self._storage.url}/{self._name}), "
-                "because this process "
-                f"could not reach the storage for {LEASE_S:.0f} s. Results since then are not "
-                "uploaded."
+                f"because this process could not reach the storage for {LEASE_S:.0f} s. Results "
+                "since then are not uploaded."
             )
         self._write()
 

@@ -50,12 +50,10 @@ class RunMirror:
             superseded: Takes the steps that have a checkpoint in the storage and returns those to
                 delete.
         """
-        self.storage, self._folder, self._fingerprint, self._superseded = (
-            storage,
-            folder,
-            fingerprint,
-            superseded,
-        )
+        self.storage = storage
+        self._folder = folder
+        self._fingerprint = fingerprint
+        self._superseded = superseded
         self._lease = RunLease(storage, f"{folder.name}/{OWNER}")
         away = f"Cannot write to {SETTING} ({storage.url}): {{}}. The run continues and keeps its results in {folder}."
         back = f"Wrote to {SETTING} again after {{}} and uploaded the missing results."

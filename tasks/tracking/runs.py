@@ -56,9 +56,8 @@ def open_experiment(client: MlflowClient, name: str, artifacts: str | None) -> s
             found = client.get_experiment_by_name(name)  # another process created it
     if found.lifecycle_stage != "active":
         raise TrackingError(
-            f"the MLflow experiment {name!r} was deleted. Restore it with "
-            f"`mlflow experiments restore --experiment-id {found.experiment_id}` or choose another "
-            "name."
+            f"the MLflow experiment {name!r} was deleted. Restore it with `mlflow experiments "
+            f"restore --experiment-id {found.experiment_id}` or choose another name."
         )
     if artifacts is not None and found.artifact_location.startswith("mlflow-artifacts:"):
         raise TrackingError(

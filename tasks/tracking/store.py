@@ -83,11 +83,9 @@ def open_store(tracking_uri: str, experiment_name: str) -> Store:
 
 
 def _database(tracking_uri: str) -> Path | None:
-    return (
-        Path(tracking_uri.removeprefix(_SQLITE)).absolute()
-        if tracking_uri.startswith(_SQLITE)
-        else None
-    )
+    if tracking_uri.startswith(_SQLITE):
+        return Path(tracking_uri.removeprefix(_SQLITE)).absolute()
+    return None
 
 
 @contextmanager

@@ -242,11 +242,9 @@ def _spans(
             _answer(turn),
             {},
         )
-        observation, read, clock = (
-            turn.observation,
-            read + len(turn.tokens) + len(turn.observation_tokens),
-            stepped,
-        )
+        observation = turn.observation
+        read = read + len(turn.tokens) + len(turn.observation_tokens)
+        clock = stepped
 
 
 def _ending(trajectory: Trajectory) -> str:

@@ -96,11 +96,9 @@ def _findings(checks: Mapping[str, Callable[[], str]]) -> Iterator[Finding]:
 def _round_trip(overrides: Mapping[str, Any]) -> str:
     experiment = load_recipe(RECIPE, overrides)
     again = Experiment.model_validate_json(experiment.model_dump_json())
-    return (
-        ""
-        if again == experiment
-        else "a recipe changes when it is written as JSON and read; give each field a JSON type"
-    )
+    if again == experiment:
+        return ""
+    return "a recipe changes when it is written as JSON and read; give each field a JSON type"
 
 
 def _loads_torch(overrides: Mapping[str, Any]) -> str:
@@ -112,11 +110,9 @@ def _loads_torch(overrides: Mapping[str, Any]) -> str:
         json.dumps(dict(overrides)),
     ]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
-    return (
-        ""
-        if done.returncode == 0
-        else done.stderr.strip() or "its module imports torch; import it in functions"
-    )
+    if done.returncode == 0:
+        return ""
+    return done.stderr.strip() or "its module imports torch; import it in functions"
 
 
 def _classes(algorithm: Algorithm) -> str:
@@ -181,20 +177,16 @@ def _shape(algorithm: PolicyGradient) -> str:
         return f"advantages have the shape {tuple(found.shape)}; return {tuple(mask.shape)}, as experience.policy_mask"
     if not found.isfinite().all():
         return "an advantage is not finite; guard divisions by a standard deviation of 0"
-    return (
-        ""
-        if not found[~mask].any()
-        else "an advantage outside experience.policy_mask is not 0; multiply by the mask"
-    )
+    if not found[~mask].any():
+        return ""
+    return "an advantage outside experience.policy_mask is not 0; multiply by the mask"
 
 
 def _deterministic(algorithm: PolicyGradient) -> str:
     first, second = _advantages(algorithm)[0], _advantages(algorithm)[0]
-    return (
-        ""
-        if bool((first == second).all())
-        else "two calls give different advantages; use no random numbers"
-    )
+    if bool((first == second).all()):
+        return ""
+    return "two calls give different advantages; use no random numbers"
 
 
 def _direction(algorithm: PolicyGradient) -> str:
@@ -202,10 +194,10 @@ def _direction(algorithm: PolicyGradient) -> str:
     found, _, episodes = _advantages(algorithm)
     signs = [1.0 if t.turns[0].tokens == [GOOD] else -1.0 for t in episodes]
     slope = sum(sign * float(row.sum()) for sign, row in zip(signs, found, strict=True))
+    if slope > 0:
+        return ""
     return (
-        ""
-        if slope > 0
-        else f"the update makes the better of two actions less likely (slope {slope:g}); check the sign"
+        f"the update makes the better of two actions less likely (slope {slope:g}); check the sign"
     )
 
 
@@ -238,22 +230,20 @@ def _positive(curriculum: Curriculum) -> str:
         for step, horizon in enumerate(_horizons(curriculum))
         if not isinstance(horizon, int) or horizon < 1
     }
-    return (
-        f"horizon_at({next(iter(wrong))}) is {next(iter(wrong.values()))!r}; return an int of at "
-        "least 1"
-        if wrong
-        else ""
-    )
+    if wrong:
+        return (
+            f"horizon_at({next(iter(wrong))}) is {next(iter(wrong.values()))!r}; return an int of at "
+            "least 1"
+        )
+    return ""
 
 
 def _pure(curriculum: Curriculum, fresh: Curriculum) -> str:
     forwards = _horizons(curriculum)
     backwards = _horizons(fresh, reversed(range(STEPS)))[::-1]
-    return (
-        ""
-        if forwards == backwards
-        else "the horizon of a step depends on earlier calls; use only the step and `training`"
-    )
+    if forwards == backwards:
+        return ""
+    return "the horizon of a step depends on earlier calls; use only the step and `training`"
 
 
 def _ascending(curriculum: Curriculum) -> str:

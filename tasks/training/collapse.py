@@ -186,8 +186,6 @@ def _gradient(history: Sequence[Metrics]) -> list[str]:
     if len(norms) < 2 * WINDOW:
         return []
     now, usual = fmean(norms[-WINDOW:]), median(norms)
-    return (
-        [f"the gradient norm is {now:.3g}, and its median is {usual:.3g}"]
-        if now > GRADIENT_FACTOR * usual > 0
-        else []
-    )
+    if now > GRADIENT_FACTOR * usual > 0:
+        return [f"the gradient norm is {now:.3g}, and its median is {usual:.3g}"]
+    return []

@@ -73,12 +73,10 @@ class Critic:
             layers: The policy's settings: attention implementation and gradient checkpointing.
             sharded: Whether to shard the critic across ranks (FSDP2).
         """
-        self.settings, self.device, self._compute, self._sharded = (
-            settings,
-            device,
-            compute,
-            sharded,
-        )
+        self.settings = settings
+        self.device = device
+        self._compute = compute
+        self._sharded = sharded
         backbone = load_model(
             policy,
             sharded=sharded,

@@ -51,11 +51,9 @@ class Experience:
     def scores(self) -> torch.Tensor:
         """Return the total reward of each trajectory minus its penalties. Shape (B,)."""
         earned = self.rewards.sum(dim=1)
-        return (
-            earned
-            if self.penalties is None
-            else earned - (self.penalties * self.policy_mask).sum(dim=1)
-        )
+        if self.penalties is None:
+            return earned
+        return earned - (self.penalties * self.policy_mask).sum(dim=1)
 
     def group_rows(self) -> list[torch.Tensor]:
         """Return the trajectory indices of all groups.

@@ -55,9 +55,8 @@ class CloningTrainer(BaseTrainer, SFTTrainer):
             self,
             model=self.load_policy(),
             args=cloning_config(experiment, folder),
-            train_dataset=Dataset.from_list(
-                [{"input_ids": [0, 0], "labels": [0, 0]}]
-            ),  # TRL requires one
+            # TRL requires one.
+            train_dataset=Dataset.from_list([{"input_ids": [0, 0], "labels": [0, 0]}]),
             processing_class=tokenizer,
         )
         share_prefixes(self.model, experiment.policy)
@@ -146,14 +145,14 @@ class PreferenceTrainer(BaseTrainer, DPOTrainer):
             model=self.load_policy(),
             ref_model=self.load_reference(),
             args=preference_config(experiment, self.algorithm, folder),
+            # TRL requires one.
             train_dataset=Dataset.from_list(
                 [{"prompt_ids": [0], "chosen_ids": [0], "rejected_ids": [0]}]
-            ),  # TRL requires one
+            ),
             processing_class=tokenizer,
         )
-        self.accelerator.gather = gather_ragged(
-            self.accelerator
-        )  # for TRL's metrics: micro-batches differ in size
+        # For TRL's metrics: micro-batches differ in size.
+        self.accelerator.gather = gather_ragged(self.accelerator)
         self._pairs_preferred, self._pairs_seen = 0.0, 0.0
 
     def _prepare_dataset(self, dataset: Any, *_: Any, **__: Any) -> Any:
@@ -168,14 +167,10 @@ class PreferenceTrainer(BaseTrainer, DPOTrainer):
         pairs = list(zip(trajectories[::2], trajectories[1::2], strict=True))
         for first in range(algorithm.mini_batches):
             share = pairs[first :: algorithm.mini_batches]
-            count, tokens = (
-                self.count_everywhere(len(share)),
-                self.count_everywhere(sum(sum(success.policy_mask) for success, _ in share)),
-            )
-            micro_batches, parts = (
-                list[Tensors](),
-                self.parts(PaddedRows([2 * max(length_of(t) for t in pair) for pair in share])),
-            )
+            count = self.count_everywhere(len(share))
+            tokens = self.count_everywhere(sum(sum(success.policy_mask) for success, _ in share))
+            micro_batches = list[Tensors]()
+            parts = self.parts(PaddedRows([2 * max(length_of(t) for t in pair) for pair in share]))
             for part in parts:
                 tensors = _sequences(
                     [share[i][side] for side in (0, 1) for i in part],
@@ -208,9 +203,8 @@ class PreferenceTrainer(BaseTrainer, DPOTrainer):
     ) -> Any:
         """Weight TRL's losses by the micro-batch's shares of the mini-batch's pairs and tokens."""
         weights, pairs = inputs.pop("weights").tolist(), inputs.pop("pairs")
-        rows = torch.full_like(
-            pairs, len(inputs["input_ids"]) // 2
-        )  # an empty micro-batch holds one masked pair
+        # An empty micro-batch holds one masked pair.
+        rows = torch.full_like(pairs, len(inputs["input_ids"]) // 2)
         self.loss_types, self.loss_weights = (
             (["sigmoid", "sft"], weights) if weights[1] else (["sigmoid"], weights[:1])
         )

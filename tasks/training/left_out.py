@@ -72,11 +72,10 @@ def check_left_out(
     if found.share > limit:
         raise EpisodesLeftOutError(
             f"step {step + 1}: {found.episodes} of {len(trajectories)} episodes are left out "
-            "because of infrastructure faults. "
-            f"The share is {found.share:.3f}, but rollout.max_left_out_share is {limit:g}. "
-            f"Their mean length is {found.turns:.1f} turns. The most frequent fault is: "
-            f"{found.reason}. "
-            "Fix the fault and run the same command again to continue from the last checkpoint."
+            f"because of infrastructure faults. The share is {found.share:.3f}, but "
+            f"rollout.max_left_out_share is {limit:g}. Their mean length is {found.turns:.1f} "
+            f"turns. The most frequent fault is: {found.reason}. Fix the fault and run the same "
+            "command again to continue from the last checkpoint."
         )
     return found
 
@@ -88,8 +87,6 @@ def left_out_warning(step: int, metrics: Mapping[str, float]) -> str:
         return ""
     return (
         f"WARNING: step {step} leaves out {100 * share:.1f} % of its episodes because of "
-        "infrastructure faults. "
-        f"Their mean length is {metrics['rollout/left_out_turns']:.1f} turns, and that of the "
-        "other episodes is "
-        f"{metrics.get('rollout/turns', 0.0):.1f} turns."
+        f"infrastructure faults. Their mean length is {metrics['rollout/left_out_turns']:.1f} "
+        f"turns, and that of the other episodes is {metrics.get('rollout/turns', 0.0):.1f} turns."
     )

@@ -39,10 +39,8 @@ class LossRecord:
             places = torch.tensor(trajectory.policy_mask, dtype=torch.bool)
             row = torch.full((4, len(places)), float("nan"))
             row[0], row[1] = advantages, 1.0
-            (
-                self._places[trajectory.group, trajectory.member],
-                self._rows[trajectory.group, trajectory.member],
-            ) = places, row
+            self._places[trajectory.group, trajectory.member] = places
+            self._rows[trajectory.group, trajectory.member] = row
 
     def note(
         self, inputs: Tensors, log_probabilities: torch.Tensor, entropies: torch.Tensor | None

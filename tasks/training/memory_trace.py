@@ -204,9 +204,8 @@ def _traced(config: Any, update: TracedUpdate, mesh: Any) -> TrainerMemory:
         learn()
     peak = _peak(updating)
     own, gradients = held["policy"], _bytes(trained["policy"])
-    buckets = (
-        gradients if update.processes > 1 and not update.sharded else 0
-    )  # DDP's buckets, absent from the fake group
+    # DDP's buckets, absent from the fake group.
+    buckets = gradients if update.processes > 1 and not update.sharded else 0
     known = own + 3 * gradients + held.get("reference", 0) + 4 * held.get("critic", 0)
     return TrainerMemory(
         weights=own,

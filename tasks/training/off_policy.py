@@ -28,11 +28,9 @@ def importance_weights(gap: torch.Tensor, correction: str, cap: float) -> torch.
         Shape (B, T), or (B, 1) for weights of trajectories.
     """
     weights = (gap.sum(-1, keepdim=True) if correction.startswith("sequence") else gap).exp()
-    return (
-        weights.clamp(max=cap)
-        if correction.endswith("truncated")
-        else weights.masked_fill(weights > cap, 0.0)
-    )
+    if correction.endswith("truncated"):
+        return weights.clamp(max=cap)
+    return weights.masked_fill(weights > cap, 0.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,10 +97,8 @@ class OffPolicyMeter:
             )
         )
         ratio = (logps - old).exp()
-        clipped_low, clipped_high = (
-            (ratio < 1 - self._low) & (advantages < 0),
-            (ratio > 1 + self._high) & (advantages > 0),
-        )
+        clipped_low = (ratio < 1 - self._low) & (advantages < 0)
+        clipped_high = (ratio > 1 + self._high) & (advantages > 0)
         kl = torch.zeros_like(logps)
         if tokens.reference is not None:
             log_ratio = tokens.reference[mask].double() - logps

@@ -40,21 +40,17 @@ class OfflineBatches:
 
         Implements `BatchSource.plan`.
         """
-        horizon, exploration = (
-            horizon_at(self._experiment, step, history),
-            self._algorithm.explorations(step) - 1,
-        )
+        horizon = horizon_at(self._experiment, step, history)
+        exploration = self._algorithm.explorations(step) - 1
         batches = []
         if (
             not self._is_recorded(exploration)
             and exploration not in self._pool
             and not self._path(exploration).is_file()
         ):
-            seed, groups, size = (
-                self._experiment.seeds.training,
-                self._algorithm.explore_groups,
-                self._experiment.rollout.group_size,
-            )
+            seed = self._experiment.seeds.training
+            groups = self._algorithm.explore_groups
+            size = self._experiment.rollout.group_size
             requests = exploration_plans(self._job.train_tasks, exploration, groups, size, seed)
             settings = RolloutSettings(horizon, self._experiment.rollout.temperature)
             batches = [Batch(f"exploration {exploration}", requests, settings)]

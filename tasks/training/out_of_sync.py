@@ -8,11 +8,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-EPISODES, GAP, TOLERATED = (
-    "update/episodes_out_of_sync",
-    "update/out_of_sync_gap",
-    "update/out_of_sync_tolerance",
-)
+EPISODES = "update/episodes_out_of_sync"
+GAP = "update/out_of_sync_gap"
+TOLERATED = "update/out_of_sync_tolerance"
 """Metrics of a step.
 
 The last two exist only if there is such an episode: the largest mean gap of an episode and its
@@ -49,8 +47,7 @@ def out_of_sync_note(step: int, metrics: Mapping[str, float]) -> str:
         return ""
     return (
         f"Step {step + 1}: {metrics[EPISODES]:.0f} episodes were not sampled with the trainer's "
-        "weights and are left out. "
-        f"The log-probabilities of engine and trainer differ by up to {metrics[GAP]:.3g} nats per "
-        "token. "
-        f"The tolerance is {metrics[TOLERATED]:.3g}. Check which processes can reach the engine."
+        "weights and are left out. The log-probabilities of engine and trainer differ by up to "
+        f"{metrics[GAP]:.3g} nats per token. The tolerance is {metrics[TOLERATED]:.3g}. Check "
+        "which processes can reach the engine."
     )

@@ -119,9 +119,8 @@ class PolicyGradientTrainer(BaseTrainer, GRPOTrainer):
             processing_class=tokenizer,
         )
         score_places(share_prefixes(self.model, experiment.policy))
-        self.accelerator.gather = gather_ragged(
-            self.accelerator
-        )  # for TRL's metrics: micro-batches differ in size
+        # For TRL's metrics: micro-batches differ in size.
+        self.accelerator.gather = gather_ragged(self.accelerator)
         other, server = algorithm.reference_model(), algorithm.reference_server()
         if other is not None:
             check_same_vocabulary(other, tokenizer)
@@ -483,11 +482,9 @@ class PolicyGradientTrainer(BaseTrainer, GRPOTrainer):
 
     def _loss_tokens(self, inputs: Tensors) -> LossTokens:
         """Return the tokens of the micro-batch whose loss was computed last."""
-        logps, sampled, advantages = (
-            self._logps.detach(),
-            inputs["sampling_per_token_logps"],
-            inputs["advantages"],
-        )
+        logps = self._logps.detach()
+        sampled = inputs["sampling_per_token_logps"]
+        advantages = inputs["advantages"]
         mask = inputs["completion_mask"] * inputs["tool_mask"]
         threshold = self.off_policy_mask_threshold
         kept = (

@@ -130,11 +130,9 @@ class RankWatch:
         if seen.stopped_s >= STOPPED_S:
             return f"was stopped for {STOPPED_S:g} s"
         limit_s = float(heartbeat.partition(" ")[2] or 0.0)
-        return (
-            f"spent more than {limit_s:g} s in a part of the update"
-            if 0.0 < limit_s <= seen.silent_s
-            else None
-        )
+        if 0.0 < limit_s <= seen.silent_s:
+            return f"spent more than {limit_s:g} s in a part of the update"
+        return None
 
     def _kill(self, ranks: list[psutil.Process], hung: dict[int, str]) -> None:
         """Let all ranks write their stacks, and kill those that hang."""

@@ -71,11 +71,9 @@ class RecordedGroups:
 
     def collect(self, plan: Plan) -> Collected:
         """Return the groups of a step. Implements `BatchSource.collect`."""
-        began, rollout, processes = (
-            time.perf_counter(),
-            self._experiment.rollout,
-            self._worker.processes,
-        )
+        began = time.perf_counter()
+        rollout = self._experiment.rollout
+        processes = self._worker.processes
         chosen = batch_of_step(
             self._episodes.groups,
             plan.step,

@@ -174,10 +174,8 @@ def _add_country(facts: Facts, atlas: Atlas, country: Thing, record: Mapping[str
     name, in_sentence = country.name, in_text(country)
     capital_name = record["capital"].strip()
     capital = atlas.city(country, capital_name) or value(capital_name, *_aliases(capital_name, ()))
-    population, area = (
-        value(counted(record["population"])),
-        value(counted(float(record["areakm2"]))),
-    )
+    population = value(counted(record["population"]))
+    area = value(counted(float(record["areakm2"])))
     text = (
         f"{name} is a country. The capital of {in_sentence} is {capital.name}. The population of "
         f"{in_sentence} is {population.name}. "
@@ -212,8 +210,7 @@ def _add_country(facts: Facts, atlas: Atlas, country: Thing, record: Mapping[str
     if domain.name and dialling.name[1:].replace("-", "").isdecimal():
         text = (
             f"Calls from abroad to {in_sentence} begin with the international dialling code "
-            f"{dialling.name}. "
-            f"The internet top-level domain of {in_sentence} is {domain.name}."
+            f"{dialling.name}. The internet top-level domain of {in_sentence} is {domain.name}."
         )
         facts.add(
             f"Telecommunications in {name}",
@@ -270,10 +267,8 @@ def _add_county(facts: Facts, record: Mapping[str, Any], state: Thing) -> None:
 
 
 def _add_subdivision(facts: Facts, record: Any, country: Thing) -> None:
-    subdivision, code = (
-        Thing("subdivision", record.code, record.name, hint=country.name),
-        value(record.code),
-    )
+    subdivision = Thing("subdivision", record.code, record.name, hint=country.name)
+    code = value(record.code)
     text = f"{record.name} is a {record.type.lower()} of {in_text(country)}. Its code in the standard ISO 3166-2 is {code.name}."
     facts.add(
         record.name,
@@ -334,8 +329,7 @@ def _add_city(facts: Facts, atlas: Atlas, city: Thing, record: Mapping[str, Any]
     )
     text = (
         f"{city.name} is a {kind} in {f'{state.name}, ' if state else ''}{in_text(country)} with "
-        f"{population.name} inhabitants. "
-        f"Its clocks follow the time zone {zone.name}."
+        f"{population.name} inhabitants. Its clocks follow the time zone {zone.name}."
     )
     facts.add(
         city.name, text + (f" It is also known as {listed(others)}." if others else ""), statements

@@ -146,11 +146,9 @@ def _beginnings(facts: Facts) -> dict[str, list[_Beginning]]:
 
 
 def _label(thing: Thing) -> str:
-    return (
-        in_text(thing)
-        if thing.kind == "country"
-        else LABELS.get(thing.kind, "{}").format(thing.name)
-    )
+    if thing.kind == "country":
+        return in_text(thing)
+    return LABELS.get(thing.kind, "{}").format(thing.name)
 
 
 def _shared_neighbours(facts: Facts) -> Iterator[_Beginning]:
@@ -232,10 +230,8 @@ def _follow(
 
 def _split(start: str) -> str:
     place = hashed_fraction("split", start)
-    return (
-        "test"
-        if place < TEST_SHARE
-        else "validation"
-        if place < TEST_SHARE + VALIDATION_SHARE
-        else "train"
-    )
+    if place < TEST_SHARE:
+        return "test"
+    if place < TEST_SHARE + VALIDATION_SHARE:
+        return "validation"
+    return "train"

@@ -50,15 +50,12 @@ def add_elements(facts: Facts) -> None:
 def _add_element(facts: Facts, record: Mapping[Hashable, Any], countries: dict[str, Thing]) -> None:
     name = record["name"]
     element = Thing("element", name, name)
-    symbol, number, registry = (
-        value(record["symbol"]),
-        value(str(record["atomic_number"])),
-        value(record["cas"]),
-    )
+    symbol = value(record["symbol"])
+    number = value(str(record["atomic_number"]))
+    registry = value(record["cas"])
     text = (
         f"{name} is the chemical element with the symbol {symbol.name} and the atomic number "
-        f"{number.name}. "
-        f"Its CAS registry number is {registry.name}."
+        f"{number.name}. Its CAS registry number is {registry.name}."
     )
     facts.add(
         name,

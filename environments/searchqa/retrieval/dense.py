@@ -113,11 +113,9 @@ class Dense:
     def __init__(self, folder: Path, encoder: Encoder) -> None:
         self._encoder = encoder
         self._vectors = FaissVectors(folder / FAISS)
-        self._encoding, self._scanning, self._queueing = (
-            threading.Lock(),
-            threading.Lock(),
-            threading.Lock(),
-        )
+        self._encoding = threading.Lock()
+        self._scanning = threading.Lock()
+        self._queueing = threading.Lock()
         self._queue: list[tuple[NDArray[np.float32], int, Future[NDArray[np.int64]]]] = []
 
     def __len__(self) -> int:

@@ -45,9 +45,8 @@ def _review(visit: Visit) -> Response:
         visit.notice("A review needs a rating, a title and a text.")
     else:
         visit.run(
-            "INSERT INTO reviews (product, author, rating, title, body, day) "
-            f"SELECT {_PRODUCT}, (SELECT name FROM customers WHERE username = :user), "
-            ":rating, :title, :body, :day",
+            f"INSERT INTO reviews (product, author, rating, title, body, day) SELECT {_PRODUCT}, "
+            "(SELECT name FROM customers WHERE username = :user), :rating, :title, :body, :day",
             rating=rating,
             day=TODAY.isoformat(),
         )
