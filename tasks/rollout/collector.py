@@ -349,11 +349,10 @@ class _RunningBatch:
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         self._running.discard(task)
-        if self._cancelled or self.over.done():
-            return
-        if task.cancelled():
-            self.over.set_exception(RuntimeError("the agent or its engine cancelled an episode"))
-        elif (bug := task.exception()) is not None:
+        bug: BaseException | None = RuntimeError("the agent or its engine cancelled an episode")
+        if not task.cancelled():
+            bug = task.exception()
+        if bug is not None and not self._cancelled and not self.over.done():
             self.over.set_exception(bug)
 
 
