@@ -85,10 +85,7 @@ class Dispatcher:
         self._turns.end()
 
     async def sweep(self) -> None:
-        """End sessions whose lease has run out, in an endless loop.
-
-        A world that hangs in closing one of them delays no other.
-        """
+        """End sessions whose lease has run out, in an endless loop, independently of each other."""
         async with asyncio.TaskGroup() as ending:
             while True:
                 await asyncio.sleep(SWEEP_S)
