@@ -6,6 +6,7 @@ billion parameters. Liger's kernels read and write each tensor once.
 
 from __future__ import annotations
 
+import logging
 from typing import Any
 
 import torch
@@ -34,6 +35,8 @@ def fuse_layers(model: Any, compute: torch.dtype) -> Any:
         or not _has_kernels(model.config.model_type)
     ):
         return model
+    # It warns of each package for other hardware that is missing.
+    logging.getLogger("liger_kernel.backends.registry").setLevel(logging.ERROR)
     apply_liger_kernel(model, HEAD)
     model.get_input_embeddings().register_forward_hook(lambda _, __, hidden: hidden.to(compute))
     return model

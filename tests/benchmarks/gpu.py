@@ -279,7 +279,7 @@ def table(out: Path) -> str:
         for row in json.loads(path.read_text())["success"]:
             value, low, high = (f"{100 * each:.1f}" for each in row["success"])
             cells = (path.stem, row["step"], row["tasks"], f"{row['temperature']:g}", f"{value} %")
-            refused = f"{row['refused_share']:.1%}"
+            refused = f"{row['refused_share']:.1%}" if "refused_share" in row else ""
             lines.append(f"| {' | '.join(map(str, cells))} | [{low}, {high}] | {refused} |")
     return "\n".join(lines)
 
