@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -113,9 +112,11 @@ def _within(index: Index, run: str, name: str) -> tuple[list[int], list[Estimate
         }
     )
     return turns, [
-        success_rate({task: _tally(took, k) for task, took in by_task.items()}) for k in turns
+        success_rate(
+            {
+                task: Tally(sum(each <= k for each in took), len(took))
+                for task, took in by_task.items()
+            }
+        )
+        for k in turns
     ]
-
-
-def _tally(took: Sequence[int], turns: int) -> Tally:
-    return Tally(sum(each <= turns for each in took), len(took))

@@ -52,8 +52,6 @@ class CollectionSession:
                     environment.name,
                     infrastructure.environment_servers,
                     rules=environment.rules,
-                    backend=infrastructure.environment_backend,
-                    image=infrastructure.environment_image,
                     infrastructure=infrastructure,
                 )
             )
@@ -155,9 +153,9 @@ class Tally:
             self.reasons[trajectory.reason] = self.reasons.get(trajectory.reason, 0) + 1
         self.tokens += sum(len(turn.tokens) for turn in trajectory.turns)
         note = f", {self.failed} missing" if self.failed else ""
+        speed = self.tokens / max(1e-9, time.perf_counter() - self._began)
         self._bar.finished(
-            f"{self.outcomes[Outcome.SUCCESS]} successes, {self._tokens_per_second():.0f} "
-            f"tokens/s{note}"
+            f"{self.outcomes[Outcome.SUCCESS]} successes, {speed:.0f} tokens/s{note}"
         )
 
     def summary(self) -> str:
@@ -196,9 +194,6 @@ class Tally:
                 f"{self.reason}. Run the same command again to play the missing episodes.",
                 self.failed,
             )
-
-    def _tokens_per_second(self) -> float:
-        return self.tokens / max(1e-9, time.perf_counter() - self._began)
 
 
 async def ask(urls: tuple[str, ...], collection: Collection) -> tuple[WorldInfo, list[int]]:

@@ -261,8 +261,6 @@ def environment_servers(run: Run) -> Iterator[Replicas | None]:
         run.experiment.environment.name,
         infrastructure.environment_servers,
         rules=run.experiment.environment.rules,
-        backend=infrastructure.environment_backend,
-        image=infrastructure.environment_image,
         infrastructure=infrastructure,
     )
     with run.clock.part("environment servers"):

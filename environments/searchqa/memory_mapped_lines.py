@@ -5,7 +5,6 @@ from __future__ import annotations
 import mmap
 from array import array
 from pathlib import Path
-from types import TracebackType
 from typing import BinaryIO
 
 import numpy as np
@@ -52,14 +51,9 @@ class LineWriter:
     def __enter__(self) -> LineWriter:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        fault: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         self._file.close()
-        if fault is None:
+        if kind is None:
             save_offsets(self._path, self._offsets)
 
     def write(self, line: bytes) -> int:

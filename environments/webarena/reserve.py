@@ -75,7 +75,8 @@ class Reserve:
         gone: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         context.once("close", lambda _: settle(gone))
         try:
-            return Opened(context, close, await unless(gone, _first_tab(context)))
+            page = await unless(gone, context.new_page())
+            return Opened(context, close, await unless(gone, Tab.of(page)))
         except BaseException:
             await close()
             raise
@@ -94,7 +95,3 @@ async def _answers(opened: Opened) -> bool:
     except (TimeoutError, Error):
         return False
     return True
-
-
-async def _first_tab(context: BrowserContext) -> Tab:
-    return await Tab.of(await context.new_page())

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import sys
 from pathlib import Path
-from typing import Literal
 
 from configs.infrastructure import InfraSettings, launch_of
 from configs.mixture import SEPARATOR, members
@@ -28,8 +27,6 @@ def environment_replicas(
     replicas: int = 1,
     *,
     rules: Rules = "ours",
-    backend: Literal["process", "container"] = "process",
-    image: str | None = None,
     infrastructure: InfraSettings | None = None,
     state_dir: Path | None = None,
     start_deadline_s: float = 60.0,
@@ -42,11 +39,9 @@ def environment_replicas(
         world: The world's name, e.g. "textcraft".
         replicas: Number of servers, each with its own port.
         rules: The rules under which the world is played.
-        backend: Whether the servers are local processes or containers.
-        image: Container image of an environment server that listens on port 8000. By default the
-            Dockerfile's image for this world. The world's variables are passed in, and files and
-            folders that they name are mounted read-only.
-        infrastructure: If it names a Ray cluster, the servers run on its nodes.
+        infrastructure: Whether the servers are local processes, containers, or on the nodes of a
+            Ray cluster. Containers get the world's variables, and files and folders that they name
+            are mounted read-only. By default the servers are local processes.
         state_dir: For state files and logs (see ChildProcess).
         start_deadline_s: Seconds in which a replica must become healthy.
     """
@@ -54,14 +49,14 @@ def environment_replicas(
         raise ValueError(f"replicas is {replicas}, but at least one server is needed")
     serve = [world, "--rules", rules]
     token = {VARIABLE: shared_token()}  # shared by this process, its children and the servers
-    if backend == "container":
+    if infrastructure is not None and infrastructure.environment_backend == "container":
         from tasks.provision.containers import ContainerServer
 
         variables = world_variables(world)
         containers = [
             ContainerServer(
                 f"{world.replace(':', '.').replace(SEPARATOR, '.')}-{number}",
-                image or f"{IMAGES}-{image_of(world)}",
+                infrastructure.environment_image or f"{IMAGES}-{image_of(world)}",
                 command=serve,
                 environment={**token, **variables},
                 volumes=[Path(value) for value in variables.values() if _exists(value)],

@@ -65,16 +65,13 @@ def verdict(ends: Iterable[End], hung: Mapping[int, str]) -> str:
     for end in failed:
         if end.pid in hung:
             return f"rank {end.rank} (process {end.pid}) {HUNG}: it {hung[end.pid]}"
-    end = min(failed, key=lambda end: not _was_killed(end))
+    # The launcher stops the other processes with SIGTERM.
+    end = min(failed, key=lambda end: end.status > 0 or end.status == -signal.SIGTERM)
     if end.status > 0:
         return f"rank {end.rank} (process {end.pid}) exited with status {end.status}"
     name = signal.Signals(-end.status).name
     hint = ". Linux kills a process when memory runs out. See dmesg" if name == "SIGKILL" else ""
     return f"rank {end.rank} (process {end.pid}) was killed by {name}{hint}"
-
-
-def _was_killed(end: End) -> bool:
-    return end.status < 0 and end.status != -signal.SIGTERM  # the launcher stops the others with it
 
 
 def memory_rendezvous(parameters: RendezvousParameters) -> RendezvousHandler:

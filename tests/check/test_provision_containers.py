@@ -19,6 +19,7 @@ from pathlib import Path
 import docker
 import pytest
 
+from configs.infrastructure import InfraSettings
 from environments.client import EnvironmentClient
 from environments.token import VARIABLE
 from tasks.provision.containers import OWNER_LABEL, ContainerServer, connect, sweep
@@ -185,7 +186,10 @@ def test_a_container_serves_and_is_removed(client: docker.DockerClient, image: s
 
 def test_killed_container_restarts_on_its_port(client: docker.DockerClient, image: str) -> None:
     with environment_replicas(
-        "textcraft", 2, backend="container", image=image, start_deadline_s=PATIENCE_S
+        "textcraft",
+        2,
+        infrastructure=InfraSettings(environment_backend="container", environment_image=image),
+        start_deadline_s=PATIENCE_S,
     ) as servers:
         [victim] = client.containers.list(filters={"label": "provision.name=textcraft-0"})
         victim.kill()

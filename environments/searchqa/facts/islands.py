@@ -157,7 +157,9 @@ def island_lists(asked: Mapping[int, Question], side_of: Mapping[str, str]) -> d
         found[f"{COLLECTION}-{side}"] = _balanced(of_side, side, (1, 2))
         for relation in RELATIONS:
             held_out = {
-                index: each for index, each in of_side.items() if is_held_out(each.group, relation)
+                index: each
+                for index, each in of_side.items()
+                if NEIGHBOUR in each.group and each.group.endswith(relation)
             }
             known = {index: each for index, each in of_side.items() if index not in held_out}
             found[f"{COLLECTION}-no-{relation}-{side}"] = _balanced(known, side, (1, 2))
@@ -179,11 +181,6 @@ def _balanced(asked: Mapping[int, Question], side: str, hop_counts: Sequence[int
 def island_of(question: Question) -> str:
     """Return the name of the island that a question starts from."""
     return question.hops[0].query.partition(" of ")[2]
-
-
-def is_held_out(template: str, relation: str) -> bool:
-    """Whether a template asks for the relation of a neighbour, e.g. "island > neighbour > lake"."""
-    return NEIGHBOUR in template and template.endswith(relation)
 
 
 def _questions(
