@@ -241,11 +241,10 @@ class InfraSettings(BaseSettings):
                 "engine_servers; list one GPU per server"
             )
         if self.engine_sleep and (self.engine_urls or self.engine_servers):
-            servers = (
-                f"engine_servers is {self.engine_servers}"
-                if self.engine_servers
-                else f"engine_urls is {','.join(self.engine_urls)}"
-            )
+            if self.engine_servers:
+                servers = f"engine_servers is {self.engine_servers}"
+            else:
+                servers = f"engine_urls is {','.join(self.engine_urls)}"
             raise ValueError(
                 f"engine_sleep is true, but {servers}: only an engine in the trainer's process can "
                 "sleep; unset one of the two"

@@ -173,11 +173,12 @@ def _is_path(model: str) -> bool:
 def _nearby(folder: Path) -> str:
     """Suggest checkpoints that were possibly meant."""
     for place in (folder / "checkpoints", folder, folder.parent, folder.parent / "checkpoints"):
-        found = (
-            sorted(each for each in place.glob("step-*") if (each / "config.json").is_file())
-            if place.is_dir()
-            else []
-        )
+        if place.is_dir():
+            found = sorted(
+                each for each in place.glob("step-*") if (each / "config.json").is_file()
+            )
+        else:
+            found = []
         if found:
             return f"; the checkpoints of this run are in {place}: {', '.join(each.name for each in found)}"
     return "; give the folder of a checkpoint (runs/.../checkpoints/step-...), or a Hugging Face name, e.g. Qwen/Qwen2.5-3B-Instruct"

@@ -140,13 +140,12 @@ def explain(
         if error["type"] == "extra_forbidden":
             known = _fields_of(error["loc"][:-1], model)
             near = nearest(names[-1], known)
-            fix = (
-                f"did you mean {near!r}?"
-                if near
-                else f"known here: {', '.join(known)}"
-                if known
-                else "remove it"
-            )
+            if near:
+                fix = f"did you mean {near!r}?"
+            elif known:
+                fix = f"known here: {', '.join(known)}"
+            else:
+                fix = "remove it"
             lines.append(f"  {where}: there is no such field; {fix}")
         elif error["type"] == "missing":
             lines.append(f"  {where}: is missing; give it a value")

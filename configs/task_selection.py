@@ -86,11 +86,10 @@ def read_ids(text: str) -> list[int | str]:
         each = entry.get("item_id") if isinstance(entry, dict) else entry
         if isinstance(each, bool) or not isinstance(each, int | str):
             raise ValueError(f"the entry {entry!r} is not a task")
-        goal = (
-            _GOAL.search(json.dumps(entry))
-            if isinstance(entry, dict) and isinstance(each, str)
-            else None
-        )
+        if isinstance(entry, dict) and isinstance(each, str):
+            goal = _GOAL.search(json.dumps(entry))
+        else:
+            goal = None
         if goal:
             each = f"{each}: {goal[1]}"
         ids.append(int(each) if isinstance(each, str) and re.fullmatch(r"\d+", each) else each)

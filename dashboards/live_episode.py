@@ -236,11 +236,10 @@ class LiveEpisode:
         self.players.append(player)
         self.out_of_tokens = False
         if done:
-            self.trajectory.outcome = (
-                Outcome.SUCCESS
-                if is_success(self.trajectory.reward, self.success_score)
-                else Outcome.FINISHED
-            )
+            if is_success(self.trajectory.reward, self.success_score):
+                self.trajectory.outcome = Outcome.SUCCESS
+            else:
+                self.trajectory.outcome = Outcome.FINISHED
             self.trajectory.reason = ""
         else:
             self.trajectory.reason = "horizon" if self._ended else STOPPED

@@ -125,11 +125,10 @@ def step(request: Request) -> Response:
     at = ordered.index(words["name"])
     folder = run_folder(index.runs, words["run"])
     file = STEP_FILE.fullmatch(f"{words['name']}.parquet")
-    timeline = (
-        step_timeline(index, folder, int(file[1]))
-        if folder and file and words["kind"] == "rollouts"
-        else None
-    )
+    if folder and file and words["kind"] == "rollouts":
+        timeline = step_timeline(index, folder, int(file[1]))
+    else:
+        timeline = None
     return html(
         request, "step.html", groups=groups, **words, before=ordered[at - 1] if at else None,
         after=ordered[at + 1] if at + 1 < len(ordered) else None, timeline=timeline, step=int(file[1]) if file else None,

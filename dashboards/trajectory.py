@@ -207,11 +207,10 @@ def _load(index: Index, address: Address, row: dict[str, Any]) -> TrajectoryView
         for number, turn in enumerate(stored["turns"])
     ]
     about = {name: value for name, value in row.items() if name not in ("texts", "path", "file")}
-    prompt = (
-        tokenizer.decode(stored["prompt"], skip_special_tokens=False)
-        if tokenizer and stored["prompt"]
-        else ""
-    )
+    if tokenizer and stored["prompt"]:
+        prompt = tokenizer.decode(stored["prompt"], skip_special_tokens=False)
+    else:
+        prompt = ""
     has_train_samples = train_samples_of(Path(path)) is not None
     return TrajectoryView(
         address, Path(path), about, prompt, stored["first_observation"], turns, has_train_samples

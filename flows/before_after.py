@@ -62,11 +62,10 @@ def before_after(
     infrastructure = infra_settings()
     found, experiment = [], fit_experiment(load_recipe(recipe, overrides))
     for seed in range(n_seeds):
-        seeded = (
-            {f"seeds.{part}": seed for part in ("training", "evaluation", "starter")}
-            if n_seeds > 1
-            else {}
-        )
+        if n_seeds > 1:
+            seeded = {f"seeds.{part}": seed for part in ("training", "evaluation", "starter")}
+        else:
+            seeded = {}
         fields = {**(overrides or {}), **seeded}
         experiment = fit_experiment(load_recipe(recipe, fields))
         run = RunFolder(infrastructure.runs, experiment)

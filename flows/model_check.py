@@ -68,11 +68,10 @@ def fit_source(source: Source, rollout: Rollout) -> Rollout:
     """
     if source.tokenizer is not None:
         # Template variables go to the endpoint. The learner's tokenizer may have another template.
-        form = (
-            source.model_copy(update={"chat_template_kwargs": {}})
-            if source.kind == "openai"
-            else source
-        )
+        if source.kind == "openai":
+            form = source.model_copy(update={"chat_template_kwargs": {}})
+        else:
+            form = source
         check_tokenizer("tokenizer", source.tokenizer, form)
     if source.kind != "model" or source.model is None:
         return rollout

@@ -180,11 +180,10 @@ def date_of(night: str | None) -> date:
         except ValueError:
             raise RecipeError(f"night: {night!r} is not a date; write it like 2026-11-22") from None
     context = FlowRunContext.get()
-    due = (
-        context.flow_run.expected_start_time
-        if context is not None and context.flow_run is not None
-        else None
-    )
+    if context is not None and context.flow_run is not None:
+        due = context.flow_run.expected_start_time
+    else:
+        due = None
     return (due or datetime.now(UTC)).astimezone(UTC).date()
 
 

@@ -162,11 +162,10 @@ def transfer_section(request: PlanRequest) -> str:
     size = request.memory.plan.engine_weights
     if infrastructure.engine_weights == "nccl":
         return f"New weights take at most two buffers of {PART_BYTES / GB:.1f} GB and one weight on the GPU of rank 0, beside its shard."
-    folder = (
-        "the runs folder"
-        if infrastructure.ray_address
-        else "/dev/shm (SHM_SIZE with Docker Compose)"
-    )
+    if infrastructure.ray_address:
+        folder = "the runs folder"
+    else:
+        folder = "/dev/shm (SHM_SIZE with Docker Compose)"
     return f"New weights take {size / GB:.1f} GB in {folder}, and at most {PART_BYTES / GB:.1f} GB and one weight in rank 0's memory."
 
 

@@ -85,15 +85,14 @@ def collection_request(given: Mapping[str, Any], trained_by: Experiment | None) 
 def evaluation_request(given: Mapping[str, Any], trained_by: Experiment | None) -> EvaluationGrid:
     """Return a checked evaluation. Arguments and errors are those of `collection_request`."""
     evaluation = trained_by.evaluation if trained_by else None
-    defaults = (
-        {
+    if evaluation:
+        defaults = {
             "horizons": (evaluation.horizon,),
             "temperatures": (evaluation.temperature,),
             "tasks": (evaluation.tasks,),
         }
-        if evaluation
-        else {}
-    )
+    else:
+        defaults = {}
     grid = _checked(EvaluationGrid, given, defaults, trained_by)
     for tasks in grid.tasks:
         check_task_lists(grid.environment.name, {"tasks": tasks}, infra_settings())

@@ -91,9 +91,12 @@ def links_and_paths(run: Run, picture: Path) -> str:
     mlflow = run.infrastructure.mlflow_page_url or (
         services.mlflow_tracking_uri if services else None
     )
-    open_both = (
-        f"Prefect: {prefect}\nMLflow:  {experiment_link(mlflow, run.tracker.experiment_id)}"
-        if prefect and mlflow and run.tracker.mlflow_id(run.mlflow_run)
-        else "To open Prefect and MLflow: make up (prints their addresses). To stop them: make down."
-    )
+    if prefect and mlflow and run.tracker.mlflow_id(run.mlflow_run):
+        open_both = (
+            f"Prefect: {prefect}\nMLflow:  {experiment_link(mlflow, run.tracker.experiment_id)}"
+        )
+    else:
+        open_both = (
+            "To open Prefect and MLflow: make up (prints their addresses). To stop them: make down."
+        )
     return f"Learning curve: {picture}\nCheckpoints: {run.folder.path / 'checkpoints'}\n{open_both}"

@@ -94,11 +94,12 @@ def _setting(study: Study) -> str:
         for arm, fields in study.arms.items()
     )
     seeds = f"Seeds of the starter policy, the task order, the sampling and the evaluation: {', '.join(map(str, study.seeds))}."
-    tuning = (
-        f"Seeds of tuning, none of which is above: {', '.join(map(str, study.tuning_seeds))}."
-        if study.tuning_seeds
-        else "The study states no seeds of tuning."
-    )
+    if study.tuning_seeds:
+        tuning = (
+            f"Seeds of tuning, none of which is above: {', '.join(map(str, study.tuning_seeds))}."
+        )
+    else:
+        tuning = "The study states no seeds of tuning."
     return filled(f"{recipe}\n\n{seeds} {tuning}\n\nArms:\n\n{arms}")
 
 

@@ -168,11 +168,10 @@ class BabyAIEnvironment(Environment):
         steps = low_level(self._actions[words], self._view, int(played.agent_dir))
         if not steps:
             return "No change in state.", "", False
-        ending = (
-            self._perform(played, steps)
-            if self._rules == "ours"
-            else self._perform_as_agentgym(played, steps)
-        )
+        if self._rules == "ours":
+            ending = self._perform(played, steps)
+        else:
+            ending = self._perform_as_agentgym(played, steps)
         return self._view.describe(), ending, False
 
     def _perform(self, played: QuickLevel, steps: list[int]) -> str:

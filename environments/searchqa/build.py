@@ -99,11 +99,10 @@ def main(arguments: list[str] | None = None) -> int:
             from environments.searchqa.published import VectorSource, build_published, files_of_sets
 
             folder = parsed.output
-            vectors = (
-                VectorSource(parsed.encoder, parsed.batch, parsed.faiss_index)
-                if parsed.retriever == "dense"
-                else None
-            )
+            if parsed.retriever == "dense":
+                vectors = VectorSource(parsed.encoder, parsed.batch, parsed.faiss_index)
+            else:
+                vectors = None
             build_published(folder, parsed.corpus, files_of_sets(parsed.questions), vectors)
     except WorldError as fault:
         sys.stderr.write(f"{fault}\n")

@@ -136,11 +136,10 @@ class Corpus:
         """
         line = self._questions[index] if 0 <= index < len(self._questions) else b""
         if not line:
-            more = (
-                ""
-                if self.about.source == "facts"
-                else "; ids of question sets that were not given to the build have none"
-            )
+            if self.about.source == "facts":
+                more = ""
+            else:
+                more = "; ids of question sets that were not given to the build have none"
             raise TaskIndexError(
                 f"searchqa has no task {index}; its tasks are among 0 to "
                 f"{len(self._questions) - 1}{more}"

@@ -58,13 +58,12 @@ class Settings:
             raise SettingsError(
                 "SEARCHQA_FORMAT_REWARD", f"is {form!r}; set it to a number from 0 to 1"
             )
-        folder = (
-            Path(cache)
-            if cache
-            else Path(home) / "agentgym-pipeline" / "searchqa"
-            if home
-            else cls.cache
-        )
+        if cache:
+            folder = Path(cache)
+        elif home:
+            folder = Path(home) / "agentgym-pipeline" / "searchqa"
+        else:
+            folder = cls.cache
         if data and not os.path.isdir(os.path.expanduser(data)):
             raise SettingsError(
                 "SEARCHQA_DATA", f"is {data!r}, which is not a folder; to build one: {BUILD_HELP}"

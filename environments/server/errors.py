@@ -18,9 +18,8 @@ class RequestError(Exception):
 def world_failed(fault: Exception) -> RequestError:
     """Return the error for an exception raised by the world."""
     # A world raises WorldError for errors that are not its bugs, e.g. a dead helper process.
-    why = (
-        "the world failed"
-        if isinstance(fault, WorldError)
-        else "the world failed, which is a bug in it"
-    )
+    if isinstance(fault, WorldError):
+        why = "the world failed"
+    else:
+        why = "the world failed, which is a bug in it"
     return RequestError(500, "world_fault", f"{why}: {type(fault).__name__}: {fault}"[:500])

@@ -116,11 +116,10 @@ class FairShares:
         address, _, name = client.partition(" ")
         if not name or client in self._by_client:
             return client
-        names = (
-            sum(other.startswith(f"{address} ") for other in self._by_client)
-            if len(self._by_client) >= MOST_NAMES
-            else 0
-        )
+        if len(self._by_client) >= MOST_NAMES:
+            names = sum(other.startswith(f"{address} ") for other in self._by_client)
+        else:
+            names = 0
         return client if names < MOST_NAMES else f"{address} "
 
     def _richest(self, client: str) -> str:

@@ -190,11 +190,10 @@ class LimitedProtocol(HttpToolsProtocol):
 
     def send_400_response(self, msg: str) -> None:
         """Answer an invalid request and close the connection."""
-        error = (
-            self._refusal.error
-            if self._refusal
-            else Error("malformed_http", "this is not an HTTP/1.1 request")
-        )
+        if self._refusal:
+            error = self._refusal.error
+        else:
+            error = Error("malformed_http", "this is not an HTTP/1.1 request")
         content = encode({"error": error})
         head = (
             b"content-type: application/json\r\ncontent-length: %d\r\nconnection: close\r\n\r\n"

@@ -64,11 +64,10 @@ def chain(index: int) -> tuple[str, tuple[Recipe, ...]]:
         needed = _needed(turns_of(index), words, random)
         goal = needed[0].output
         (tree,) = trees_by(book_of(needed), goal)
-        chains = (
-            [part for part in parts(tree) if any(ingredient for _, ingredient in part[1])]
-            if side == "train"
-            else []
-        )
+        if side == "train":
+            chains = [part for part in parts(tree) if any(ingredient for _, ingredient in part[1])]
+        else:
+            chains = []
         if all(side_of(part) == side for part in (tree, *chains)):
             listed = [
                 *needed,

@@ -154,13 +154,12 @@ def task(index: int, rules: Rules = "ours") -> Task:
     book = recipe_book() if rules == "ours" or in_nonce else agentgym_book(wanted)
     needed, others = _listed(wanted, in_nonce, book)
     in_one_command = variant in ONE_COMMAND_VARIANTS
-    n_distractors = (
-        n_distractors_of(index, variant)
-        if in_one_command
-        else NONCE_DISTRACTORS
-        if in_nonce
-        else MAX_DISTRACTORS
-    )
+    if in_one_command:
+        n_distractors = n_distractors_of(index, variant)
+    elif in_nonce:
+        n_distractors = NONCE_DISTRACTORS
+    else:
+        n_distractors = MAX_DISTRACTORS
     distractors = _picked(others, f"distractors {index}", n_distractors)
     # Too few recipes share an ingredient with the needed one.
     if in_one_command and len(distractors) < n_distractors:

@@ -99,11 +99,10 @@ def read_tasks(path: Path, addresses: Addresses) -> list[TaskFile]:
     if not path.is_dir() and not path.is_file():
         fix = "set it to a folder of WebArena's task files or a file with a list of them"
         raise TaskFileError(f"WEBARENA_TASKS: {path} does not exist; {fix}")
-    files = (
-        sorted(file for file in path.glob("*.json") if file.stem.isdecimal())
-        if path.is_dir()
-        else [path]
-    )
+    if path.is_dir():
+        files = sorted(file for file in path.glob("*.json") if file.stem.isdecimal())
+    else:
+        files = [path]
     if not files:
         raise TaskFileError(f"{path} has no task files; they are named 0.json, 1.json and so on")
     tasks: list[TaskFile] = []
@@ -169,11 +168,10 @@ def parse_task(entry: Any, addresses: Addresses, source: str) -> TaskFile:
         )
     note = judged.optional("url_note", str) or "GOLD in PRED"
     for name, wanted in answers.items():
-        texts = (
-            wanted
-            if name == "must_include" or (name == "fuzzy_match" and isinstance(wanted, list))
-            else [wanted]
-        )
+        if name == "must_include" or (name == "fuzzy_match" and isinstance(wanted, list)):
+            texts = wanted
+        else:
+            texts = [wanted]
         if (
             not isinstance(texts, list)
             or not texts

@@ -119,13 +119,12 @@ def task_lists(tasks: Iterable[TaskFile]) -> dict[str, tuple[int, ...]]:
         n_test = max(round(len(templates) * _TEST_SHARE), len(templates) >= 3)
         n_validation = max(round(len(templates) * _VALIDATION_SHARE), len(templates) >= 4)
         for place, template in enumerate(templates):
-            split = (
-                "test"
-                if place < n_test
-                else "validation"
-                if place < n_test + n_validation
-                else "train"
-            )
+            if place < n_test:
+                split = "test"
+            elif place < n_test + n_validation:
+                split = "validation"
+            else:
+                split = "train"
             # A template may span several sites or kinds. All its tasks join the split of the first.
             split = taken.setdefault(template, split)
             lists[split] += stratum[template]

@@ -31,11 +31,10 @@ def main(words: list[str]) -> int:
 
     try:
         fields = parse_overrides(rest)
-        findings = (
-            check_algorithm({"name": given.name, **fields})
-            if given.part == "algorithm"
-            else check_schedule({"kind": given.name, **fields})
-        )
+        if given.part == "algorithm":
+            findings = check_algorithm({"name": given.name, **fields})
+        else:
+            findings = check_schedule({"kind": given.name, **fields})
     except RecipeError as error:
         parser.error(str(error))
     failed = False

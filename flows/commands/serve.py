@@ -152,11 +152,10 @@ def champion(name: str) -> str:
 
     nights = infra_settings().runs.absolute() / "nights"
     wanted = name.partition("/")[2]
-    folders = (
-        [nights / wanted]
-        if wanted
-        else [folder for folder in sorted(nights.glob("*")) if folder.is_dir()]
-    )
+    if wanted:
+        folders = [nights / wanted]
+    else:
+        folders = [folder for folder in sorted(nights.glob("*")) if folder.is_dir()]
     found = {
         folder.name: best for folder in folders if (best := last_champion(read_nights(folder)[0]))
     }

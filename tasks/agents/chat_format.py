@@ -341,11 +341,10 @@ class ChatFormat:
         for written, answer in exchanges:
             message = self._spoken(written)
             called = [call["function"]["name"] for call in message.get("tool_calls", ())]
-            result = (
-                {"role": "tool", "name": called[-1], "tool_call_id": CALL_ID}
-                if called
-                else {"role": "user"}
-            )
+            if called:
+                result = {"role": "tool", "name": called[-1], "tool_call_id": CALL_ID}
+            else:
+                result = {"role": "user"}
             messages += [message, {**result, "content": shown(answer)}]
         tokens: list[int] = []
         for piece in re.split(f"({'|'.join(plain)})" if plain else "$^", self._render(messages)):

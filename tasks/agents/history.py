@@ -53,11 +53,10 @@ class History:
         before = [*self.tokens, *message]
         self._messages.append(message)
         self._answers.append(observation)
-        self.tokens = (
-            self._written()
-            if self._chat_format.rewrites
-            else [*before, *self._chat_format.reply(observation, message)]
-        )
+        if self._chat_format.rewrites:
+            self.tokens = self._written()
+        else:
+            self.tokens = [*before, *self._chat_format.reply(observation, message)]
         if (
             length is not None
             and self._chat_format.compacts

@@ -224,11 +224,10 @@ class Endpoint:
         )
         generation = await self._generate(request, call, sampling)
         is_cut = generation.tokens[-1] not in sampling.stop_tokens
-        cut = (
-            ("rollout.turn_tokens" if limit <= room else "rollout.trajectory_tokens")
-            if is_cut
-            else ""
-        )
+        if is_cut:
+            cut = "rollout.turn_tokens" if limit <= room else "rollout.trajectory_tokens"
+        else:
+            cut = ""
         message = self.episodes.answered(call, generation, sampling, cut)
         return Answer(
             secrets.token_hex(12),

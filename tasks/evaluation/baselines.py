@@ -139,11 +139,10 @@ def scripted(
         return
     done = set[str]()
     while True:
-        action = (
-            environment.oracle_action()
-            if name == ORACLE
-            else _valid_action(name, environment, done, random)
-        )
+        if name == ORACLE:
+            action = environment.oracle_action()
+        else:
+            action = _valid_action(name, environment, done, random)
         done.add(action)
         yield action
 
@@ -274,11 +273,10 @@ def main() -> None:
     train = world.tasks(chosen.train)
     for name in chosen.tasks:
         tasks = world.tasks(name)
-        tasks = (
-            tasks[:: max(1, len(tasks) // chosen.n_tasks)][: chosen.n_tasks]
-            if chosen.n_tasks
-            else tasks
-        )
+        if chosen.n_tasks:
+            tasks = tasks[:: max(1, len(tasks) // chosen.n_tasks)][: chosen.n_tasks]
+        else:
+            tasks = tasks
         rows[name] = baselines(
             chosen.world, tasks, train, chosen.horizon, chosen.folder, chosen.policies
         )

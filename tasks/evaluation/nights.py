@@ -132,11 +132,10 @@ def nights_table(nights: Sequence[Night], maximum: int = 30) -> str:
         "|---|---:|---:|---:|---|",
     ]
     for night in reversed(nights[-maximum:]):
-        words = (
-            f"{WORDS[night.verdict]}: {night.said}"
-            if night.verdict == "failed"
-            else WORDS[night.verdict]
-        )
+        if night.verdict == "failed":
+            words = f"{WORDS[night.verdict]}: {night.said}"
+        else:
+            words = WORDS[night.verdict]
         figures = [
             _share(night.challenger_success),
             _share(night.champion_success),

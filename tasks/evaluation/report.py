@@ -83,11 +83,10 @@ def share(estimate: Estimate) -> str:
     """
     if math.isnan(estimate.value):
         return "unknown"
-    bounds = (
-        f" [{100 * max(estimate.low, 0.0):.1f}, {100 * min(estimate.high, 1.0):.1f}]"
-        if not math.isnan(estimate.low)
-        else ""
-    )
+    if not math.isnan(estimate.low):
+        bounds = f" [{100 * max(estimate.low, 0.0):.1f}, {100 * min(estimate.high, 1.0):.1f}]"
+    else:
+        bounds = ""
     return f"{100 * estimate.value:.1f} %{bounds}"
 
 
@@ -115,11 +114,10 @@ def change(estimate: Estimate) -> str:
     """Format a difference of shares and its interval in points, e.g. "+16.8 [+9.1, +24.3]"."""
     if math.isnan(estimate.value):
         return "unknown"
-    bounds = (
-        f" [{100 * estimate.low:+.1f}, {100 * estimate.high:+.1f}]"
-        if not math.isnan(estimate.low)
-        else ""
-    )
+    if not math.isnan(estimate.low):
+        bounds = f" [{100 * estimate.low:+.1f}, {100 * estimate.high:+.1f}]"
+    else:
+        bounds = ""
     return f"{100 * estimate.value:+.1f}{bounds}"
 
 

@@ -111,11 +111,10 @@ def draw_measurements(
     low, high = np.subtract(values, below), np.add(values, above)
     joined = len(at) > 2
     errors = None if joined else [below, above]
-    moved = (
-        panel.transData
-        if joined
-        else offset_copy(panel.transData, panel.figure, x=offset, units="points")
-    )
+    if joined:
+        moved = panel.transData
+    else:
+        moved = offset_copy(panel.transData, panel.figure, x=offset, units="points")
     style = {
         "marker": "o",
         "markersize": 4,

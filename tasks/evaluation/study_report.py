@@ -233,11 +233,10 @@ def family_section(study: Study, runs: Runs) -> list[Section]:
         for (arm, other, found), p, at_least in zip(made, adjusted, equivalent, strict=True)
     }
     at_turns = f"after {budget:,.0f} environment turns. {_INTERPOLATED} Two runs are compared by the evaluations that both have"
-    when = (
-        "after training"
-        if study.endpoint.at == "end"
-        else f"{at_turns}, and by each run's last one"
-    )
+    if study.endpoint.at == "end":
+        when = "after training"
+    else:
+        when = f"{at_turns}, and by each run's last one"
     adjusted_for = f"p (Holm) is adjusted for {len(made)} comparison{'s' * (len(made) > 1)}."
     note = f"Endpoint: {WORDS[study.endpoint.measure]} {when}. {_HOW_TESTED} {adjusted_for}"
     equivalence = []
@@ -289,11 +288,10 @@ def budget_section(study: Study, runs: Runs, axis: Axis) -> list[Section]:
         )
         rows.append([f"{arm} - {other}", shown_change(found.estimate, study.endpoint.measure)])
         data[f"{arm} - {other}"] = _plain(found)
-    amount = (
-        f"{budget:,.0f} environment turns"
-        if axis == "turns"
-        else f"{budget / 60:.1f} minutes of training"
-    )
+    if axis == "turns":
+        amount = f"{budget:,.0f} environment turns"
+    else:
+        amount = f"{budget / 60:.1f} minutes of training"
     note = f"Every run has spent at least this amount. {_INTERPOLATED}"
     return [Section(f"At {amount}", ["comparison", "difference"], rows, note, data)]
 

@@ -55,11 +55,10 @@ class TransformersEngine:
             dtype: "float32", "bfloat16" or "float16".
             lora: Adapters that `load_adapter` will load.
         """
-        self._device = (
-            torch.device("cuda", torch.cuda.current_device())
-            if torch.cuda.is_available()
-            else torch.device("cpu")
-        )
+        if torch.cuda.is_available():
+            self._device = torch.device("cuda", torch.cuda.current_device())
+        else:
+            self._device = torch.device("cpu")
         loaded = (
             AutoModelForCausalLM.from_pretrained(model, dtype=getattr(torch, dtype))
             .to(self._device)

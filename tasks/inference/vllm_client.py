@@ -306,11 +306,12 @@ class VllmClient:
                 )
             await self.set_weights_version(version)
         except EngineError as error:
-            needed = (
-                "VLLM_SERVER_DEV_MODE=1, --enable-lora and VLLM_ALLOW_RUNTIME_LORA_UPDATING=1"
-                if is_adapter
-                else "VLLM_SERVER_DEV_MODE=1"
-            )
+            if is_adapter:
+                needed = (
+                    "VLLM_SERVER_DEV_MODE=1, --enable-lora and VLLM_ALLOW_RUNTIME_LORA_UPDATING=1"
+                )
+            else:
+                needed = "VLLM_SERVER_DEV_MODE=1"
             raise EngineError(
                 f"{error}. To load weights, start the server with {needed}."
             ) from error

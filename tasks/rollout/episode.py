@@ -180,11 +180,10 @@ class EpisodePlayer:
                 turn.began, turn.generate_seconds = began, seconds
                 trajectory.turns.append(turn)
                 if done:
-                    trajectory.outcome = (
-                        Outcome.SUCCESS
-                        if is_success(trajectory.reward, self.success_score)
-                        else Outcome.FINISHED
-                    )
+                    if is_success(trajectory.reward, self.success_score):
+                        trajectory.outcome = Outcome.SUCCESS
+                    else:
+                        trajectory.outcome = Outcome.FINISHED
                     return
                 if number + 1 < trajectory.horizon:
                     turn.observation_tokens = await conversation.observe(turn.observation)

@@ -89,11 +89,10 @@ def to_example(demonstration: Demonstration, chat_format: ChatFormat) -> Example
     learned = [False] * len(tokens)
     for position, exchange in enumerate(demonstration.exchanges, start=1):
         message = chat_format.message(chat_format.demonstration(exchange.action, exchange.thought))
-        following = (
-            chat_format.reply(exchange.observation, message)
-            if position < len(demonstration.exchanges)
-            else []
-        )
+        if position < len(demonstration.exchanges):
+            following = chat_format.reply(exchange.observation, message)
+        else:
+            following = []
         tokens = [*tokens, *message, *following]
         learned += [exchange.by_oracle] * len(message) + [False] * len(following)
     return Example(tokens, learned)

@@ -100,11 +100,10 @@ def _rewrite(
         Number of changed texts.
     """
     table, name, condition = column
-    value = (
-        f":new || substr({name}, length(:old) + 1)"
-        if where == "= 1"
-        else f"replace({name}, :old, :new)"
-    )
+    if where == "= 1":
+        value = f":new || substr({name}, length(:old) + 1)"
+    else:
+        value = f"replace({name}, :old, :new)"
     statement = (
         f"UPDATE {table} SET {name} = {value} WHERE {condition} AND instr({name}, :old) {where}"
     )

@@ -79,11 +79,10 @@ def upload(
     files = {name: stat for name, stat in _files(folder).items() if _rank(name) != MARK}
     if records:
         files[RECORDS_NAME] = records[0]
-    known = (
-        {*local, *(step for step in _complete_steps(remote_files) if step <= max(local))}
-        if local
-        else set()
-    )
+    if local:
+        known = {*local, *(step for step in _complete_steps(remote_files) if step <= max(local))}
+    else:
+        known = set()
     kept = known.difference(superseded(sorted(known)))
     if local:
         # Later steps were rolled back.

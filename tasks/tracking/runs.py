@@ -157,11 +157,10 @@ def flatten(parameters: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[s
         if isinstance(value, Mapping):
             yield from flatten(value, f"{prefix}{name}.")
         else:
-            text = (
-                value
-                if isinstance(value, str)
-                else json.dumps(value, default=str, ensure_ascii=False)
-            )
+            if isinstance(value, str):
+                text = value
+            else:
+                text = json.dumps(value, default=str, ensure_ascii=False)
             yield _cut(f"{prefix}{name}", _LONGEST_NAME), _cut(text, _LONGEST_VALUE)
 
 

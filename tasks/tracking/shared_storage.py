@@ -55,11 +55,10 @@ class SharedStorage:
             )
         except ImportError as missing:
             package = PACKAGES.get(protocol)
-            fix = (
-                f"Run on every node: pip install '{package}=={fsspec.__version__}'"
-                if package
-                else str(missing)
-            )
+            if package:
+                fix = f"Run on every node: pip install '{package}=={fsspec.__version__}'"
+            else:
+                fix = str(missing)
             raise SharedStorageError(
                 f"{SETTING} is {url}, but the package for {protocol}:// is not installed. {fix}",
                 "import",
@@ -93,11 +92,12 @@ class SharedStorage:
             self.remove(name)
         except Exception as problem:
             reason = " ".join(str(problem).split()) or type(problem).__name__
-            fix = (
-                "Create the folder, mount it on every node and give this user write permission"
-                if self._renames
-                else "Create the bucket and allow the credentials to read, write, list and delete (docs/shared-storage.md)"
-            )
+            if self._renames:
+                fix = (
+                    "Create the folder, mount it on every node and give this user write permission"
+                )
+            else:
+                fix = "Create the bucket and allow the credentials to read, write, list and delete (docs/shared-storage.md)"
             raise SharedStorageError(
                 f"{SETTING} is {self.url}, but this machine cannot {operation} it ({reason}). "
                 f"{fix}, or unset {SETTING}.",

@@ -51,11 +51,10 @@ def ends(processes: Sequence[ForkProcess]) -> list[End]:
         for rank, process in list(running.items()):
             if process.exitcode is not None:
                 found.append(_end(rank, running.pop(rank)))
-                until = (
-                    time.monotonic() + TOGETHER_SECONDS
-                    if process.exitcode and until is None
-                    else until
-                )
+                if process.exitcode and until is None:
+                    until = time.monotonic() + TOGETHER_SECONDS
+                else:
+                    until = until
     for process in running.values():
         process.terminate()
     until = time.monotonic() + END_SECONDS

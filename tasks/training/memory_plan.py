@@ -110,11 +110,10 @@ class MemoryPlan(ConfigModel):
         } | rest
         if not self.machine.engine_sleeps:
             return {"update": self.trainer | awake | outside}
-        freed = (
-            {"activations"}
-            if self.machine.sharding == "none" and self.machine.gpus > 1
-            else {"activations", "gradients"}
-        )
+        if self.machine.sharding == "none" and self.machine.gpus > 1:
+            freed = {"activations"}
+        else:
+            freed = {"activations", "gradients"}
         kept = {kind: size for kind, size in self.trainer.items() if kind not in freed}
         return {
             "update": self.trainer | rest | outside,

@@ -65,11 +65,12 @@ class NothingToLearnError(RuntimeError):
     """
 
     def __init__(self, step: int, without_turns: int, reasons: Sequence[str]) -> None:
-        too_long = (
-            f" In {without_turns} episodes the prompt alone fills rollout.trajectory_tokens."
-            if without_turns
-            else ""
-        )
+        if without_turns:
+            too_long = (
+                f" In {without_turns} episodes the prompt alone fills rollout.trajectory_tokens."
+            )
+        else:
+            too_long = ""
         super().__init__(
             f"step {step} has no group to train on.{too_long} Reasons: {'; '.join(reasons)}"
         )
@@ -125,13 +126,12 @@ class PolicyGradientTrainer(BaseTrainer, GRPOTrainer):
         if other is not None:
             check_same_vocabulary(other, tokenizer)
         rollout = experiment.rollout
-        self.teacher = (
-            None
-            if server is None
-            else TeacherServer(
+        if server is None:
+            self.teacher = None
+        else:
+            self.teacher = TeacherServer(
                 server, tokenizer, rollout.trajectory_tokens, rollout.request_seconds
             )
-        )
         if (
             server is None
             and algorithm.kl_coefficient
@@ -487,11 +487,10 @@ class PolicyGradientTrainer(BaseTrainer, GRPOTrainer):
         advantages = inputs["advantages"]
         mask = inputs["completion_mask"] * inputs["tool_mask"]
         threshold = self.off_policy_mask_threshold
-        kept = (
-            mask
-            if threshold is None
-            else self.get_off_policy_mask(advantages, logps, sampled, mask, threshold)
-        )
+        if threshold is None:
+            kept = mask
+        else:
+            kept = self.get_off_policy_mask(advantages, logps, sampled, mask, threshold)
         reference = inputs["ref_per_token_logps"] if self.beta != 0 else None
         return LossTokens(
             logps,
@@ -557,11 +556,10 @@ class PolicyGradientTrainer(BaseTrainer, GRPOTrainer):
         """Update the critic, then the policy."""
         if self.critic is not None:
             pretrained = self.critic.settings.pretraining_steps > 0
-            lr_scale = (
-                1.0
-                if pretrained
-                else self.optimizer.param_groups[0]["lr"] / self.args.learning_rate
-            )
+            if pretrained:
+                lr_scale = 1.0
+            else:
+                lr_scale = self.optimizer.param_groups[0]["lr"] / self.args.learning_rate
             self.measure({"critic/loss": self.critic.update(lr_scale)})
         super().optimiser_step()
         self._updates_of_batch += 1

@@ -212,11 +212,10 @@ class RolloutWorker:
         For servers shared by all ranks, only rank 0 loads, while no rank has episodes in progress.
         """
         model, lora = trainer.accelerator.unwrap_model(trainer.model), self._experiment.policy.lora
-        servers = (
-            self.engine
-            if self.processes.num_processes > 1 and isinstance(self.engine, VllmPoolEngine)
-            else None
-        )
+        if self.processes.num_processes > 1 and isinstance(self.engine, VllmPoolEngine):
+            servers = self.engine
+        else:
+            servers = None
         if servers is not None:
             self.processes.wait_for_everyone()
         loads = self.processes.is_main_process or servers is None

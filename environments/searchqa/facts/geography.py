@@ -123,11 +123,13 @@ def in_text(country: Thing) -> str:
 def _country(code: str, record: Mapping[str, Any]) -> Thing:
     name = record["name"].strip().removeprefix("The ")
     known = pycountry.countries.get(alpha_2=code)
-    others = (
-        [getattr(known, attribute, None) for attribute in ("name", "common_name", "official_name")]
-        if known
-        else []
-    )
+    if known:
+        others = [
+            getattr(known, attribute, None)
+            for attribute in ("name", "common_name", "official_name")
+        ]
+    else:
+        others = []
     return Thing(
         "country",
         code,
@@ -221,11 +223,10 @@ def _add_country(facts: Facts, atlas: Atlas, country: Thing, record: Mapping[str
     codes = dict.fromkeys(part.partition("-")[0] for part in record["languages"].split(",") if part)
     languages = [language for language in (_language(code) for code in codes) if language]
     if languages:
-        more = (
-            f" {listed(other.name for other in languages[1:6])} can be heard as well."
-            if languages[1:]
-            else ""
-        )
+        if languages[1:]:
+            more = f" {listed(other.name for other in languages[1:6])} can be heard as well."
+        else:
+            more = ""
         text = f"The most widely spoken language in {in_sentence} is {languages[0].name}.{more}"
         facts.add(f"Languages of {name}", text, [(country, "main language", languages[0])])
 
@@ -242,11 +243,10 @@ def _add_country(facts: Facts, atlas: Atlas, country: Thing, record: Mapping[str
 
 
 def _language(code: str) -> Thing | None:
-    found = (
-        pycountry.languages.get(alpha_2=code)
-        if len(code) == 2
-        else pycountry.languages.get(alpha_3=code)
-    )
+    if len(code) == 2:
+        found = pycountry.languages.get(alpha_2=code)
+    else:
+        found = pycountry.languages.get(alpha_3=code)
     return language_thing(found) if found else None
 
 

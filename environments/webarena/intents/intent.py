@@ -118,11 +118,10 @@ class Intent(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         for values in self._values({"me": ACCOUNTS[site]}, facts):
             for name, some in self.choices.items():
                 if isinstance(some, Query):
-                    rows = (
-                        facts.some(some.sample, values)
-                        if some.sample
-                        else facts.all(some.all, values)
-                    )
+                    if some.sample:
+                        rows = facts.some(some.sample, values)
+                    else:
+                        rows = facts.all(some.all, values)
                     some = [row[0] for row in rows]
                 chosen = facts.random.choice(some)
                 values |= chosen if isinstance(chosen, dict) else {name: chosen}
