@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from configs.collection import Source
-from configs.experiment import Experiment, Policy, Rollout
+from configs.experiment import Experiment, Policy, Rollout, TurnFormat
 from configs.model_folder import ModelError
 from configs.recipe import RecipeError
 from tasks.provision.accelerators import accelerators
@@ -206,16 +206,10 @@ def check_tokenizer(field: str, name: str, form: Policy | Source) -> int:
     Raises:
         RecipeError: It cannot be loaded, or its chat template does not support several turns.
     """
-    start, name = form.conversation_start, loadable(field, name)
+    name = loadable(field, name)
     request = {
         "tokenizer": str(Path(name).expanduser()),
-        "action_format": form.action_format,
-        "instruction": form.instruction,
-        "chat_template_kwargs": form.chat_template_kwargs,
-        "thinking": form.thinking,
-        "conversation_start": start
-        if isinstance(start, str)
-        else [message.model_dump() for message in start],
+        "form": form.model_dump(mode="json", include=set(TurnFormat.model_fields)),
     }
     # Each file that the hub is asked for takes half a minute if it does not answer.
     answer = _checked_chat_format(json.dumps(request), offline=_is_downloaded(name))

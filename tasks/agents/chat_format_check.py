@@ -1,6 +1,6 @@
 """Check that a tokenizer can carry a conversation, in a process that does not import torch.
 
-python -m tasks.agents.chat_format_check '{"tokenizer": NAME, "action_format": ..., ...}'
+python -m tasks.agents.chat_format_check '{"tokenizer": NAME, "form": {...}}'
 
 Prints {"tokens": N} or {"error": TEXT}. The caller is a flow, which must not import transformers.
 Without torch the import takes two seconds instead of five.
@@ -18,29 +18,26 @@ def check(request: Mapping[str, Any]) -> dict[str, Any]:
     """Load the tokenizer and derive the form of a turn from its chat template.
 
     Args:
-        request: "tokenizer" (name or folder), "action_format", "instruction" (bool),
-            "conversation_start", "chat_template_kwargs", "thinking".
+        request: "tokenizer" (name or folder), and "form": the fields of `TurnFormat`.
 
     Returns:
         "tokens": the number of token ids that the tokenizer can produce. Or "error": the problem.
     """
-    from pydantic import TypeAdapter
     from transformers import AutoTokenizer
 
-    from configs.conversation_start import ConversationStart
+    from configs.experiment import TurnFormat
     from tasks.agents.chat_format import ChatFormat, ChatTemplateError
 
+    form = TurnFormat.model_validate(request["form"])
     try:
         tokenizer = AutoTokenizer.from_pretrained(request["tokenizer"])
         ChatFormat(
             tokenizer,
-            request["action_format"],
-            "instruction" if request["instruction"] else None,
-            conversation_start=TypeAdapter(ConversationStart).validate_python(
-                request["conversation_start"]
-            ),
-            chat_template_kwargs=request["chat_template_kwargs"],
-            thinking=request["thinking"],
+            form.action_format,
+            "instruction" if form.instruction else None,
+            conversation_start=form.conversation_start,
+            chat_template_kwargs=form.chat_template_kwargs,
+            thinking=form.thinking,
         )
     except ChatTemplateError as problem:
         return {"error": str(problem).removeprefix("policy.model: ")}
