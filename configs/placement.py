@@ -55,19 +55,6 @@ class Placement:
         """The engines that are vLLM servers."""
         return tuple(engine for engine in self.engines if engine.rank is None)
 
-    @property
-    def rank_fraction(self) -> float:
-        """Fraction of a rank's GPU that vLLM takes. 0 if vLLM servers generate."""
-        return max(
-            (engine.memory_fraction for engine in self.engines if engine.rank is not None),
-            default=0.0,
-        )
-
-    @property
-    def server_fraction(self) -> float:
-        """Fraction of a vLLM server's GPU that vLLM takes. 0 without servers."""
-        return max((engine.memory_fraction for engine in self.servers), default=0.0)
-
 
 NO_GPUS = Placement((), ())
 """The placement of a run on a machine without GPUs."""

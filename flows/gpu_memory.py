@@ -10,6 +10,7 @@ import os
 import re
 import subprocess
 import sys
+from typing import Any
 
 from configs.experiment import Experiment
 from configs.infrastructure import InfraSettings, local_engine_servers
@@ -60,9 +61,7 @@ def requested_machine(
         gpus=processes * launch.nodes,
         gpu_memory=memory,
         sharding=launch.sharding if infrastructure.launch else "fsdp2" if processes > 1 else "none",
-        engine_fraction=_rank_fraction(infrastructure),
-        server_fraction=_server_fraction(infrastructure),
-        engine_sleeps=infrastructure.engine_sleep,
+        **_engine_use(infrastructure),
         gpu=gpu or ("H200" if memory > 80 else "H100"),
     )
     return machine, placement
@@ -87,9 +86,7 @@ def this_machine(infrastructure: InfraSettings) -> Machine | None:
         gpus=processes,
         gpu_memory=min(sizes),
         sharding=launch.sharding,
-        engine_fraction=_rank_fraction(infrastructure),
-        server_fraction=_server_fraction(infrastructure),
-        engine_sleeps=infrastructure.engine_sleep,
+        **_engine_use(infrastructure),
         gpu=gpu_model(found[0][1]),
     )
 
@@ -158,10 +155,8 @@ def check_memory(experiment: Experiment, infrastructure: InfraSettings) -> None:
         return
     try:
         answer = plan_of(experiment, machine)
-    except (
-        RecipeError,
-        subprocess.TimeoutExpired,
-    ) as problem:  # a fault of the plan, not of the run
+    except (RecipeError, subprocess.TimeoutExpired) as problem:
+        # It is a fault of the plan, not of the run.
         logging.getLogger(__name__).warning(
             "it could not be checked whether the run fits on the GPUs: %s", problem
         )
@@ -172,16 +167,14 @@ def check_memory(experiment: Experiment, infrastructure: InfraSettings) -> None:
         )
 
 
-def _rank_fraction(infrastructure: InfraSettings) -> float:
+def _engine_use(infrastructure: InfraSettings) -> dict[str, Any]:
+    """Return vLLM's fractions of the GPUs of trainer and servers, and whether it sleeps."""
+    fraction, use = infrastructure.engine_memory_fraction, {"engine_fraction": 0.0}
     if infrastructure.engine_urls or infrastructure.engine_servers:
-        return 0.0
-    return infrastructure.engine_memory_fraction or SHARED_FRACTION
-
-
-def _server_fraction(infrastructure: InfraSettings) -> float:
-    if infrastructure.engine_urls or infrastructure.engine_servers:
-        return infrastructure.engine_memory_fraction or OWN_FRACTION
-    return 0.0
+        use["server_fraction"] = fraction or OWN_FRACTION
+    else:
+        use["engine_fraction"] = fraction or SHARED_FRACTION
+    return {**use, "engine_sleeps": infrastructure.engine_sleep}
 
 
 def _fault(stderr: str) -> str:

@@ -8,7 +8,7 @@ the data do not allow an interval (no task, one seed, all values equal), its bou
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import NormalDist
 from typing import Annotated, NamedTuple
@@ -106,13 +106,7 @@ def pass_at_k(tallies: Tallies, k: int) -> Estimate:
     Raises:
         ValueError: `k` is not positive.
     """
-    if k < 1:
-        raise ValueError(f"k is {k}, but must be at least 1")
-    scored = [tally for tally in tallies.values() if tally.samples >= k]
-    values = np.array(
-        [1 - math.comb(n - c, k) / math.comb(n, k) for c, n in scored], dtype=np.float64
-    )
-    return _share(values, sum(tally.samples // k for tally in scored))
+    return _mean_at_k(tallies, k, lambda c, n: 1 - math.comb(n - c, k) / math.comb(n, k))
 
 
 def pass_all_k(tallies: Tallies, k: int) -> Estimate:
@@ -129,10 +123,15 @@ def pass_all_k(tallies: Tallies, k: int) -> Estimate:
     Raises:
         ValueError: `k` is not positive.
     """
+    return _mean_at_k(tallies, k, lambda c, n: math.comb(c, k) / math.comb(n, k))
+
+
+def _mean_at_k(tallies: Tallies, k: int, value: Callable[[int, int], float]) -> Estimate:
+    """Average `value(successes, samples)` over the tasks with at least `k` samples."""
     if k < 1:
         raise ValueError(f"k is {k}, but must be at least 1")
     scored = [tally for tally in tallies.values() if tally.samples >= k]
-    values = np.array([math.comb(c, k) / math.comb(n, k) for c, n in scored], dtype=np.float64)
+    values = np.array([value(c, n) for c, n in scored], dtype=np.float64)
     return _share(values, sum(tally.samples // k for tally in scored))
 
 

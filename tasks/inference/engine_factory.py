@@ -91,37 +91,25 @@ def local_engine(
 
     With `lora` it takes adapters of that rank (`AdapterEngine`).
     """
-    batch = rollout.max_num_seqs or rollout.max_concurrent_episodes
+    sizes: dict[str, Any] = {
+        "context_length": rollout.trajectory_tokens,
+        "max_num_seqs": rollout.max_num_seqs or rollout.max_concurrent_episodes,
+        "dtype": dtype,
+    }
     if rollout.engine == "transformers":
         from tasks.inference.transformers_engine import TransformersEngine
 
-        return TransformersEngine(
-            model,
-            context_length=rollout.trajectory_tokens,
-            max_num_seqs=batch,
-            dtype=dtype,
-            lora=lora,
-        )
+        return TransformersEngine(model, **sizes, lora=lora)
+    sizes["gpu_memory_fraction"] = gpu_memory_fraction
     if rollout.engine != "vllm":
-        return _plugin_engine(
-            rollout.engine,
-            model,
-            lora,
-            context_length=rollout.trajectory_tokens,
-            max_num_seqs=batch,
-            dtype=dtype,
-            gpu_memory_fraction=gpu_memory_fraction,
-        )
+        return _plugin_engine(rollout.engine, model, lora, **sizes)
     from tasks.inference.vllm_engine import VllmEngine
 
     return VllmEngine(
         model,
-        context_length=rollout.trajectory_tokens,
-        max_num_seqs=batch,
-        dtype=dtype,
+        **sizes,
         lora=lora,
         distributed=distributed,
-        gpu_memory_fraction=gpu_memory_fraction,
         sleep_mode=sleep_mode,
         cpu_cache_gb=cpu_cache_gb,
     )

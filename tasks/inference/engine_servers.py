@@ -43,9 +43,8 @@ def engine_replicas(experiment: Experiment, infrastructure: InfraSettings, polic
 
     if infrastructure.ray_address is None:
         placed = placement_of(infrastructure).servers
-        gpus = [server.gpu for server in placed] or [
-            ""
-        ] * infrastructure.engine_servers  # without GPUs
+        # Without GPUs.
+        gpus = [server.gpu for server in placed] or [""] * infrastructure.engine_servers
         commands = [launched(gpu, None) for gpu in gpus]
         return local_replicas(
             "vllm",
