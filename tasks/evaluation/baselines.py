@@ -275,8 +275,6 @@ def main() -> None:
         tasks = world.tasks(name)
         if chosen.n_tasks:
             tasks = tasks[:: max(1, len(tasks) // chosen.n_tasks)][: chosen.n_tasks]
-        else:
-            tasks = tasks
         rows[name] = baselines(
             chosen.world, tasks, train, chosen.horizon, chosen.folder, chosen.policies
         )

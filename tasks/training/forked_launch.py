@@ -53,8 +53,6 @@ def ends(processes: Sequence[ForkProcess]) -> list[End]:
                 found.append(_end(rank, running.pop(rank)))
                 if process.exitcode and until is None:
                     until = time.monotonic() + TOGETHER_SECONDS
-                else:
-                    until = until
     for process in running.values():
         process.terminate()
     until = time.monotonic() + END_SECONDS
