@@ -11,7 +11,7 @@ from typing import Literal, Self
 from pydantic import NonNegativeFloat, NonNegativeInt, PositiveInt, ValidationError, model_validator
 
 from configs.config_model import ConfigError, ConfigModel
-from configs.files import find_yaml, names_in, read_yaml
+from configs.files import find_yaml, read_yaml
 from configs.recipe import explain
 
 FOLDER = Path(__file__).parent
@@ -68,11 +68,6 @@ class Launch(ConfigModel):
                 f"every node can reach, and port ({self.port}); set both"
             )
         return self
-
-
-def launch_names() -> list[str]:
-    """Return the names of the launch files in this folder."""
-    return names_in(FOLDER)
 
 
 def load_launch(name: str) -> Launch:

@@ -18,8 +18,9 @@ import pytest
 import torch
 from pydantic import ValidationError
 
+from configs.files import names_in
 from configs.infrastructure import InfraSettings, SettingsError, infra_settings
-from configs.launch import LaunchError, launch_names, load_launch
+from configs.launch import FOLDER, LaunchError, load_launch
 from tasks.training import forked_launch, local_trainer, rank_watch, trainer_main, trainer_node
 from tasks.training.compute_dtype import compute_dtype
 from tasks.training.forked_launch import ends
@@ -29,7 +30,7 @@ from tasks.training.local_trainer import launch_command
 from tasks.training.rank_watch import Heartbeats, RankWatch
 
 
-@pytest.mark.parametrize("name", launch_names())
+@pytest.mark.parametrize("name", names_in(FOLDER))
 def test_launch_file_sets_the_number_of_processes(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
