@@ -238,12 +238,8 @@ def test_run_survives_lost_nodes_with_the_same_evaluation(
                 trainer = find(run, "forked_launch")
                 # The run would be over before what was lost is back.
                 with stopped([trainer, *trainer.children(recursive=True)]):
-                    eventually(
-                        lambda: (
-                            servers_answer(there)
-                            and all(len(nodes_with(cluster, *each)) == 2 for each in KINDS.values())
-                        )
-                    )
+                    # Ray may restart both servers of a kind on one node.
+                    eventually(lambda: servers_answer(there))
                     killed = kill_and_replace(cluster, nodes_with(cluster, *words)[0], CPUS)
                 eventually(lambda killed=killed: all(ended(process) for process in killed))
             finish(run, there, PATIENCE_S)
