@@ -110,9 +110,11 @@ def success_figure(
 
 
 def time_per_step(run: RunFolder) -> Figure:
-    """Plot each step's time by activity, and the staleness of the weights that it trains on."""
+    """Plot each step's time by activity, and the age of the weights that its episodes used."""
     metrics = run.metrics()
     steps = list(metrics)
+    if not steps:
+        return {"data": [], "layout": {}}
     data: list[dict[str, Any]] = [
         {
             "type": "bar",
@@ -123,21 +125,24 @@ def time_per_step(run: RunFolder) -> Figure:
         }
         for name, words, colour in ACTIVITIES
     ]
-    stale = values_of(metrics, "update/staleness_largest")
-    if any(stale):
-        data.append({**line(steps, stale, "largest staleness, steps", GREEN), "yaxis": "y2"})
-    layout = {
+    layout: dict[str, Any] = {
         "barmode": "stack",
         "xaxis": {"title": {"text": "training step"}},
         "yaxis": {"title": {"text": "seconds"}},
-        "yaxis2": {
+        "height": 340,
+    }
+    ages = values_of(metrics, "rollout/staleness_largest")
+    oldest = max((age for age in ages if age is not None), default=0)
+    if oldest:
+        data.append({**line(steps, ages, "largest staleness, steps", GREEN), "yaxis": "y2"})
+        layout["yaxis2"] = {
             "title": {"text": "staleness"},
             "overlaying": "y",
             "side": "right",
-            "rangemode": "tozero",
-        },
-        "height": 340,
-    }
+            "automargin": True,
+            "range": [0, 1.05 * oldest],
+            "dtick": math.ceil(oldest / 4),
+        }
     return figure(data, layout)
 
 

@@ -118,7 +118,8 @@ def step(request: Request) -> Response:
             f"There are no trajectories {words['kind']}/{words['name']} in {words['run']}."
         )
     names = index.query(
-        "select distinct name from trajectories where run = ? and kind = ? order by 1",
+        "select name from trajectories where run = ? and kind = ? group by name "
+        "order by any_value(step), min(policy_version), name",
         [words["run"], words["kind"]],
     )
     ordered = [row["name"] for row in names]

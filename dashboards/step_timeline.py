@@ -115,7 +115,7 @@ class StepTimeline:
 
 
 def step_timeline(index: Index, run: RunFolder, step: int) -> StepTimeline | None:
-    """Read the times of a step. None if the run has no times for it, as in earlier versions."""
+    """Read the times of a step. None if the step has no turn with a time."""
     spans = [span for span in read_spans(run.path / TIMELINE) if span.step == step]
     ahead = int(run.field("rollout.max_off_policy_steps", 0))
     own = list(_episodes(index, run, step))

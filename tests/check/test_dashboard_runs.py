@@ -234,6 +234,14 @@ def test_every_page_and_figure_of_a_run_is_served(pages: TestClient, first: RunF
     assert 'id="timeline" data-staleness="0"' in step
 
 
+def test_evaluations_follow_each_other_in_the_order_of_training(
+    pages: TestClient, first: RunFolder
+) -> None:
+    page = pages.get(f"/steps/{first.name}/evaluations/phase-1").text
+    assert f'rel="prev" data-key="p" href="/steps/{first.name}/evaluations/start"' in page
+    assert f'rel="next" data-key="n" href="/steps/{first.name}/evaluations/phase-2"' in page
+
+
 def test_a_study_has_its_report_and_pictures_and_is_listed(pages: TestClient, runs: Path) -> None:
     folder = runs / "studies" / "methods-1a2b"
     folder.mkdir(parents=True)

@@ -6,10 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from dashboards.figures import figure, line, with_interval
-from dashboards.run_folders import RunFolder
+from configs.recipe import load_recipe
+from dashboards.figures import figure, line, time_per_step, with_interval
+from dashboards.run_folders import RunFolder, run_folders
 from tasks.evaluation.benchmark import evaluate, write_evaluation
 from tasks.rollout.trajectory import Outcome, Trajectory
+from tasks.tracking.run_folder import RunFolder as StoredRun
 
 
 def run_of(folder: Path, seed: int, steps: list[int]) -> RunFolder:
@@ -54,3 +56,29 @@ def test_legend_is_below_the_axes() -> None:
     ]
     assert drawn[0] == drawn[1]
     assert many["layout"]["margin"]["b"] > few["layout"]["margin"]["b"]
+
+
+def run_with_metrics(folder: Path, *steps: dict[str, float]) -> RunFolder:
+    """A run with these metrics of its training steps."""
+    written = StoredRun(folder, load_recipe("textcraft"))
+    with written.claimed():
+        for step, metrics in enumerate(steps, 1):
+            written.add_metrics(step, metrics)
+    [run] = run_folders(folder)
+    return run
+
+
+def test_the_time_per_step_shows_the_age_of_weights_in_training_steps(tmp_path: Path) -> None:
+    current = {"update/seconds": 3.0, "update/staleness_largest": 7, "rollout/staleness_largest": 0}
+    on_policy = time_per_step(run_with_metrics(tmp_path / "on", current, current))
+    assert not [trace for trace in on_policy["data"] if trace["type"] == "scatter"]
+    stale = time_per_step(
+        run_with_metrics(tmp_path / "off", current, current | {"rollout/staleness_largest": 2})
+    )
+    [ages] = [trace for trace in stale["data"] if trace["type"] == "scatter"]
+    assert ages["y"] == [0, 2]
+    assert stale["layout"]["yaxis2"]["dtick"] == 1
+
+
+def test_a_run_without_steps_has_no_figure_of_its_time(tmp_path: Path) -> None:
+    assert time_per_step(run_with_metrics(tmp_path))["data"] == []
