@@ -7,6 +7,8 @@ import os
 import sys
 from pathlib import Path
 
+from environments.address import ListenError, listen, port
+
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 
@@ -22,7 +24,7 @@ def parse(arguments: list[str] | None, prog: str) -> argparse.Namespace:
         "--runs", type=Path, help="folder of the runs (default: AGENTGYM_RUNS, else runs)"
     )
     parser.add_argument(
-        "--port", type=int, default=5050, help="port to listen on (default: %(default)s)"
+        "--port", type=port, default=5050, help="port to listen on (default: %(default)s)"
     )
     parser.add_argument(
         "--host",
@@ -68,6 +70,10 @@ def main(arguments: list[str] | None = None, prog: str = "python -m dashboards")
             f"--host {chosen.host} is reachable from other machines. Set --allowed-hosts to the "
             "host names that browsers use."
         )
+    try:
+        listener = listen(chosen.host, chosen.port)
+    except ListenError as taken:
+        raise SystemExit(str(taken)) from None
     is_own = runs.stat().st_uid == os.getuid() and os.access(runs, os.W_OK)
     # If this user cannot write to the runs folder, e.g. a colleague's, the login is kept in this
     # user's state folder.
@@ -85,7 +91,8 @@ def main(arguments: list[str] | None = None, prog: str = "python -m dashboards")
     )
     sys.stdout.flush()
     # Ignore proxy headers, so that clients cannot spoof their address.
-    uvicorn.run(app, host=chosen.host, port=chosen.port, log_level="warning", proxy_headers=False)
+    config = uvicorn.Config(app, log_level="warning", proxy_headers=False)
+    uvicorn.Server(config).run(sockets=[listener])
 
 
 if __name__ == "__main__":

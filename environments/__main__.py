@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import argparse
+import math
 import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import get_args
 
 from configs.rules import Rules
+from environments.address import ListenError, port
 
 EXAMPLES = {
     "worlds": ["{prog} worlds"],
@@ -42,18 +44,17 @@ def main(arguments: list[str] | None = None, prog: str = "python -m environments
     )
     commands = parser.add_subparsers(dest="command", required=True)
 
-    def add(name: str, summary: str, *aliases: str) -> argparse.ArgumentParser:
+    def add(name: str, summary: str) -> argparse.ArgumentParser:
         about = f"{summary[0].upper()}{summary[1:]}."
         return commands.add_parser(
             name,
-            aliases=aliases,
             help=summary,
             description=about,
             epilog=examples(name),
             formatter_class=verbatim,
         )
 
-    add("worlds", "print the names of the worlds", "list")
+    add("worlds", "print the names of the worlds")
     served = add("serve", "serve one world over HTTP")
     served.add_argument("name", help="the world, e.g. textcraft or module:Class")
     served.add_argument(
@@ -66,7 +67,7 @@ def main(arguments: list[str] | None = None, prog: str = "python -m environments
         "--host", default="127.0.0.1", help="address to listen on (default: %(default)s)"
     )
     served.add_argument(
-        "--port", type=_port, default=8000, help="port to listen on (default: %(default)s)"
+        "--port", type=port, default=8000, help="port to listen on (default: %(default)s)"
     )
     served.add_argument(
         "--max-sessions",
@@ -118,13 +119,13 @@ def main(arguments: list[str] | None = None, prog: str = "python -m environments
     from environments.environment import UnknownWorldError
     from environments.registry import check_name, world_names
 
-    if parsed.command in ("worlds", "list"):
+    if parsed.command == "worlds":
         sys.stdout.write("".join(f"{name}\n" for name in world_names()))
         return 0
     try:
         check_name(parsed.name)
     except UnknownWorldError as unknown:
-        parser.error(str(unknown))
+        commands.choices[parsed.command].error(str(unknown))
     if parsed.command == "check":
         from environments.conformance import check_world
 
@@ -146,7 +147,7 @@ def main(arguments: list[str] | None = None, prog: str = "python -m environments
                 ),
             )
         except FileExistsError:
-            parser.error(f"folder: {parsed.folder} exists; name a new one")
+            openenv.error(f"folder: {parsed.folder} exists; name a new one")
     if parsed.command == "tasks":
         from environments.task_tables import print_task_lists
 
@@ -161,12 +162,12 @@ def main(arguments: list[str] | None = None, prog: str = "python -m environments
     token = None if parsed.no_token else token_here()
     try:
         if token is None and not parsed.no_token and not is_loopback(parsed.host):
-            parser.error(
+            served.error(
                 f"--host {parsed.host} can be reached by other machines: set {VARIABLE} to a "
                 "secret, here and for the clients, or add --no-token to serve any client"
             )
     except OSError as unknown:
-        parser.error(f"--host {parsed.host} is not an address: {unknown.strerror}")
+        served.error(f"--host {parsed.host} is not an address: {unknown.strerror}")
 
     from environments.registry import load_world
     from environments.server.app import Options, serve
@@ -176,11 +177,8 @@ def main(arguments: list[str] | None = None, prog: str = "python -m environments
     options = Options(parsed.host, parsed.port, parsed.max_sessions, parsed.lease, token)
     try:
         return _reported(parsed.name, lambda: serve(load_world(parsed.name, parsed.rules), options))
-    except OSError as taken:
-        sys.stderr.write(
-            f"cannot listen on {options.host}:{options.port}: {taken.strerror}; choose another "
-            "--port\n"
-        )
+    except ListenError as taken:
+        sys.stderr.write(f"{taken}\n")
         return 1
 
 
@@ -198,25 +196,19 @@ def _reported(name: str, command: Callable[[], int | None]) -> int:
     return 1
 
 
-def _port(text: str) -> int:
-    return _bounded(text, 1, 65535)
+def _positive(word: str) -> int:
+    if not (word.isdigit() and 1 <= int(word) <= 1_000_000):
+        raise argparse.ArgumentTypeError(f"{word!r} is not an integer from 1 to 1000000")
+    return int(word)
 
 
-def _positive(text: str) -> int:
-    return _bounded(text, 1, 1_000_000)
-
-
-def _bounded(text: str, low: int, high: int) -> int:
-    value = int(text)
-    if not low <= value <= high:
-        raise argparse.ArgumentTypeError(f"{value} is not between {low} and {high}")
-    return value
-
-
-def _seconds(text: str) -> float:
-    value = float(text)
+def _seconds(word: str) -> float:
+    try:
+        value = float(word)
+    except ValueError:
+        value = math.nan
     if not 0.1 <= value <= 86_400:
-        raise argparse.ArgumentTypeError(f"{text} is not between 0.1 and 86400 seconds")
+        raise argparse.ArgumentTypeError(f"{word!r} is not a number from 0.1 to 86400")
     return value
 
 

@@ -1,4 +1,4 @@
-"""Addresses of servers: a URL, or a file that holds the server's current URL.
+"""Addresses of servers: a port, a URL, or a file that holds the server's current URL.
 
 A server that may move, e.g. to another node, is addressed by a file that all its clients can read.
 Each restart writes the new URL to this file. Clients read it again when they cannot reach the
@@ -7,9 +7,41 @@ server.
 
 from __future__ import annotations
 
+import argparse
+import socket
 from pathlib import Path
 
 SCHEME = "file://"
+
+
+class ListenError(OSError):
+    """The address of a new server is in use, or does not belong to this machine."""
+
+
+def port(word: str) -> int:
+    """Parse a port of the command line.
+
+    Raises:
+        ArgumentTypeError: It is not an integer from 1 to 65535.
+    """
+    if not (word.isascii() and word.isdigit() and 1 <= int(word) <= 65535):
+        raise argparse.ArgumentTypeError(f"{word!r} is not a port from 1 to 65535")
+    return int(word)
+
+
+def listen(host: str, port: int, backlog: int = 128) -> socket.socket:
+    """Return a socket that accepts connections.
+
+    Raises:
+        ListenError: The address is in use, or does not belong to this machine.
+    """
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        return socket.create_server((host, port), family=family, backlog=backlog)
+    except OSError as fault:
+        raise ListenError(
+            f"cannot listen on {host}:{port}: {fault.strerror}; choose another --port"
+        ) from None
 
 
 def write_address(file: Path, url: str) -> str:

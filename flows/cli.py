@@ -12,6 +12,7 @@ import argparse
 import os
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from importlib import import_module
 from importlib.metadata import version
 from typing import NamedTuple, NoReturn
@@ -53,22 +54,47 @@ def _environments(command: str) -> Main:
 
 
 def _check(words: list[str]) -> int | None:
+    """Check a world, an algorithm or a schedule. Without a name, --help describes all of them."""
+    world, extension = _environments("check"), _flow("check")
+    if _is_help(words):
+        return _help_of(world, extension)
     if words[:1] in (["algorithm"], ["schedule"]):
-        return _flow("check")(words)
-    return _environments("check")(words[1:] if words[:1] == ["world"] else words)
+        return extension(words)
+    return world(words[1:] if words[:1] == ["world"] else words)
 
 
 def _serve(words: list[str]) -> int | None:
-    """Serve a world, or the policy that a first word without a world's name gives."""
+    """Serve a world, or the policy that a first word without a world's name gives.
+
+    A word that resembles a world's name, and is no file, is a misspelt world.
+    """
     from environments.environment import UnknownWorldError
     from environments.registry import check_name
 
+    world, policy = _environments("serve"), _flow("serve")
+    if _is_help(words):
+        return _help_of(world, policy)
     try:
         if words and not words[0].startswith("-"):
             check_name(words[0])
-    except UnknownWorldError:
-        return _flow("serve")(words)
-    return _environments("serve")(words)
+    except UnknownWorldError as unknown:
+        if unknown.nearest is None or os.path.exists(words[0]):
+            return policy(words)
+    return world(words)
+
+
+def _is_help(words: list[str]) -> bool:
+    return words in (["-h"], ["--help"])
+
+
+def _help_of(*mains: Main) -> int:
+    """Print the help of each form of a command."""
+    for number, main in enumerate(mains):
+        if number:
+            print()
+        with suppress(SystemExit):
+            main(["--help"])
+    return 0
 
 
 def _view(words: list[str]) -> None:

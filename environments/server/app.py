@@ -7,7 +7,6 @@ import contextlib
 import gc
 import logging
 import signal
-import socket
 import threading
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
@@ -22,6 +21,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from environments.address import listen
 from environments.environment import Split, World
 from environments.protocol import Health
 from environments.server import agentgym, openenv, v1
@@ -152,9 +152,9 @@ def serve(world: World, options: Options) -> None:
     """Serve a world until SIGTERM or SIGINT, then stop within about a second.
 
     Raises:
-        OSError: The address is in use or does not belong to this machine.
+        ListenError: The address is in use or does not belong to this machine.
     """
-    listener = _open_socket(options)
+    listener = listen(options.host, options.port, BACKLOG)
     app, dispatcher = application(world, options)
     connections = Connections(options.limits)
     config = uvicorn.Config(
@@ -185,17 +185,3 @@ def serve(world: World, options: Options) -> None:
 
 
 BACKLOG = 4096
-
-
-def _open_socket(options: Options) -> socket.socket:
-    family = socket.AF_INET6 if ":" in options.host else socket.AF_INET
-    listener = socket.socket(family, socket.SOCK_STREAM)
-    try:
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind((options.host, options.port))
-        listener.listen(BACKLOG)
-    except OSError:
-        listener.close()
-        raise
-    listener.setblocking(False)
-    return listener

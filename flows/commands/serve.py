@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import os
 import signal
-import socket
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -19,6 +18,7 @@ from configs.infrastructure import infra_settings
 from configs.model_folder import ModelError
 from configs.placement import OWN_FRACTION
 from configs.recipe import RecipeError, explain, parse_overrides
+from environments.address import ListenError, listen, port
 from flows.command import Arguments, positive, set_engine_variables
 from flows.commands.collect import usage_errors
 from flows.model_check import fit_source
@@ -63,7 +63,7 @@ def main(arguments: list[str]) -> None:
         help="function that returns the reward of an ended conversation",
     )
     parser.add_argument(
-        "--port", type=int, default=8100, help="port on 127.0.0.1 (default: %(default)s)"
+        "--port", type=port, default=8100, help="port on 127.0.0.1 (default: %(default)s)"
     )
     parser.add_argument(
         "--horizon",
@@ -108,6 +108,8 @@ def main(arguments: list[str]) -> None:
 
     try:
         serve(parsed, source, rollout)
+    except ListenError as taken:
+        raise SystemExit(f"{parser.prog}: {taken}") from None
     except (DifferentCollectionError, EngineError, OSError, RunBusyError, VerifierError) as problem:
         raise SystemExit(f"{type(problem).__name__}: {problem}") from None
     except KeyboardInterrupt:
@@ -188,7 +190,7 @@ def serve(parsed: argparse.Namespace, source: Source, rollout: Rollout) -> None:
     is_generated = not os.environ.get(VARIABLE)
     share_token()
     with ExitStack() as stack:
-        listener = stack.enter_context(socket.create_server(("127.0.0.1", parsed.port)))
+        listener = stack.enter_context(listen("127.0.0.1", parsed.port))
         endpoint = stack.enter_context(opened(parsed, source, rollout))
         address = f"http://127.0.0.1:{listener.getsockname()[1]}"
         token = os.environ[VARIABLE] if is_generated else f"${VARIABLE}"

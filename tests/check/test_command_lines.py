@@ -40,9 +40,11 @@ SCRIPT = Path(sys.executable).with_name("agentgym")
 
 
 def help_of(command: str, capsys: pytest.CaptureFixture[str]) -> str:
-    with pytest.raises(SystemExit) as ended:
-        main([command, "--help"])
-    assert ended.value.code == 0
+    try:
+        status = main([command, "--help"])
+    except SystemExit as ended:
+        status = ended.code
+    assert status == 0
     return capsys.readouterr().out
 
 

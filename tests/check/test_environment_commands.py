@@ -44,16 +44,19 @@ def test_help_shows_an_example_and_imports_nothing_heavy(arguments: list[str]) -
     assert loaded.stdout.splitlines()[-1].strip() == "LOADED"
 
 
-def test_list_names_the_worlds() -> None:
-    assert "textcraft" in run("list").stdout.splitlines()
+def test_worlds_names_the_worlds() -> None:
+    assert "textcraft" in run("worlds").stdout.splitlines()
 
 
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
         (["serve", "chess"], "'chess'"),
-        (["serve", "textcraft", "--port", "99999"], "not between 1 and 65535"),
-        (["serve", "textcraft", "--max-sessions", "0"], "not between 1"),
+        (["serve", "textcraft", "--port", "99999"], "'99999'"),
+        (["serve", "textcraft", "--port", "80x"], "'80x'"),
+        (["serve", "textcraft", "--max-sessions", "0"], "'0'"),
+        (["serve", "textcraft", "--lease", "long"], "'long'"),
+        (["tasks", "textcarft"], "usage: python -m environments tasks"),
         (["play", "textcraft", "--task", "100000000"], "100000000"),
     ],
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import socket
 from pathlib import Path
 
 import pytest
@@ -22,6 +23,37 @@ def test_a_name_that_is_no_world_is_a_policy(capsys: pytest.CaptureFixture[str])
         shown[name] = capsys.readouterr().out
     assert "--lease" in shown["textcraft"]
     assert "--record" in shown["nowhere/model"]
+
+
+def test_a_misspelt_world_is_not_taken_for_a_policy(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["serve", "textcarft"])
+    assert ended.value.code == 2
+    assert "'textcraft'" in capsys.readouterr().err
+
+
+def test_the_help_without_a_name_describes_worlds_and_policies(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert main(["serve", "--help"]) == 0
+    text = capsys.readouterr().out
+    assert "--lease" in text
+    assert "--record" in text
+
+
+@pytest.mark.parametrize("command", [["serve", "{policy}"], ["view", "--runs", "{runs}"]])
+def test_a_port_that_cannot_be_used_is_refused_before_anything_is_printed(
+    command: list[str], policy: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = [word.format(policy=policy, runs=tmp_path) for word in command]
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        for port in (str(taken.getsockname()[1]), "99999", "80x"):
+            with pytest.raises(SystemExit) as ended:
+                main([*words, "--port", port])
+            printed = capsys.readouterr()
+            assert ended.value.code not in (None, 0)
+            assert port in f"{ended.value.code}{printed.err}"
+            assert printed.out == ""
 
 
 def test_a_missing_model_ends_the_command_before_an_engine_starts(
