@@ -166,6 +166,14 @@ class InfraSettings(BaseSettings):
             return [word.strip() for word in value.split(",") if word.strip()]
         return value
 
+    @field_validator("environment_urls", "engine_urls")
+    @classmethod
+    def _check_urls(cls, value: list[str]) -> list[str]:
+        for url in value:
+            if not _URL.fullmatch(url):
+                raise ValueError(f"{url!r} is not a URL; write it like http://host:8000")
+        return value
+
     @field_validator("ray_address", "shared_storage")
     @classmethod
     def _none_if_empty(cls, value: str | None) -> str | None:
@@ -277,6 +285,7 @@ def launch_of(settings: InfraSettings) -> Launch:
 
 _NAMED = re.compile(r"([A-Za-z0-9._:+-]+)=(https?://.*)")
 """An address prefixed with its environment's name."""
+_URL = re.compile(r"([A-Za-z0-9._:+-]+=)?https?://[^/]+.*")
 
 
 def infra_settings() -> InfraSettings:

@@ -59,21 +59,37 @@ def load_recipe(recipe: str, overrides: Mapping[str, Any] | None = None) -> Expe
     try:
         return Experiment.model_validate(tree, context={"folders": [path.parent]})
     except ValidationError as problem:
-        raise RecipeError(_blame(path, in_file, overrides or {}, problem), problem) from None
+        raise RecipeError(
+            blame(path, "recipe", Experiment, in_file, overrides or {}, problem), problem
+        ) from None
 
 
-def _blame(
-    path: Path, in_file: Mapping[str, Any], overrides: Mapping[str, Any], problem: ValidationError
+def blame(
+    path: Path,
+    what: str,
+    model: type[BaseModel],
+    in_file: Mapping[str, Any],
+    overrides: Mapping[str, Any],
+    problem: ValidationError,
 ) -> str:
     """Explain whether the overrides or the file are wrong.
 
     The overrides are blamed unless the file alone has the same error.
+
+    Args:
+        path: The file.
+        what: What the file describes, e.g. "recipe".
+        model: Root model of the file.
+        in_file: Content of the file.
+        overrides: New values by dotted field name.
+        problem: The error of both together.
     """
-    whole = f"{path} is not a valid recipe:\n{explain(problem)}"
+    wrong_fields = explain(problem, f"the {what}", model=model)
+    whole = f"{path} is not a valid {what}:\n{wrong_fields}"
     if not overrides:
         return whole
     try:
-        Experiment.model_validate(in_file, context={"folders": [path.parent]})
+        model.model_validate(in_file, context={"folders": [path.parent]})
     except ValidationError as of_file:
         if {_place(error) for error in of_file.errors()} & {
             _place(error) for error in problem.errors()
@@ -86,7 +102,7 @@ def _blame(
         if any(f"{at}.".startswith(f"{name}.") or f"{name}.".startswith(f"{at}.") for at in wrong)
     ]
     values = ", ".join(f"{name} = {_short(overrides[name])}" for name in concerned or overrides)
-    return f"this override of {path.name} cannot be used: {values}\n{explain(problem)}"
+    return f"this override of {path.name} cannot be used: {values}\n{wrong_fields}"
 
 
 def _place(error: Any) -> tuple[object, ...]:
@@ -134,13 +150,22 @@ def explain(
         model: Root model, which defines the known fields.
     """
     lines = []
+    places = [error["loc"] for error in problem.errors()]
     for error in problem.errors():
+        depth = len(error["loc"])
+        if error["type"] == "too_short" and any(
+            len(place) > depth and place[:depth] == error["loc"] for place in places
+        ):
+            continue  # pydantic does not count invalid items
         names = [str(part) for part in error["loc"]]
         where = spelt(".".join(names)) if names else whole
         if error["type"] == "extra_forbidden":
             known = _fields_of(error["loc"][:-1], model)
             near = nearest(names[-1], known)
-            if near:
+            elsewhere = _sections_with(names[-1], model)
+            if elsewhere:
+                fix = f"did you mean {' or '.join(map(repr, elsewhere))}?"
+            elif near:
                 fix = f"did you mean {near!r}?"
             elif known:
                 fix = f"known here: {', '.join(known)}"
@@ -173,6 +198,15 @@ def _fields_of(location: Sequence[int | str], root: type[BaseModel]) -> list[str
                 found += _models_in(model.model_fields[part].annotation)
         models = found or models  # a union member's tag is not a field: keep the models
     return sorted({name for model in models for name in model.model_fields})
+
+
+def _sections_with(field: str, root: type[BaseModel]) -> list[str]:
+    """Return the dotted name of the field in each section of `root` that has it."""
+    return [
+        f"{section}.{field}"
+        for section, info in root.model_fields.items()
+        if any(field in model.model_fields for model in _models_in(info.annotation))
+    ]
 
 
 def _models_in(annotation: Any) -> list[type[BaseModel]]:

@@ -26,7 +26,7 @@ from pydantic import (
 from configs.config_model import ConfigModel, Fraction
 from configs.experiment import Experiment
 from configs.files import find_yaml, names_in, read_yaml
-from configs.recipe import RecipeError, explain, load_recipe
+from configs.recipe import RecipeError, blame, load_recipe
 from configs.task_selection import TaskSelection
 
 FOLDER = Path(__file__).parent / "studies"
@@ -193,13 +193,15 @@ def load_study(study: str, overrides: Mapping[str, Any] | None = None) -> Study:
             recipe, or an arm is evaluated differently from the others.
     """
     path = find_yaml(study, FOLDER, "study", RecipeError)
+    in_file = read_yaml(path, RecipeError)
     try:
         found = Study.model_validate(
-            read_yaml(path, RecipeError) | dict(overrides or {}), context={"folders": [path.parent]}
+            in_file | dict(overrides or {}), context={"folders": [path.parent]}
         )
     except ValidationError as problem:
-        wrong = explain(problem, "the study", model=Study)
-        raise RecipeError(f"{path} is not a valid study:\n{wrong}", problem) from None
+        raise RecipeError(
+            blame(path, "study", Study, in_file, overrides or {}, problem), problem
+        ) from None
     measured = {}
     for arm in found.arms:
         try:

@@ -27,6 +27,8 @@ def _read(value: Any, info: ValidationInfo) -> Any:
     The selection then stays known when the file changes or is deleted.
     """
     if isinstance(value, list | tuple):
+        if not value:
+            raise ValueError("lists no tasks; name a task list, or give at least one index")
         return [_checked(each) for each in value]
     if not isinstance(value, str) or not _names_a_file(value):
         return value

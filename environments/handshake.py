@@ -17,7 +17,12 @@ from configs.task_selection import TaskSelection, indices
 from environments.agentgym_client import AgentGymClient
 from environments.client import EnvironmentClient
 from environments.environment import Step, TaskIndexError
-from environments.errors import RefusedError, ServerFailedError, WrongWorldError
+from environments.errors import (
+    RefusedError,
+    ServerFailedError,
+    UnreachableError,
+    WrongWorldError,
+)
 from environments.protocol import WorldInfo
 from environments.registry import entry_of, task_indices_of
 
@@ -91,6 +96,11 @@ async def verify_servers(urls: Sequence[str], world: World) -> WorldInfo:
     async with EnvironmentClient(urls) as ours:
         try:
             worlds = await ours.worlds()
+        except UnreachableError as away:
+            raise UnreachableError(
+                f"{away}. Start the server, or set AGENTGYM_ENVIRONMENT_URLS to one that runs",
+                sent=away.sent,
+            ) from away
         except (RefusedError, ServerFailedError) as strange:
             raise WrongWorldError(
                 f"environment.dialect: a server does not use this project's protocol ({strange}). "

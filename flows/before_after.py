@@ -30,6 +30,7 @@ from flows.evaluate import evaluate
 from flows.killed_flow_runs import note_flow_run
 from flows.model_check import fit_experiment
 from flows.recipe_form import Recipe
+from flows.progress import Details, say
 from flows.records import is_finished
 from flows.requests import grid_of_run
 from flows.results import BeforeAfterResult
@@ -86,13 +87,15 @@ def before_after(
 def measured(run: RunFolder, infrastructure: InfraSettings) -> BeforeAfter:
     """Evaluate the three policies of one seed on the final tasks."""
     experiment, last = run.experiment, max(steps_in(run.path / "checkpoints"))
+    say(f"Evaluating the policy after RL, seed {experiment.seeds.training}")
     end = results(experiment, str(run.checkpoint(last)), infrastructure)
     if experiment.policy.model != "starter":
+        say("Evaluating the policy before RL")
         return BeforeAfter(results(experiment, experiment.policy.model, infrastructure), end, None)
     starters = infrastructure.runs.absolute() / "starter"
     world = experiment.environment.name
     seed = experiment.seeds.starter
-    start = starter_policy(experiment.policy, world, seed, starters, lambda _: None)
+    start = starter_policy(experiment.policy, world, seed, starters, Details())
     made = find_starter_policy(experiment.policy, world, seed, starters)
     assert made is not None
     policy, starter = experiment.policy, experiment.policy.starter
@@ -103,12 +106,14 @@ def measured(run: RunFolder, infrastructure: InfraSettings) -> BeforeAfter:
     more = starter.model_copy(
         update={"tokens": tokens, "demonstrations": unseen, "stop_at_exact_match": None}
     )
+    say("Cloning the expert for as long as RL took")
     longer = starter_policy(
-        policy.model_copy(update={"starter": more}), world, seed, starters, lambda _: None
+        policy.model_copy(update={"starter": more}), world, seed, starters, Details()
     )
-    return BeforeAfter(
-        results(experiment, start, infrastructure), end, results(experiment, longer, infrastructure)
-    )
+    say("Evaluating the policy before RL")
+    before = results(experiment, start, infrastructure)
+    say("Evaluating the policy of more behaviour cloning")
+    return BeforeAfter(before, end, results(experiment, longer, infrastructure))
 
 
 def training_seconds(run: RunFolder) -> float:

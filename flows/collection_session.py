@@ -16,7 +16,7 @@ from configs.infrastructure import InfraSettings, urls_of
 from configs.placement import OWN_FRACTION
 from environments.handshake import check_same, task_indices, task_tags, verify_servers
 from environments.protocol import WorldInfo
-from flows.progress import EpisodeBar
+from flows.progress import EpisodeBar, say
 from tasks.agents.agent import Agent
 from tasks.agents.agent_factory import open_agent
 from tasks.agents.token_agent import TokenAgent
@@ -46,7 +46,9 @@ class CollectionSession:
     def __enter__(self) -> Self:
         infrastructure, environment = self._infrastructure, self._first.environment
         elsewhere = urls_of(infrastructure, environment.name)
-        if not elsewhere:
+        if elsewhere:
+            say("Connecting to the servers of AGENTGYM_ENVIRONMENT_URLS")
+        else:
             self._servers = self._stack.enter_context(
                 environment_replicas(
                     environment.name,
@@ -61,8 +63,13 @@ class CollectionSession:
     def __exit__(self, *fault: Any) -> None:
         self._stack.__exit__(*fault)
 
-    def collect(self, collection: Collection, folder: Path) -> Tally:
+    def collect(self, collection: Collection, folder: Path, name: str = "") -> Tally:
         """Play the episodes that are missing in the folder.
+
+        Args:
+            collection: Policy, world, tasks and settings.
+            folder: Where the parquet parts go.
+            name: Name of the collection in the progress, if there are several.
 
         Raises:
             CollectionBusyError: Another process is collecting into the folder.
@@ -78,7 +85,7 @@ class CollectionSession:
                 tasks[: collection.n_tasks], collection.samples, collection.seed
             )
             missing = sum(not writer.has(request.group, request.member) for request in requests)
-            tally = Tally(len(requests), len(requests) - missing)
+            tally = Tally(len(requests), len(requests) - missing, name)
             if not missing:
                 return tally
             agent = self._opened(collection, world)
@@ -126,11 +133,12 @@ class CollectionSession:
 class Tally:
     """Counts collected episodes and shows the progress."""
 
-    def __init__(self, episodes: int, before: int) -> None:
+    def __init__(self, episodes: int, before: int, name: str) -> None:
         """
         Args:
             episodes: Total number of episodes.
             before: Number of episodes already on disk.
+            name: Name of the collection in the progress, or "".
         """
         self.before = before
         self.outcomes = dict.fromkeys(Outcome, 0)
@@ -138,7 +146,7 @@ class Tally:
         self.cached: float | None = None
         self.reasons: dict[str, int] = {}
         self._began = time.perf_counter()
-        self._bar = EpisodeBar(episodes, before)
+        self._bar = EpisodeBar(episodes, before, name)
 
     def __enter__(self) -> Tally:
         return self
@@ -152,11 +160,13 @@ class Tally:
         if trajectory.outcome is Outcome.FAILED:
             self.reasons[trajectory.reason] = self.reasons.get(trajectory.reason, 0) + 1
         self.tokens += sum(len(turn.tokens) for turn in trajectory.turns)
-        note = f", {self.failed} missing" if self.failed else ""
-        speed = self.tokens / max(1e-9, time.perf_counter() - self._began)
-        self._bar.finished(
-            f"{self.outcomes[Outcome.SUCCESS]} successes, {speed:.0f} tokens/s{note}"
-        )
+        figures = [f"{self.outcomes[Outcome.SUCCESS]} successes"]
+        if self.tokens:  # scripted policies and endpoints give none
+            speed = self.tokens / max(1e-9, time.perf_counter() - self._began)
+            figures.append(f"{speed:.0f} tokens/s")
+        if self.failed:
+            figures.append(f"{self.failed} missing")
+        self._bar.finished(", ".join(figures))
 
     def summary(self) -> str:
         """Return a one-line summary of counts.

@@ -85,7 +85,7 @@ def evaluate(
     with CollectionSession(next(iter(grid.cells().values())), infrastructure) as session:
         for name, cell in grid.cells().items():
             episodes = folder / cell_folder(name)
-            tally = session.collect(cell, episodes)
+            tally = session.collect(cell, episodes, name)
             lines.append(f"{name}: {tally.summary()}")
             played = stored_episodes(episodes)
             version = played[0].policy_version if played else 0

@@ -13,11 +13,26 @@ from tasks.training.messages import Event, Progress, StepDone
 
 LOG_SECONDS = 10.0
 """Minimum time between two step lines in the log on the flow run's page."""
+DETAIL_SECONDS = 20.0
+"""Minimum time between two lines about one activity, without a terminal."""
 
 
 def on_terminal() -> bool:
     """Return whether stderr is a terminal. In a log file, a redrawn bar would leave fragments."""
     return sys.stderr.isatty()
+
+
+class Details:
+    """The progress of one activity without a terminal: a line from time to time."""
+
+    def __init__(self) -> None:
+        self._shown_at = time.monotonic()
+
+    def __call__(self, line: str) -> None:
+        """Print a line, unless the last one or the start was less than DETAIL_SECONDS ago."""
+        if time.monotonic() - self._shown_at >= DETAIL_SECONDS:
+            self._shown_at = time.monotonic()
+            say(line)
 
 
 class RunBar:
@@ -42,6 +57,7 @@ class RunBar:
         self._logged_at = float("-inf")
         self._figures = ""
         self._now = ""
+        self._details = Details()
         self._terminal = on_terminal()
         self._bar = tqdm(
             total=steps,
@@ -75,13 +91,16 @@ class RunBar:
         if self._terminal:
             self._bar.set_description(what)
         else:
-            _write(what)
+            self._details = Details()
+            say(what)
         self._log(what[:1].upper() + what[1:])
 
     def detail(self, what: str) -> None:
-        """Show the progress of the current activity, on a terminal only."""
+        """Show the progress of the current activity."""
         if self._terminal:
             self._bar.set_description(what)
+        else:
+            self._details(what)
 
     def training(self, what: str) -> None:
         """Show what is being trained now.
@@ -106,7 +125,7 @@ class RunBar:
                 self._bar.set_postfix_str(figures)
                 self._bar.update(event.step - self._bar.n)
             else:
-                _write(line)
+                say(line)
             if event.step == self._steps or time.monotonic() - self._logged_at >= LOG_SECONDS:
                 self._logged_at = time.monotonic()
                 self._log(f"{self._now}, {line}")
@@ -120,19 +139,21 @@ class RunBar:
         if self._terminal:
             self._bar.write(text, file=sys.stderr)
         else:
-            _write(text)
+            say(text)
         self._log(text)
 
 
 class EpisodeBar:
     """The episodes of a collection."""
 
-    def __init__(self, episodes: int, before: int) -> None:
+    def __init__(self, episodes: int, before: int, name: str = "") -> None:
         """
         Args:
             episodes: Total number of episodes.
             before: Number of episodes already on disk.
+            name: Name of the collection, if there are several.
         """
+        self._name = name
         self._all = episodes
         self._done = before
         self._terminal = on_terminal()
@@ -140,6 +161,7 @@ class EpisodeBar:
             total=episodes,
             initial=before,
             unit="episode",
+            desc=name or None,
             dynamic_ncols=True,
             file=sys.stderr,
             disable=not self._terminal or before == episodes,
@@ -154,7 +176,8 @@ class EpisodeBar:
         self._bar.set_postfix_str(figures, refresh=False)
         self._bar.update()
         if not self._terminal and 10 * self._done // self._all > 10 * (self._done - 1) // self._all:
-            _write(f"episode {self._done}/{self._all}: {figures}")
+            name = f"{self._name}: " if self._name else ""
+            say(f"{name}episode {self._done}/{self._all}, {figures}")
 
     def close(self) -> None:
         """Stop the bar and leave it on the screen."""
@@ -175,5 +198,6 @@ def step_line(event: StepDone, steps: int) -> str:
     return f"step {event.step}/{steps}: {', '.join([*figures, f'{seconds:.1f} s'])}"
 
 
-def _write(line: str) -> None:
+def say(line: str) -> None:
+    """Print a line about the progress."""
     print(line, file=sys.stderr, flush=True)

@@ -255,6 +255,7 @@ def environment_servers(run: Run) -> Iterator[Replicas | None]:
     """
     infrastructure = run.infrastructure
     if urls_of(infrastructure, run.experiment.environment.name):
+        run.bar.doing("Connecting to the servers of AGENTGYM_ENVIRONMENT_URLS")
         yield None
         return
     servers = environment_replicas(

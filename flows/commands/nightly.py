@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import argparse
+from datetime import date
+
 from flows.command import LocalRecords, parse_recipe, recipe_parser, run_command
 
 EXAMPLES = """examples:
@@ -26,7 +29,10 @@ def main(arguments: list[str]) -> None:
         help="initial policy of the challenger (default: %(default)s)",
     )
     parser.add_argument(
-        "--night", metavar="DATE", help="date of the night, e.g. 2026-11-22 (default: today, UTC)"
+        "--night",
+        type=_date,
+        metavar="DATE",
+        help="date of the night, e.g. 2026-11-22 (default: today, UTC)",
     )
     given, overrides = parse_recipe(parser, arguments)
     records = LocalRecords()
@@ -38,3 +44,12 @@ def main(arguments: list[str]) -> None:
             given.recipe, start_from=given.start_from, night=given.night, overrides=overrides
         ),
     )
+
+
+def _date(word: str) -> str:
+    try:
+        return date.fromisoformat(word).isoformat()
+    except ValueError:
+        raise argparse.ArgumentTypeError(
+            f"{word!r} is not a date; write it like 2026-11-22"
+        ) from None

@@ -79,7 +79,8 @@ def main() -> None:
                         unit=f" {phase}",
                         unit_scale=phase == "tokens",
                         file=sys.stderr,
-                        dynamic_ncols=True,
+                        # The command that builds the policy shows it inside a bar of its own.
+                        bar_format="{desc}: {n_fmt}/{total_fmt}{unit}, {remaining} left{postfix}",
                     )
                 )
             bar = bars[phase]

@@ -126,6 +126,26 @@ def test_the_installed_script_runs_in_a_folder_with_the_names_of_our_packages(
     assert (listed.returncode, "train" in listed.stdout) == (0, True), listed.stderr
 
 
+def test_a_night_that_is_no_date_is_refused_before_anything_starts(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["nightly", "quickstart", "--night", "yesterday"])
+    assert ended.value.code == 2
+    error = capsys.readouterr().err
+    assert "--night" in error
+    assert "'yesterday'" in error
+
+
+def test_an_error_names_only_the_invalid_item_of_a_list(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    with pytest.raises(SystemExit):
+        main(["evaluate", "textcraft", "--oracle", "--horizon", "0"])
+    fields = [line for line in capsys.readouterr().err.splitlines() if line.startswith("  ")]
+    assert [line.partition(":")[0].strip() for line in fields] == ["horizons.0"]
+
+
 def test_a_mistake_stands_before_the_usage(capsys: pytest.CaptureFixture[str]) -> None:
     parser = Arguments("agentgym plan", "RECIPE [--gpus N]", "Plans.", "examples:")
     parser.add_argument("recipe")

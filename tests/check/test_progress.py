@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from flows.progress import EpisodeBar, RunBar
+from flows.progress import DETAIL_SECONDS, EpisodeBar, RunBar
 from tasks.training.messages import Progress, StepDone
 
 
@@ -62,16 +62,31 @@ def test_without_a_terminal_every_step_is_one_line(capfd: pytest.CaptureFixture[
     ]
 
 
+def test_without_a_terminal_a_long_activity_shows_its_progress_at_a_limited_rate(
+    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = 0.0
+    monkeypatch.setattr("flows.progress.time.monotonic", lambda: now)
+    with RunBar(3) as bar:
+        bar.doing("activity")
+        for second in range(int(2.5 * DETAIL_SECONDS)):
+            now = float(second)
+            bar.detail(f"after {second} s")
+    after = [int(DETAIL_SECONDS), int(2 * DETAIL_SECONDS)]
+    shown = capfd.readouterr().err.splitlines()
+    assert shown == ["activity", *(f"after {second} s" for second in after)]
+
+
 def test_a_collection_without_a_terminal_prints_every_tenth_part(
     capfd: pytest.CaptureFixture[str],
 ) -> None:
-    bar = EpisodeBar(200, before=100)
+    bar = EpisodeBar(200, before=100, name="islands, horizon 6")
     for _ in range(100):
         bar.finished("success 50%")
     bar.close()
     shown = capfd.readouterr().err
     assert shown.splitlines() == [
-        f"episode {n}/200: success 50%" for n in (120, 140, 160, 180, 200)
+        f"islands, horizon 6: episode {n}/200, success 50%" for n in (120, 140, 160, 180, 200)
     ]
     assert "\r" not in shown
 

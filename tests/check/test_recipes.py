@@ -34,6 +34,8 @@ def test_every_recipe_that_comes_with_the_project_is_valid(name: str) -> None:
     [
         ("algorithm.lerning_rate", 1, "extra_forbidden", "'learning_rate'"),
         ("curriculum.evry", 3, "extra_forbidden", "'every'"),
+        ("steps", 3, "extra_forbidden", "'algorithm.steps'"),
+        ("rollout.horizon", 3, "extra_forbidden", "'curriculum.horizon'"),
         ("polcy", {"model": "x"}, "extra_forbidden", "'policy'"),
         ("curriculum.every", 0, "greater_than", "0"),
         ("rollout.group_size", "many", "int_parsing", "'many'"),
@@ -45,6 +47,7 @@ def test_every_recipe_that_comes_with_the_project_is_valid(name: str) -> None:
         ("environment.train_tasks", [3, "three"], "value_error", "'three'"),
         ("environment.train_tasks", [-3], "value_error", "-3"),
         ("evaluation.tasks", "ids.json", "value_error", "'ids.json'"),
+        ("evaluation.tasks", [], "value_error", "[]"),
         ("name", "../elsewhere", "string_pattern_mismatch", "../elsewhere"),
     ],
 )
@@ -362,3 +365,15 @@ def test_a_wrong_setting_is_named_with_its_fix(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setenv("AGENTGYM_ENGINE_SERVER", "2")
     with pytest.raises(SettingsError, match=r"AGENTGYM_ENGINE_SERVER: .*AGENTGYM_ENGINE_SERVERS"):
         infra_settings()
+
+
+@pytest.mark.parametrize("field", ["environment_urls", "engine_urls"])
+def test_the_address_of_a_server_is_a_url(monkeypatch: pytest.MonkeyPatch, field: str) -> None:
+    variable = f"AGENTGYM_{field.upper()}"
+    monkeypatch.setenv(variable, "http://a:8000,localhost:8000")
+    with pytest.raises(SettingsError) as refused:
+        infra_settings()
+    assert refused.value.codes == {field: "value_error"}
+    assert variable in str(refused.value)
+    monkeypatch.setenv(variable, "http://a:8000,textcraft+babyai=http://user:secret@b:8000/")
+    assert len(getattr(infra_settings(), field)) == 2

@@ -141,6 +141,13 @@ def test_an_invalid_study_is_refused_with_field_and_value(
     assert [word for word in named if word not in str(refused.value)] == []
 
 
+def test_the_error_of_an_override_of_a_study_starts_with_the_override() -> None:
+    with pytest.raises(RecipeError) as refused:
+        load_study("horizons", {"sedes": 2})
+    assert refused.value.codes == {"sedes": "extra_forbidden"}
+    assert "sedes = 2" in str(refused.value).splitlines()[0]
+
+
 def test_holm_equals_a_computation_by_hand() -> None:
     assert holm([0.01, 0.04, 0.03, 0.005]) == pytest.approx([0.03, 0.06, 0.06, 0.02])
     assert holm([0.5, 0.9]) == pytest.approx([1.0, 1.0])
