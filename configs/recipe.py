@@ -106,7 +106,9 @@ def blame(
 
 
 def _place(error: Any) -> tuple[object, ...]:
-    return (*error["loc"], error["type"], str(error["input"]))
+    # The input of a missing field is the whole section.
+    value = "" if error["type"] == "missing" else str(error["input"])
+    return (*error["loc"], error["type"], value)
 
 
 def parse_overrides(arguments: Sequence[str]) -> dict[str, Any]:

@@ -216,7 +216,7 @@ class Calls:
         """
         status, body = await self._exchange("GET", replica.url + path, deadline)
         if status != 200:
-            raise _error(status, None, replica.url + path, body)
+            raise _error(status, _error_in(body), replica.url + path, body)
         try:
             return msgspec.json.decode(body, type=kind)
         except (msgspec.DecodeError, UnicodeDecodeError) as unreadable:
@@ -254,5 +254,12 @@ def _error(
     why = f" {error.type}: {error.message}" if error else f" {body[:200]!r}" if body else ""
     found = error_of_status(status, f"{url}: {status}{why}", of_session=of_session)
     if error is not None:
-        found.code, found.field = error.type, error.field or ""
+        found.code, found.field, found.reason = error.type, error.field or "", error.message
     return found
+
+
+def _error_in(body: bytes) -> Error | None:
+    try:
+        return msgspec.json.decode(body, type=Replies).error
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return None

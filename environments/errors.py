@@ -11,10 +11,12 @@ class EnvironmentCallError(Exception):
     Attributes:
         code: The server's name of the error, e.g. "no_such_task". Empty if it sent none.
         field: The invalid field of the request or the recipe. Empty if no field is invalid.
+        reason: The server's explanation. Empty if it sent none.
     """
 
     code: str = ""
     field: str = ""
+    reason: str = ""
 
 
 class UnreachableError(EnvironmentCallError):

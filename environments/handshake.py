@@ -139,7 +139,9 @@ async def task_indices(
             try:
                 return await ours.tasks(tasks)
             except RefusedError as unknown:
-                raise WrongWorldError(f"{field}: {unknown}", field=field) from unknown
+                raise WrongWorldError(
+                    f"{field}: {unknown.reason or unknown}", field=field
+                ) from unknown
     try:
         given = (
             indices(tasks) if world.dialect == "agentgym" else task_indices_of(world.name, tasks)

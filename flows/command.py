@@ -265,7 +265,7 @@ def run_command(
         records: Where the flow's records go.
         continues: From where the same command continues after an error.
     """
-    from environments.client import EnvironmentCallError
+    from environments.errors import EnvironmentCallError, WrongWorldError
     from tasks.evaluation.benchmark import EvaluationFileError, IncompleteEvaluationError
     from tasks.inference.engine import EngineError
     from tasks.provision.errors import ProvisionError
@@ -299,6 +299,7 @@ def run_command(
         RunBusyError,
         RunFileError,
         TrajectoryFileError,
+        WrongWorldError,
     ) as problem:
         raise SystemExit(f"\n{type(problem).__name__}: {problem}") from None
     except (

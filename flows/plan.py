@@ -20,9 +20,11 @@ from configs.experiment import Experiment
 from configs.infrastructure import InfraSettings
 from configs.placement import NO_GPUS, Placement
 from configs.policy_gradient import PolicyGradient
+from configs.recipe import RecipeError
 from configs.task_selection import TaskSelection
 from environments.environment import WorldError
 from environments.registry import load_world, selected_tasks
+from environments.task_lists import UnknownTaskListError
 from flows.gpu_memory import cpu_machine, cpu_memory, plan_of
 from tasks.curriculum.horizon import Phase, phases
 from tasks.curriculum.work import ExpertEpisode, Work, phase_work, play_expert, work
@@ -61,7 +63,9 @@ class PlanRequest:
     @cached_property
     def training(self) -> tuple[list[tuple[Phase, Work]], str]:
         """Return the phases with their work, and a sentence on the source of the estimate."""
-        train, note = expert_episodes(self.experiment, self.experiment.environment.train_tasks)
+        train, note = expert_episodes(
+            self.experiment, "environment.train_tasks", self.experiment.environment.train_tasks
+        )
         return [
             (phase, phase_work(self.experiment, phase, train.episodes))
             for phase in phases(self.experiment, {})
@@ -110,7 +114,7 @@ def work_section(request: PlanRequest) -> str:
             *_cells(_sum([amount for _, amount in amounts])),
         ]
     )
-    held_out, _ = expert_episodes(experiment, evaluation.tasks)
+    held_out, _ = expert_episodes(experiment, "evaluation.tasks", evaluation.tasks)
     n_evaluations = 1 + sum(
         evaluation.is_due(phase.end_step, experiment.algorithm.steps) for phase, _ in amounts
     )
@@ -360,11 +364,16 @@ class Sample:
     n_tasks: int
 
 
-def expert_episodes(experiment: Experiment, tasks: TaskSelection) -> tuple[Sample, str]:
+def expert_episodes(
+    experiment: Experiment, field: str, tasks: TaskSelection
+) -> tuple[Sample, str]:
     """Play the world's expert on a sample of a task list.
 
     Returns:
         The episodes, and a sentence on the source of the estimate.
+
+    Raises:
+        RecipeError: The world has no such list. The message begins with `field`.
     """
     began, played, chosen = time.monotonic(), list[ExpertEpisode](), list[int]()
     try:
@@ -374,6 +383,8 @@ def expert_episodes(experiment: Experiment, tasks: TaskSelection) -> tuple[Sampl
         for task in chosen[:: max(1, len(chosen) // EXPERT_TASKS)][:EXPERT_TASKS]:
             if time.monotonic() - began < EXPERT_SECONDS:
                 played.append(play_expert(world, task))
+    except UnknownTaskListError as unknown:
+        raise RecipeError(f"{field}: {unknown.args[0]}") from None
     except (ImportError, WorldError) as problem:
         nothing = Sample([], len(chosen))
         return (

@@ -290,6 +290,9 @@ def task_lists(run: Run, servers: Replicas | None) -> TaskLists:
             urls, environment, environment.train_tasks, "environment.train_tasks"
         )
         held_out = await task_indices(urls, environment, evaluation.tasks, "evaluation.tasks")
+        if experiment.policy.model == "starter" and environment.dialect == "ours":
+            lessons = experiment.policy.starter.tasks
+            await task_indices(urls, environment, lessons, "policy.starter.tasks")
         tags = await task_tags(urls, evaluation.tasks)
         return TaskLists(
             world,

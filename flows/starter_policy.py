@@ -16,7 +16,7 @@ import tasks
 from configs.experiment import Policy
 from tasks.provision.errors import ProvisionError
 from tasks.provision.process import ChildProcess
-from tasks.starter.starter_policy import find_starter_policy, starter_command
+from tasks.starter.starter_policy import find_starter_policy, starter_command, starter_name
 
 
 @flow(
@@ -44,6 +44,8 @@ def starter_policy(
     """
     if found := find_starter_policy(policy, environment, seed, folder):
         return str(found.path)
+    log = folder / f"{starter_name(policy, environment, seed)}.log"
+    log.unlink(missing_ok=True)
     root = str(Path(tasks.__file__).parent.parent)
     process = ChildProcess(
         "starter-policy",
@@ -52,12 +54,13 @@ def starter_policy(
             "PYTHONPATH": os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH")])),
             "COLUMNS": "60",
         },
-        log_path=folder / "building.log",
+        log_path=log,
     )
     process.start()
     try:
         while process.alive():
-            show(process.log_tail(1).rpartition("\r")[2].strip() or "Building the starter policy")
+            if line := process.log_tail(1).rpartition("\r")[2].strip():
+                show(line)
             time.sleep(0.5)
     finally:
         process.end()

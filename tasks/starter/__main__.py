@@ -79,6 +79,7 @@ def main() -> None:
                         unit=f" {phase}",
                         unit_scale=phase == "tokens",
                         file=sys.stderr,
+                        position=0,  # no cursor movements between the bars of two phases
                         # The command that builds the policy shows it inside a bar of its own.
                         bar_format="{desc}: {n_fmt}/{total_fmt}{unit}, {remaining} left{postfix}",
                     )

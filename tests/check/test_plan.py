@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import pytest
+
 from configs.infrastructure import InfraSettings
-from configs.recipe import load_recipe
+from configs.recipe import RecipeError, load_recipe
 from environments.registry import load_world
 from flows.plan import plan
 from tasks.curriculum.work import ExpertEpisode, Work, play_expert, work
@@ -19,6 +21,13 @@ def test_the_plan_has_every_phase_and_the_evaluations() -> None:
         lines["training"][5] == "95,232"
     )  # 4,608 x (4 + 6) + 6,144 x 8 turns if all run into the horizon
     assert "4 evaluations" in lines
+
+
+def test_a_list_that_the_world_lacks_is_refused_with_its_field() -> None:
+    recipe = load_recipe("textcraft", {"environment.name": "tests.support.counting_world:Counting"})
+    with pytest.raises(RecipeError) as refused:
+        plan(recipe, InfraSettings())
+    assert str(refused.value).startswith("environment.train_tasks: ")
 
 
 def test_a_gated_schedule_is_planned_without_advancing() -> None:

@@ -117,6 +117,11 @@ def test_the_error_of_a_file_starts_with_its_path_even_with_an_override(tmp_path
         load_recipe(str(path), {"seeds.training": 3})
     assert str(refused.value).startswith(str(path))
     assert refused.value.codes == {"curriculum.horizon": "greater_than"}
+    path.write_text("environment: {name: textcraft}\nalgorithm: {steps: 3}\n")
+    with pytest.raises(RecipeError) as refused:
+        load_recipe(str(path), {"seeds.training": 3})
+    assert str(refused.value).startswith(str(path))
+    assert refused.value.codes == {"curriculum": "missing"}
 
 
 CHECKPOINT = {
