@@ -8,7 +8,7 @@ export PYTHON
 
 help: ## Show all targets
 	@echo "Usage: make TARGET [DEVICE=cpu|gpu]"
-	@sed -n 's/^\([a-z-]*\):[^#]*## \(.*\)/  \1\t\2/p' Makefile | expand -t 14
+	@sed -n 's/^\([a-z-]*\):[^#]*## \(.*\)/  \1\t\2/p' Makefile | expand -t 16
 
 setup: ## Create or update .venv from the lock files (runs before most other targets)
 	@locks/install.sh $(DEVICE)

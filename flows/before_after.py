@@ -29,8 +29,8 @@ from environments.registry import load_world
 from flows.evaluate import evaluate
 from flows.killed_flow_runs import note_flow_run
 from flows.model_check import fit_experiment
-from flows.recipe_form import Recipe
 from flows.progress import Details, say
+from flows.recipe_form import Recipe
 from flows.records import is_finished
 from flows.requests import grid_of_run
 from flows.results import BeforeAfterResult

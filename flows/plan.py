@@ -364,9 +364,7 @@ class Sample:
     n_tasks: int
 
 
-def expert_episodes(
-    experiment: Experiment, field: str, tasks: TaskSelection
-) -> tuple[Sample, str]:
+def expert_episodes(experiment: Experiment, field: str, tasks: TaskSelection) -> tuple[Sample, str]:
     """Play the world's expert on a sample of a task list.
 
     Returns:

@@ -7,6 +7,7 @@ import contextlib
 import gc
 import logging
 import signal
+import socket
 import threading
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
