@@ -28,12 +28,15 @@ class TrainSample:
         advantages: Shape (T,), 0 on the environment's tokens.
         values: Value targets of the critic; None without a critic.
         begin: Place of the row's first completion token in its episode. 0 for a whole episode.
+        scores: Log-probabilities of the completion under the trainer's weights, shape (T,). None if
+            they were not computed.
     """
 
     trajectory: Trajectory
     advantages: torch.Tensor
     values: ValueTargets | None
     begin: int = 0
+    scores: torch.Tensor | None = None
 
     def rows(self, *, mean_of_trajectory: bool) -> list[TrainSample]:
         """Return a sample for each row of the trajectory.
@@ -54,7 +57,9 @@ class TrainSample:
             end = begin + len(mask)
             share = sum(mask) / max(1, whole) if mean_of_trajectory else 1.0
             values = None if self.values is None else self.values.part(begin, end)
-            samples.append(TrainSample(row, self.advantages[begin:end] * share, values, begin))
+            scores = None if self.scores is None else self.scores[begin:end]
+            advantages = self.advantages[begin:end] * share
+            samples.append(TrainSample(row, advantages, values, begin, scores))
             begin = end
         return samples
 

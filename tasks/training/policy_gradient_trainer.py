@@ -164,7 +164,7 @@ class PolicyGradientTrainer(BaseTrainer, GRPOTrainer):
             WeightSyncError: No trajectory is left because the engine sampled with other weights.
         """
         algorithm, self._updates_of_batch = self.algorithm, 0
-        trajectories, out_of_sync = self.in_sync(trajectories, step)
+        trajectories, out_of_sync, scores = self.in_sync(trajectories, step)
         self.policy_learns = self.critic is None or step >= self.critic.settings.pretraining_steps
         groups = learnable_groups(trajectories, algorithm.compares_groups)
         if self.count_everywhere(len(groups.kept)) == 0:
@@ -180,7 +180,10 @@ class PolicyGradientTrainer(BaseTrainer, GRPOTrainer):
             "update/groups_filtered": float(self.count_everywhere(len(groups.kept) - len(kept))),
             "update/staleness_largest": float((age + 1) * algorithm.updates_per_step - 1),
         }
-        samples = self.train_samples([t for group in kept for t in group])
+        samples = [
+            replace(sample, scores=scores.get(id(sample.trajectory)))
+            for sample in self.train_samples([t for group in kept for t in group])
+        ]
         if algorithm.truncated == "masked":
             samples = [
                 sample for sample in samples if sample.trajectory.outcome is not Outcome.TRUNCATED
@@ -205,7 +208,7 @@ class PolicyGradientTrainer(BaseTrainer, GRPOTrainer):
 
     def in_sync(
         self, trajectories: list[Trajectory], step: int
-    ) -> tuple[list[Trajectory], dict[str, float]]:
+    ) -> tuple[list[Trajectory], dict[str, float], dict[int, torch.Tensor]]:
         """Mark episodes as failed if their tokens were not sampled with the trainer's weights.
 
         Only tokens sampled under the weights of `step`, the trainer's current ones, are compared.
@@ -217,7 +220,8 @@ class PolicyGradientTrainer(BaseTrainer, GRPOTrainer):
         them fails, all others are compared too.
 
         Returns:
-            All trajectories, and the metrics of the check.
+            All trajectories, the metrics of the check, and the trainer's log-probabilities of the
+            compared episodes, by the identity of the episode.
         """
         fresh = [
             t
@@ -226,11 +230,11 @@ class PolicyGradientTrainer(BaseTrainer, GRPOTrainer):
         ]
         metrics = {EPISODES: 0.0}
         if self.count_everywhere(len(fresh)) == 0:
-            return trajectories, metrics
+            return trajectories, metrics, {}
         groups = self._groups_in_loss(trajectories) or {t.group for t in fresh[:1]}
-        gaps = self._gaps([t for t in fresh if t.group in groups], step)
+        gaps, scores = self._gaps([t for t in fresh if t.group in groups], step)
         if self.count_everywhere(sum(gap.is_foreign for gap in gaps.values())):
-            gaps |= self._gaps([t for t in fresh if t.group not in groups], step)
+            gaps |= self._gaps([t for t in fresh if t.group not in groups], step)[0]
             foreign = [gap for gap in gaps.values() if gap.is_foreign]
             found = [(0.0, 0.0), *((gap.mean, gap.allowed) for gap in foreign)]
             largest = torch.tensor(found, dtype=torch.float64).nan_to_num(torch.finfo().max).amax(0)
@@ -243,7 +247,7 @@ class PolicyGradientTrainer(BaseTrainer, GRPOTrainer):
             else t
             for t in trajectories
         ]
-        return checked, metrics
+        return checked, metrics, scores
 
     def _groups_in_loss(self, trajectories: list[Trajectory]) -> set[int]:
         """Return the groups with an advantage other than 0, or all if the loss has more terms."""
@@ -267,19 +271,29 @@ class PolicyGradientTrainer(BaseTrainer, GRPOTrainer):
         """Whether an episode whose advantages are 0 adds nothing to the gradient."""
         return self.beta == 0 and self.algorithm.entropy_coefficient == 0 and self.critic is None
 
-    def _gaps(self, trajectories: list[Trajectory], step: int) -> dict[int, Gap]:
-        """Compare episodes with the engine's log-probabilities, by the identity of the episode."""
+    def _gaps(
+        self, trajectories: list[Trajectory], step: int
+    ) -> tuple[dict[int, Gap], dict[int, torch.Tensor]]:
+        """Compare episodes with the engine's log-probabilities.
+
+        Returns:
+            The gaps and the trainer's log-probabilities, by the identity of the episode.
+        """
+        scores = {
+            id(t): row
+            for t, row in zip(
+                trajectories, self._rows(partial(self.score, self.model), trajectories), strict=True
+            )
+        }
         gaps = {}
-        for t, scored in zip(
-            trajectories, self._rows(partial(self.score, self.model), trajectories), strict=True
-        ):
+        for t in trajectories:
             compared = torch.tensor(t.sampled_under(step))
             sampled = torch.tensor(t.log_probabilities, dtype=torch.float64)
-            gap = (scored.double() - sampled)[compared].abs()
+            gap = (scores[id(t)].double() - sampled)[compared].abs()
             gaps[id(t)] = Gap(
                 float(gap.mean()), episode_tolerance(self.experiment.policy.dtype, len(gap))
             )
-        return gaps
+        return gaps, scores
 
     def train_samples(self, trajectories: list[Trajectory]) -> list[TrainSample]:
         """Compute the advantages and the value targets of this rank's share of the batch."""
@@ -389,6 +403,7 @@ class PolicyGradientTrainer(BaseTrainer, GRPOTrainer):
         ]
         rows = self.micro_batch_rows([sample.trajectory for sample in samples])
         micro_batches, parts = [], self.parts(rows)
+        is_scored = not self.count_everywhere(sum(sample.scores is None for sample in samples))
         for part in parts:
             chosen = [samples[i] for i in part]
             tensors = pad_trajectories(
@@ -412,7 +427,13 @@ class PolicyGradientTrainer(BaseTrainer, GRPOTrainer):
             if algorithm.importance_correction == "behaviour":
                 tensors["old_per_token_logps"] = sampled
             else:
-                tensors["old_per_token_logps"] = old = self.score(self.model, tensors)
+                known = [sample.scores for sample in chosen if sample.scores is not None]
+                old = (
+                    padded(known or [torch.zeros(1)], 0.0, torch.float32)
+                    if is_scored
+                    else self.score(self.model, tensors)
+                )
+                tensors["old_per_token_logps"] = old
                 gap = (old - sampled) * tensors["completion_mask"] * tensors["tool_mask"]
                 weights = importance_weights(
                     gap, algorithm.importance_correction, algorithm.importance_cap

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -103,3 +104,27 @@ def test_groups_that_do_not_learn_are_compared_only_if_others_are_foreign(
     differing = [t for t in foreign if t.group < GROUPS]
     trainer.mini_batches_of([t for t in sound if t.group < GROUPS - 1] + differing + equal, 0)
     assert trainer.batch_metrics[EPISODES] == 2 * MEMBERS
+
+
+def test_truncated_correction_uses_the_scores_of_the_comparison(
+    policy: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    experiment = experiment_in("float32", 1.0)
+    algorithm = experiment.algorithm.model_copy(update={"importance_correction": "truncated"})
+    trainer = trainer_of(experiment.model_copy(update={"algorithm": algorithm}), policy, tmp_path)
+    engine = TransformersEngine(policy, context_length=64, max_num_seqs=16, dtype="float32")
+    sound = played(engine, 1.0, range(GROUPS))
+    scored: list[int] = []
+    score = trainer.score
+
+    def counted(model: Any, tensors: dict[str, torch.Tensor]) -> torch.Tensor:
+        scored.append(len(tensors["prompt_ids"]))
+        return score(model, tensors)
+
+    monkeypatch.setattr(trainer, "score", counted)
+    mini_batches = trainer.mini_batches_of(sound, 0)
+    assert sum(scored) == len(sound)
+    for tensors in (each for batch in mini_batches for each in batch):
+        own = (tensors["completion_mask"] * tensors["tool_mask"]).bool()
+        expected = score(trainer.model, tensors)
+        assert torch.allclose(tensors["old_per_token_logps"][own], expected[own], atol=1e-5)

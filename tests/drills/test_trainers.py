@@ -302,7 +302,8 @@ def test_out_of_sync_episodes_are_left_out_with_their_groups(
     wanted = sound.mini_batches_of([t for t in fresh if (t.group, t.member) not in lost], 0)
     assert sound.batch_metrics[EPISODES] == 0
     for ours, theirs in zip(flat(found), flat(wanted), strict=True):
-        assert all(torch.equal(ours[key], theirs[key]) for key in theirs)
+        for key in theirs:  # the scores are rounded by the rows of their micro-batch
+            torch.testing.assert_close(ours[key], theirs[key], rtol=0, atol=1e-5)
 
 
 @pytest.mark.parametrize(("dtype", "noise"), [("float32", 1e-5), ("bfloat16", 0.05)])
