@@ -7,6 +7,7 @@ weights open.
 from __future__ import annotations
 
 import hmac
+import json
 import os
 import secrets
 from collections.abc import Awaitable, Callable, MutableMapping
@@ -23,6 +24,20 @@ GUARD = f"{__name__}.TokenGuard"
 """Value of vLLM's `--middleware` option."""
 OPEN_PATH = "/health"
 """Health checks need no token. Their answer is empty."""
+REFUSALS = {
+    status: json.dumps(
+        {"error": {"message": message, "type": "authentication_error", "code": code}}
+    ).encode()
+    for status, code, message in (
+        (
+            401,
+            "invalid_api_key",
+            f"The request has no valid token. Send the server's {VARIABLE} as the API key.",
+        ),
+        (403, "browser_refused", "Web pages in a browser may not use this server."),
+    )
+}
+"""Answers to refused requests by status, in the form that OpenAI's clients print."""
 
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
@@ -69,14 +84,12 @@ class TokenGuard:
         if scope["type"] == "lifespan" or (status := self._refusal(scope)) is None:
             await self._app(scope, receive, send)
         elif scope["type"] == "http":
-            await send(
-                {
-                    "type": "http.response.start",
-                    "status": status,
-                    "headers": [(b"content-length", b"0")],
-                }
-            )
-            await send({"type": "http.response.body", "body": b""})
+            headers = [
+                (b"content-type", b"application/json"),
+                (b"content-length", str(len(REFUSALS[status])).encode()),
+            ]
+            await send({"type": "http.response.start", "status": status, "headers": headers})
+            await send({"type": "http.response.body", "body": REFUSALS[status]})
         else:
             await send({"type": "websocket.close", "code": 1008})
 

@@ -81,6 +81,23 @@ def test_the_example_keeps_to_the_contract_and_to_the_style_of_the_project(folde
         assert found.returncode == 0, found.stdout + found.stderr
 
 
+def test_the_recipe_of_the_guide_fits_the_world(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    [text] = re.findall(r"^```yaml\n(.*?)^```", GUIDE, re.MULTILINE | re.DOTALL)
+    (tmp_path / "guessing.yaml").write_text(text, encoding="utf-8")
+    recipe = load_recipe(str(tmp_path / "guessing.yaml"))
+    monkeypatch.syspath_prepend(str(folder))
+    lists = load_world(recipe.environment.name).lists
+    named = {
+        recipe.environment.train_tasks,
+        recipe.evaluation.tasks,
+        recipe.policy.starter.tasks,
+    }
+    assert named <= set(lists)
+    assert recipe.curriculum.horizons[-1] == recipe.evaluation.horizon  # type: ignore[attr-defined]
+
+
 def test_an_unknown_world_is_refused_with_the_known_and_the_nearest_name() -> None:
     for name, nearest in (("chess", None), ("textcarft", "textcraft")):
         with pytest.raises(UnknownWorldError) as unknown:

@@ -473,7 +473,8 @@ def test_rewards_are_checked_and_missing_ones_are_counted(served: Served) -> Non
 
 
 def test_requests_need_the_token_and_come_from_no_web_page(served: Served) -> None:
-    assert httpx.get(f"http://127.0.0.1:{served.port}/v1/models").status_code == 401
+    refused = httpx.get(f"http://127.0.0.1:{served.port}/v1/models")
+    assert (refused.status_code, refused.json()["error"]["code"]) == (401, "invalid_api_key")
     assert served.client.get("/v1/models", headers={"origin": "http://x.test"}).status_code == 403
     answer = served.client.get("/v1/models")
     assert answer.json()["data"][0]["id"] == "tiny"
