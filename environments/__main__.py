@@ -148,6 +148,8 @@ def main(arguments: list[str] | None = None, prog: str = "python -m environments
             )
         except FileExistsError:
             openenv.error(f"folder: {parsed.folder} exists; name a new one")
+        except OSError as fault:
+            openenv.error(f"folder: {parsed.folder} cannot be written: {fault.strerror}")
     if parsed.command == "tasks":
         from environments.task_tables import print_task_lists
 

@@ -142,7 +142,7 @@ def _within_context(field: str, model: str, context_length: int, rollout: Rollou
 
 
 def loadable(field: str, model: str) -> str:
-    """Return what transformers loads for a model: a folder for a GGUF, else the model itself.
+    """Return what transformers loads for a model (see `hugging_face_model`).
 
     Raises:
         RecipeError: The GGUF cannot be used. The message begins with `field`.

@@ -14,6 +14,7 @@ import tasks
 from configs.infrastructure import infra_settings
 from configs.model_folder import ModelError, gguf_file
 from tasks.starter.build_cache import build_once, digest, read_manifest, write_manifest
+from tasks.starter.hub_cache import offline_copy
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -43,11 +44,12 @@ def hugging_face_model(model: str) -> str:
         ModelError: The GGUF cannot be used.
 
     Returns:
-        A folder for a GGUF. Everything else is returned unchanged.
+        A folder for a GGUF, and for a download of the hub if the hub does not answer. Everything
+        else is returned unchanged.
     """
     file = gguf_file(model)
     if file is None:
-        return model
+        return model if Path(model).expanduser().is_dir() else offline_copy(model) or model
     return _written(file.absolute(), infra_settings().runs.absolute() / FOLDER)
 
 

@@ -1,0 +1,83 @@
+"""Models of the hub are loaded from their download if the hub does not answer."""
+
+from __future__ import annotations
+
+import http.server
+import json
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support.counting_servers import ROOT
+
+NAME = "Acme/Tiny"
+SHARDS = ("model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors")
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Path:
+    """A HF_HOME with a complete download of two shards."""
+    repository = tmp_path / "hub" / "models--Acme--Tiny"
+    snapshot = repository / "snapshots" / "abc"
+    for folder in (snapshot, repository / "refs"):
+        folder.mkdir(parents=True)
+    (repository / "refs" / "main").write_text("abc")
+    weight_map = dict(zip("ab", SHARDS, strict=True))
+    index = json.dumps({"weight_map": weight_map})
+    (snapshot / "model.safetensors.index.json").write_text(index)
+    for file in ("config.json", "tokenizer_config.json", *SHARDS):
+        (snapshot / file).write_text("{}")
+    return tmp_path
+
+
+@pytest.fixture
+def hub() -> Iterator[str]:
+    """A hub that knows the model."""
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            body = json.dumps({"id": NAME}).encode()
+            self.send_response(200)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, format: str, *arguments: object) -> None:
+            pass
+
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+
+
+def loaded(home: Path, endpoint: str) -> str:
+    """Return what is loaded for the model's name, in a process that reads these variables."""
+    program = f"from tasks.starter.gguf_model import hugging_face_model as m; print(m({NAME!r}))"
+    variables = {"HF_HOME": str(home), "HF_ENDPOINT": endpoint, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        env={**os.environ, **variables, "HF_HUB_OFFLINE": "0"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return done.stdout.strip()
+
+
+def test_without_the_hub_the_download_is_loaded(home: Path) -> None:
+    assert Path(loaded(home, "http://127.0.0.1:1")).name == "abc"
+
+
+def test_a_hub_that_answers_is_asked_by_name(home: Path, hub: str) -> None:
+    assert loaded(home, hub) == NAME
+
+
+def test_an_incomplete_download_is_not_loaded(home: Path) -> None:
+    next(home.rglob(SHARDS[1])).unlink()
+    assert loaded(home, "http://127.0.0.1:1") == NAME
