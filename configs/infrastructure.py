@@ -152,7 +152,8 @@ class InfraSettings(BaseSettings):
     study_runs_at_once: PositiveInt | None = None
     """Number of a study's runs in parallel.
 
-    Empty: one per GPU or per core, as far as memory allows.
+    Empty: one per GPU or per core, as far as memory allows. One, if there is no GPU and a policy's
+    dtype is not float32.
     """
     mlflow_parent_run: str | None = None
     """MLflow id of the parent run. A study sets it for its runs."""

@@ -163,7 +163,7 @@ def model_shape(field: str, model: str) -> ModelShape:
         RecipeError: There is no readable configuration.
     """
     from huggingface_hub import hf_hub_download
-    from huggingface_hub.errors import LocalEntryNotFoundError
+    from huggingface_hub.errors import HFValidationError, LocalEntryNotFoundError
 
     try:
         path = local_file(model, CONFIG_FILE) or Path(hf_hub_download(model, CONFIG_FILE))
@@ -174,6 +174,11 @@ def model_shape(field: str, model: str) -> ModelShape:
         raise RecipeError(
             f"{field}: {model!r} is not on this machine, and the Hugging Face hub does not answer; "
             "connect to the network once to download it, or give a folder with a config.json"
+        ) from None
+    except HFValidationError:
+        raise RecipeError(
+            f"{field}: there is no folder {model!r}, and a model on the Hugging Face hub has a name "
+            "like Qwen/Qwen2.5-3B-Instruct"
         ) from None
     except (OSError, ValueError, AttributeError) as problem:
         raise RecipeError(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -113,14 +113,22 @@ def run_chains(
     return failures
 
 
-def max_parallel_commands(infrastructure: InfraSettings) -> int:
+def max_parallel_commands(infrastructure: InfraSettings, dtypes: Collection[str]) -> int:
     """Return the number of runs in parallel.
 
     It is the setting if given, else one per GPU or CPU core, as far as memory allows (4 GiB each).
+    Without a GPU, a run in another dtype than float32 takes all cores.
+
+    Args:
+        infrastructure: The setting.
+        dtypes: Dtypes of the runs' policies.
     """
     if infrastructure.study_runs_at_once is not None:
         return infrastructure.study_runs_at_once
-    places = len(visible_gpus()) or len(os.sched_getaffinity(0))
+    gpus = len(visible_gpus())
+    if not gpus and set(dtypes) - {"float32"}:
+        return 1
+    places = gpus or len(os.sched_getaffinity(0))
     return max(1, min(places, int(psutil.virtual_memory().available / 2**30 / GIB_EACH)))
 
 

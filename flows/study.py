@@ -94,7 +94,7 @@ def study(
         if (parent := tracker.mlflow_id(run)) is not None:
             environment[f"{PREFIX}MLFLOW_PARENT_RUN"] = parent
         failures = run_chains(
-            runs.commands(), max_parallel_commands(infrastructure), environment, say
+            runs.commands(), max_parallel_commands(infrastructure, runs.dtypes()), environment, say
         )
         found = runs.found()
         say("Playing scripted policies on the same tasks, unless their results are recorded")

@@ -47,6 +47,10 @@ class StudyRuns:
         }
         self._begun: set[Path] = set()
 
+    def dtypes(self) -> set[str]:
+        """Return the dtypes of the policies."""
+        return {experiment.policy.dtype for experiment in self._experiments.values()}
+
     def commands(self) -> list[Iterator[Command]]:
         """Return one chain of commands for each run that still has work to do.
 

@@ -62,14 +62,16 @@ def test_each_slot_has_its_own_gpu_and_every_command_the_variables(
 def test_the_number_of_slots_is_the_setting_or_one_per_gpu_or_core(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    small, large = {"float32"}, {"float32", "bfloat16"}
     monkeypatch.setattr("flows.parallel_commands.GIB_EACH", 1e-3)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1,2")
-    assert max_parallel_commands(InfraSettings()) == 3
+    assert max_parallel_commands(InfraSettings(), large) == 3
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
-    assert max_parallel_commands(InfraSettings()) == len(os.sched_getaffinity(0))
-    assert max_parallel_commands(InfraSettings(study_runs_at_once=7)) == 7
+    assert max_parallel_commands(InfraSettings(), small) == len(os.sched_getaffinity(0))
+    assert max_parallel_commands(InfraSettings(), large) == 1  # one run takes all cores
+    assert max_parallel_commands(InfraSettings(study_runs_at_once=7), large) == 7
     monkeypatch.setattr("flows.parallel_commands.GIB_EACH", 1e9)
-    assert max_parallel_commands(InfraSettings()) == 1  # it is tried all the same
+    assert max_parallel_commands(InfraSettings(), small) == 1  # it is tried all the same
 
 
 def test_processes_of_a_killed_command_are_ended_before_new_commands_start(tmp_path: Path) -> None:
