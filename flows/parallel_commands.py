@@ -85,7 +85,7 @@ def run_chains(
         )
         process.start()
         places[place] = _RunningCommand(chain, command, process)
-        say(command.what)
+        say(f"{command.what}, log: {command.log}")
 
     try:
         while waiting or places:

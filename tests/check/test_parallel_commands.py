@@ -34,8 +34,10 @@ def test_a_failed_command_ends_its_chain_and_is_reported_with_the_end_of_its_log
     failures = run_chains(chains, 2, {}, said.append)
     assert [failure.partition(" ")[0] for failure in failures] == ["a1"]
     assert "nowhere.json" in failures[0]
-    begun = [line for line in said if line not in failures]
+    lines = [line for line in said if line not in failures]
+    begun = [line.partition(",")[0] for line in lines]
     assert sorted(begun) == ["a0", "a1", "b0", "b1", "d0"]
+    assert str(tmp_path / "b0.log") in lines[begun.index("b0")]
     assert [name for name in begun if name.startswith("b")] == ["b0", "b1"]
 
 
