@@ -34,6 +34,13 @@ def find_yaml(given: str, folder: Path, what: str, error: type[ConfigError]) -> 
     raise error(f"No {what} {given!r}: it is neither a file nor one of {', '.join(known)}.{hint}")
 
 
+def parquet_files(path: Path) -> list[Path]:
+    """Return a parquet file, or those of a folder sorted by name. Empty if there are none."""
+    if path.is_dir():
+        return sorted(path.glob("*.parquet"))
+    return [path] if path.is_file() else []
+
+
 def read_yaml(path: Path, error: type[ConfigError]) -> dict[str, Any]:
     """Return the mapping in a YAML file. An empty file is an empty mapping.
 

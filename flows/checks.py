@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from configs.experiment import Experiment, Rollout
+from configs.files import parquet_files
 from configs.infrastructure import InfraSettings, urls_of
 from configs.model_folder import ModelError, check_model
 from configs.placement import PlacementError
@@ -23,8 +26,9 @@ def check_experiment(experiment: Experiment, infrastructure: InfraSettings) -> N
     """Check the names in a recipe and its compatibility with the infrastructure.
 
     Raises:
-        RecipeError: A world, a task list or a model's folder does not exist, a setting and a field
-            exclude each other, or two processes claim one GPU. The message lists the valid names.
+        RecipeError: A world, a task list, a model's folder or a recording does not exist, a setting
+            and a field exclude each other, or two processes claim one GPU. The message names the
+            field.
     """
     if infrastructure.engine_sleep:
         check_engine_sleep(experiment.rollout)
@@ -46,6 +50,12 @@ def check_experiment(experiment: Experiment, infrastructure: InfraSettings) -> N
     else:
         check_policy("policy.model", policy.model)
     algorithm = experiment.algorithm
+    recorded = getattr(algorithm, "trajectories", None)
+    if recorded is not None and not parquet_files(Path(recorded)):
+        raise RecipeError(
+            f"algorithm.trajectories: there is no parquet file at {recorded}; give a parquet file, "
+            "or a folder of parquet files, e.g. runs/collected/NAME"
+        )
     if (
         isinstance(algorithm, PolicyGradient)
         and (teacher := algorithm.reference_model()) is not None

@@ -360,7 +360,7 @@ class VllmClient:
                 f"{self.url}{path} did not answer within {seconds:g} s"
             ) from error
         except aiohttp.ClientError as error:
-            raise ServerUnavailableError(f"{self.url} is not reachable: {error!r}") from error
+            raise ServerUnavailableError(f"{self.url} is not reachable: {error}") from error
         if status == 200:
             return answer
         problem = (

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TypeVar
 
+from configs.files import parquet_files
 from tasks.agents.sampling_seeds import stable_seed
 from tasks.rollout.trajectory import Outcome, Trajectory
 from tasks.rollout.trajectory_parquet import read_trajectories
@@ -28,8 +29,8 @@ def read_recorded(path: Path) -> list[Trajectory]:
         NothingToImitateError: The file is missing, or the folder has no parquet file.
         TrajectoryFileError: A file does not contain trajectories.
     """
-    files = sorted(path.glob("*.parquet")) if path.is_dir() else [path]
-    if not files or not all(file.is_file() for file in files):
+    files = parquet_files(path)
+    if not files:
         raise NothingToImitateError(
             f"no trajectories at {path}. Set algorithm.trajectories to a parquet file or a folder "
             "of parquet files."

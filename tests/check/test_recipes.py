@@ -18,6 +18,7 @@ from configs.experiment import Experiment
 from configs.infrastructure import InfraSettings, SettingsError, infra_settings
 from configs.model_folder import ModelError, check_model, write_recipe
 from configs.recipe import RecipeError, load_recipe, parse_overrides, recipe_names
+from flows.checks import check_experiment
 from flows.commands.collect import collection_arguments
 
 
@@ -382,3 +383,16 @@ def test_the_address_of_a_server_is_a_url(monkeypatch: pytest.MonkeyPatch, field
     assert variable in str(refused.value)
     monkeypatch.setenv(variable, "http://a:8000,textcraft+babyai=http://user:secret@b:8000/")
     assert len(getattr(infra_settings(), field)) == 2
+
+
+def test_a_missing_recording_is_refused_before_anything_starts(tmp_path: Path) -> None:
+    for algorithm in ("sft", "grpo"):
+        overrides = {"algorithm.name": algorithm, "algorithm.trajectories": str(tmp_path)}
+        recipe = load_recipe("textcraft", overrides)
+        with pytest.raises(RecipeError) as refused:
+            check_experiment(recipe, InfraSettings())
+        assert str(refused.value).startswith("algorithm.trajectories: ")
+        assert str(tmp_path) in str(refused.value)
+        (tmp_path / "part.parquet").touch()
+        check_experiment(recipe, InfraSettings())
+        (tmp_path / "part.parquet").unlink()
