@@ -46,6 +46,7 @@ class Imitation(Algorithm):
         """Check the algorithm against the rest of the recipe. Implements `Algorithm.check`."""
         rollout = experiment.rollout
         for name, value, off in (
+            ("update_in_flight", rollout.update_in_flight, "false"),
             ("stream", rollout.stream, "false"),
             ("max_off_policy_steps", rollout.max_off_policy_steps, "0"),
         ):

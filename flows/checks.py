@@ -32,6 +32,13 @@ def check_experiment(experiment: Experiment, infrastructure: InfraSettings) -> N
     """
     if infrastructure.engine_sleep:
         check_engine_sleep(experiment.rollout)
+    if experiment.rollout.update_in_flight and not (
+        infrastructure.engine_servers or infrastructure.engine_urls
+    ):
+        raise RecipeError(
+            "rollout.update_in_flight: true needs vLLM servers; set AGENTGYM_ENGINE_SERVERS or "
+            "AGENTGYM_ENGINE_URLS, or set it to false"
+        )
     try:
         placement_of(infrastructure, experiment.policy.dtype)
     except PlacementError as problem:

@@ -20,7 +20,7 @@ class Message:
         problem: Error text if there is no action. The agent gets it as its observation.
         tokens: Token ids. Empty for an agent without tokens.
         log_probabilities: One per token, as sampled. NaN if the agent does not report them.
-        policy_version: Training step of the weights that wrote it.
+        policy_version: Training step of the oldest weights that wrote it.
         cut: Budget that cut the message, e.g. "rollout.turn_tokens". Empty if it was not cut.
         context: Token ids before the message if earlier turns were written anew. Empty: those of
             the

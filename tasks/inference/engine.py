@@ -35,7 +35,8 @@ class Generation:
     Attributes:
         tokens: Token ids, including the stop token if one was sampled. Shape (T,), T >= 1.
         log_probabilities: Natural-log probabilities under the sampling distribution. Shape (T,).
-        policy_version: The engine's `policy_version` at sampling time.
+        policy_version: The engine's `policy_version` at the first token. Later tokens may have been
+            sampled by newer weights.
     """
 
     tokens: list[int]

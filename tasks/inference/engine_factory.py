@@ -63,6 +63,7 @@ def start_engine(
             transfer=transfer,
             rank=rank,
             ranks=ranks,
+            update_in_flight=experiment.rollout.update_in_flight,
         )
     return local_engine(
         experiment.rollout,

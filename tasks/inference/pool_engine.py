@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import shutil
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from http import HTTPStatus
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -55,6 +56,7 @@ class VllmPoolEngine:
         transfer: WeightTransfer | None = None,
         rank: int = 0,
         ranks: int = 1,
+        update_in_flight: bool = False,
     ) -> None:
         """Query every server for its model.
 
@@ -68,6 +70,8 @@ class VllmPoolEngine:
             transfer: Sends new weights to the servers instead of the folder.
             rank: Number of this process, from 0.
             ranks: Number of processes that use the servers at the same time, with one engine each.
+            update_in_flight: Whether the requests in flight continue with the new weights after a
+                load. If not, there must be none.
 
         Raises:
             EngineError: A server does not answer or is not a usable vLLM server, or the servers
@@ -75,8 +79,8 @@ class VllmPoolEngine:
         """
         if not urls:
             raise EngineError("no URL of a vLLM server was given")
-        self.pool = ServerPool(urls, request_seconds, rank)
-        self._ranks = ranks
+        self.pool = ServerPool(urls, request_seconds, rank, update_in_flight)
+        self._ranks, self._update_in_flight = ranks, update_in_flight
         # swept by the next engine if this process is killed
         self._folder = OwnedFolder("weights-", weights_folder or memory_folder())
         self._loads = 0
@@ -161,6 +165,19 @@ class VllmPoolEngine:
         self.cached_tokens += answer.cached_tokens
         return Generation(answer.tokens, answer.log_probabilities, version)
 
+    @contextmanager
+    def updating(self) -> Iterator[None]:
+        """Hold back new requests of this process while weights are loaded in the block.
+
+        Each process enters the block before one of them loads. So a request's version is that of
+        the weights at its start, which are the oldest that sampled it.
+        """
+        in_event_loop(self.pool.begin_update())
+        try:
+            yield
+        finally:
+            in_event_loop(self.pool.end_update())
+
     def load(self, weights: WeightStream) -> None:
         """Load the weights into every server, as in `Engine.load`.
 
@@ -169,7 +186,8 @@ class VllmPoolEngine:
         more than PART_BYTES of them and the largest one, or the buffers of the transfer.
 
         Raises:
-            EngineError: Requests are in flight, or no server took the weights.
+            EngineError: Requests are in flight without `update_in_flight`, or no server took the
+                weights.
         """
         version = self._next_version()
         if self._transfer is not None:
@@ -194,7 +212,7 @@ class VllmPoolEngine:
         self._check_loaded()
 
     def _next_version(self) -> str:
-        if self._in_flight:
+        if self._in_flight and not self._update_in_flight:
             raise EngineBusyError(
                 f"weights cannot be replaced while {self._in_flight} requests are in flight"
             )
@@ -256,11 +274,11 @@ class VllmPoolEngine:
         """Let each server read a folder."""
         folder = loaded.folder
         assert folder is not None
-        self.pool.loaded = loaded
+        former, self.pool.loaded = self.pool.kept_version, loaded
         in_event_loop(
             self.pool.on_all(
                 lambda replica: replica.server.read_weights(
-                    folder, loaded.version, loaded.is_adapter
+                    folder, loaded.version, loaded.is_adapter, former
                 )
             )
         )
@@ -272,7 +290,7 @@ class VllmPoolEngine:
         former = self.pool.loaded.version if self.pool.loaded else ""
 
         async def prepare(replica: Replica) -> None:
-            await replica.server.pause()
+            await replica.server.pause(self.pool.kept_version)
             number, current = await replica.server.workers(), await replica.server.weights_version()
             workers[replica] = number
             unchanged.append(current == former)
@@ -282,6 +300,11 @@ class VllmPoolEngine:
                 raise ServerUnavailableError(replica.down)
             await replica.server.set_weights_version(version)
             await replica.server.resume()
+
+        async def give_up(replica: Replica) -> None:
+            if self._update_in_flight:  # a part of the weights may have arrived
+                await replica.server.pause("")
+            await replica.server.resume_if_paused()
 
         in_event_loop(self.pool.on_all(prepare))
         if not workers:
@@ -293,7 +316,7 @@ class VllmPoolEngine:
                 new_group=not all(unchanged),
             )
         except RuntimeError as fault:
-            in_event_loop(self.pool.on_all(lambda replica: replica.server.resume_if_paused()))
+            in_event_loop(self.pool.on_all(give_up))
             raise EngineError(
                 f"{fault}. Start the vLLM servers with --weight-transfer-config and "
                 "VLLM_SERVER_DEV_MODE=1."

@@ -46,6 +46,8 @@ class Replica:
         checked_at: Time of the last progress check (time.monotonic()).
         next_check: Time of the next health check while it is down (time.monotonic()).
         checking: Whether a health check is running.
+        updating: Whether its weights are being replaced. It then gets no requests, and the running
+            ones generate nothing.
     """
 
     server: VllmClient
@@ -59,6 +61,7 @@ class Replica:
     checked_at: float = 0.0
     next_check: float = 0.0
     checking: bool = False
+    updating: bool = False
 
     async def complete(self, body: bytes, max_tokens: int, request_seconds: float) -> Completion:
         """Return its answer to a request, without a limit on the time of generation.
@@ -76,6 +79,9 @@ class Replica:
                 await asyncio.wait((answer,), timeout=pause)
                 if answer.done():
                     return answer.result()
+                if self.updating:
+                    self.progressed_at = time.monotonic()
+                    continue
                 await self._update_progress(pause / 2)
                 extra = max_tokens * SLOWEST_TOKEN_SECONDS if self.generated is None else 0.0
                 if time.monotonic() - max(started, self.progressed_at) > request_seconds + extra:
@@ -122,12 +128,18 @@ class ServerPool:
         loaded: Weights loaded last. None while the servers have their initial weights.
     """
 
-    def __init__(self, urls: Sequence[str], request_seconds: float, rank: int = 0) -> None:
+    def __init__(
+        self,
+        urls: Sequence[str],
+        request_seconds: float,
+        rank: int = 0,
+        update_in_flight: bool = False,
+    ) -> None:
         """Create one replica per URL. The arguments are those of `VllmPoolEngine`.
 
         The order begins with another server in each process, and `route` follows it.
         """
-        self.request_seconds = request_seconds
+        self.request_seconds, self._update_in_flight = request_seconds, update_in_flight
         first = rank % len(urls)
         urls = [*urls[first:], *urls[:first]]
         self.replicas = [
@@ -143,6 +155,17 @@ class ServerPool:
         up = [replica for replica in self.replicas if not replica.down]
         capacities = [replica.kv_cache_tokens for replica in up if replica.kv_cache_tokens]
         return sum(capacities) if up and len(capacities) == len(up) else None
+
+    @property
+    def kept_version(self) -> str | None:
+        """Version of the weights whose running requests continue with the next weights.
+
+        Empty for the initial weights, under which no request is kept. None: every update waits for
+        the running requests.
+        """
+        if not self._update_in_flight:
+            return None
+        return self.loaded.version if self.loaded else ""
 
     async def models(self) -> list[Model]:
         """Return the model of each server.
@@ -175,7 +198,7 @@ class ServerPool:
         return list(models)
 
     def route(self, session: object | None) -> Replica | None:
-        """Return the server of a session, or None if all servers are down.
+        """Return the server of a session, or None if all servers are down or being updated.
 
         A session keeps its server. A new session, or one whose server is down, gets the running
         server with the fewest sessions of this process. A request without a session gets the one
@@ -183,9 +206,9 @@ class ServerPool:
         """
         self._start_health_checks()
         replica = self._routes.get(session) if session is not None else None
-        if replica is not None and not replica.down:
+        if replica is not None and not replica.down and not replica.updating:
             return replica
-        up = [each for each in self.replicas if not each.down]
+        up = [each for each in self.replicas if not each.down and not each.updating]
         if not up:
             return None
         # in a tie the first one, so that the processes together fill all servers evenly
@@ -222,6 +245,19 @@ class ServerPool:
 
         await asyncio.gather(*(attempt(replica) for replica in self.replicas))
 
+    async def begin_update(self) -> None:
+        """Hold back requests until `end_update`, and end health checks, which may load weights."""
+        for replica in self.replicas:
+            replica.updating = True
+        for check in self._checks:
+            check.cancel()
+        await asyncio.gather(*self._checks, return_exceptions=True)
+
+    async def end_update(self) -> None:
+        """Send requests again."""
+        for replica in self.replicas:
+            replica.updating = False
+
     async def check_weights(self, replica: Replica) -> None:
         """Check that a server has the weights that were loaded last.
 
@@ -248,7 +284,8 @@ class ServerPool:
     def _start_health_checks(self) -> None:
         now = time.monotonic()
         for replica in self.replicas:
-            if replica.down and not replica.checking and replica.next_check <= now:
+            ready = not replica.checking and not replica.updating and replica.next_check <= now
+            if replica.down and ready:
                 replica.checking = True
                 task = asyncio.ensure_future(self._check(replica))
                 self._checks.add(task)
@@ -265,7 +302,9 @@ class ServerPool:
                 and loaded.folder is not None
                 and await server.weights_version() != loaded.version
             ):
-                await server.read_weights(loaded.folder, loaded.version, loaded.is_adapter)
+                await server.read_weights(
+                    loaded.folder, loaded.version, loaded.is_adapter, self.kept_version
+                )
             await server.resume_if_paused()  # a load may have failed after the weights were in
             await self.check_weights(replica)  # newer weights may have been loaded meanwhile
             replica.down = ""

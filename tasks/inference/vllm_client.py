@@ -259,9 +259,20 @@ class VllmClient:
                 "Start it with --logprobs-mode processed_logprobs."
             )
 
-    async def pause(self) -> None:
-        """Finish the running requests, then pause until `resume`."""
-        await self._post("/pause?mode=wait", {})
+    async def pause(self, keeps: str | None = None) -> None:
+        """Pause until `resume`.
+
+        Args:
+            keeps: Version of the weights whose running requests are frozen until `resume`. If the
+                server has other weights, its running requests are aborted. None: they are finished
+                first.
+        """
+        if keeps is None:
+            await self._post("/pause?mode=wait", {})
+            return
+        await self._post("/pause?mode=keep", {})
+        if await self.weights_version() != keeps:
+            await self._post("/pause?mode=abort", {})
 
     async def resume(self) -> None:
         """Resume generation."""
@@ -276,11 +287,16 @@ class VllmClient:
             await self._ask("POST", "/resume", b"{}", CONNECT_S)
 
     async def set_weights_version(self, version: str) -> None:
-        """Drop the caches of the former weights and set the version of the new ones."""
-        await self._post("/reset_prefix_cache", {})
+        """Drop the caches of the former weights and set the version of the new ones.
+
+        The caches of frozen requests are computed again when they continue.
+        """
+        await self._post("/reset_prefix_cache?reset_running_requests=true", {})
         await self._post("/update_weight_version", {"new_version": version})
 
-    async def read_weights(self, folder: Path, version: str, is_adapter: bool = False) -> None:
+    async def read_weights(
+        self, folder: Path, version: str, is_adapter: bool = False, keeps: str | None = None
+    ) -> None:
         """Pause the server, load the weights in `folder` and resume generation.
 
         A cancelled call also resumes the server.
@@ -289,9 +305,10 @@ class VllmClient:
             folder: All weights, or a LoRA adapter in peft's format.
             version: Their version. Requests for an adapter name it as their model.
             is_adapter: Whether the folder holds an adapter, which replaces the server's former one.
+            keeps: Version of the weights whose running requests continue, as in `pause`.
         """
         try:
-            await self.pause()
+            await self.pause(keeps)
             if is_adapter:
                 for model in await self._models():
                     if model.parent is not None:

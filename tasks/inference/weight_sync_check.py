@@ -68,7 +68,7 @@ def check_weight_sync(
     """Continue each prompt with the engine and score the continuations with the trainer.
 
     Args:
-        engine: The engine, with nothing in flight.
+        engine: The engine. Its other requests in flight do not matter.
         prompts: Token ids to continue.
         score: Returns the trainer's log-probabilities of continuations, given prompts and
             continuations.

@@ -182,12 +182,14 @@ class Collector:
             playing.cancel()
 
     @contextmanager
-    def paused(self) -> Iterator[None]:
+    def paused(self, *, finish: bool = True) -> Iterator[None]:
         """Pause generation for the duration of the block, e.g. to load new weights.
 
-        Messages that are being generated are finished first.
+        Args:
+            finish: Whether to finish the messages that are being generated first. If not, the
+                block may freeze them, and only new messages wait for its end.
         """
-        in_event_loop(self._pause.pause())
+        in_event_loop(self._pause.pause(finish=finish))
         try:
             yield
         finally:

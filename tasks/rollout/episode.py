@@ -72,7 +72,7 @@ class EpisodePlayer:
     Attributes:
         environment: Name of the world.
         agent: The agent that plays.
-        rollout: Budgets, deadlines and retries. Time spent in a generation pause does not count.
+        rollout: Budgets, deadlines and retries. Waiting for the end of a generation pause does not count.
         success_score: Lowest score of an episode ended by the world that counts as a success.
         pause: Blocks new messages while generation is paused.
     """
@@ -173,7 +173,9 @@ class EpisodePlayer:
             for number in range(trajectory.horizon):
                 async with self.pause.message(deadline):
                     began = time.time()
-                    message, seconds = await _generate(number, rollout, agent, conversation)
+                    message, seconds = await _generate(
+                        number, rollout, agent, conversation, self.pause
+                    )
                 state_key = session.state_key
                 turn, done = await perform(message, client, session)
                 turn.state_key = state_key
@@ -196,7 +198,11 @@ class EpisodePlayer:
 
 
 async def _generate(
-    number: int, rollout: Rollout, agent: Agent, conversation: Conversation
+    number: int,
+    rollout: Rollout,
+    agent: Agent,
+    conversation: Conversation,
+    pause: GenerationPause,
 ) -> tuple[Message, float]:
     """Return the agent's next message and its generation time in seconds.
 
@@ -216,7 +222,7 @@ async def _generate(
     def check_progress() -> None:
         nonlocal progress, next_check
         before, progress = progress, agent.progress
-        if progress == before:
+        if progress == before and not pause.frozen:
             deadline.reschedule(loop.time())
         else:
             next_check = loop.call_later(

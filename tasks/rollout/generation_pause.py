@@ -11,9 +11,14 @@ SETTLE = 16
 
 
 class GenerationPause:
-    """Gate for message generation. Use it in one event loop only, except the constructor."""
+    """Gate for message generation. Use it in one event loop only, except the constructor.
+
+    Attributes:
+        frozen: Whether the engine may have frozen the messages that are being generated.
+    """
 
     def __init__(self) -> None:
+        self.frozen = False
         self._running = asyncio.Event()
         self._running.set()
         self._idle = asyncio.Event()
@@ -42,13 +47,22 @@ class GenerationPause:
             if self._generating == 0:
                 self._idle.set()
 
-    async def pause(self) -> None:
-        """Block new messages and wait until the messages being generated are done."""
+    async def pause(self, *, finish: bool = True) -> None:
+        """Block new messages.
+
+        Args:
+            finish: Whether to wait until the messages being generated are done. If not, the caller
+                may freeze them until `resume`.
+        """
         self._running.clear()
+        if not finish:
+            self.frozen = True
+            return
         await self._idle.wait()
         for _ in range(SETTLE):
             await asyncio.sleep(0)
 
     def resume(self) -> None:
         """Allow generation again."""
+        self.frozen = False
         self._running.set()

@@ -43,7 +43,7 @@ class Turn:
         generate_seconds: Wall time from the request to the engine to its answer.
         environment_seconds: Wall time of the environment's answer.
         message: Text of the policy's message, without special tokens.
-        policy_version: Training step of the weights that wrote it.
+        policy_version: Training step of the oldest weights that wrote it.
         cut: Budget that cut the message, e.g. "rollout.turn_tokens". Empty if it was not cut.
         state_key: The world's digest of the state at the start of the turn. Empty if the world
             provides none.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any, cast
 
 import msgspec
@@ -162,8 +163,8 @@ class RolloutWorker:
             for text in ("probe", f"probe {step}", "a b c d e f g", "1 2 3 4 5")
         ]
         sampling = Sampling(self._experiment.rollout.temperature, PROBE_TOKENS, (), seed=step)
-        with self._collector.paused():
-            self._load(trainer)
+        with self._collector.paused(finish=not self._experiment.rollout.update_in_flight):
+            self._load(step, trainer)
             gap = check_weight_sync(
                 self.engine,
                 prompts,
@@ -171,7 +172,7 @@ class RolloutWorker:
                 sampling,
                 self._experiment.policy.dtype,
             )
-            self._loaded_step = self.engine.policy_version = step
+            self._loaded_step = step
         seconds = self._load_metrics.get("sync/seconds", 0.0) + time.perf_counter() - began
         self._load_metrics = {
             "sync/seconds": seconds,
@@ -206,33 +207,32 @@ class RolloutWorker:
             **loads,
         }
 
-    def _load(self, trainer: BaseTrainer) -> None:
-        """Load the trainer's weights, or its LoRA adapter, into the engine.
+    def _load(self, step: int, trainer: BaseTrainer) -> None:
+        """Load the trainer's weights of `step`, or its LoRA adapter, into the engine.
 
-        For servers shared by all ranks, only rank 0 loads, while no rank has episodes in progress.
+        For servers shared by all ranks, only rank 0 loads. No rank sends requests meanwhile. With
+        `rollout.update_in_flight` those in flight are frozen, otherwise there are none.
         """
         model, lora = trainer.accelerator.unwrap_model(trainer.model), self._experiment.policy.lora
-        if self.processes.num_processes > 1 and isinstance(self.engine, VllmPoolEngine):
-            servers = self.engine
-        else:
-            servers = None
-        if servers is not None:
-            self.processes.wait_for_everyone()
-        loads = self.processes.is_main_process or servers is None
-        if lora is not None:
-            adapter = Adapter(adapters(model), lora)  # gathering sharded weights needs every rank
-            if loads:
-                cast("AdapterEngine", self.engine).load_adapter(adapter)
-        else:
-            weights = computed_weights(model, trainer.engine_dtype)
-            try:
+        servers = self.engine if isinstance(self.engine, VllmPoolEngine) else None
+        with nullcontext() if servers is None else servers.updating():
+            if servers is not None:
+                self.processes.wait_for_everyone()
+            loads = self.processes.is_main_process or servers is None
+            if lora is not None:
+                # gathering sharded weights needs every rank
+                adapter = Adapter(adapters(model), lora)
                 if loads:
-                    self.engine.load(weights)
-            finally:
-                weights.drain()
-        if servers is None:
-            return
-        loaded = self.broadcast(servers.pool.loaded)
-        if not self.processes.is_main_process:
-            assert loaded is not None
-            servers.adopt_weights(loaded)
+                    cast("AdapterEngine", self.engine).load_adapter(adapter)
+            else:
+                weights = computed_weights(model, trainer.engine_dtype)
+                try:
+                    if loads:
+                        self.engine.load(weights)
+                finally:
+                    weights.drain()
+            if servers is not None:
+                loaded = self.broadcast(servers.pool.loaded)
+                if not self.processes.is_main_process:
+                    servers.adopt_weights(loaded)
+            self.engine.policy_version = step
