@@ -248,6 +248,8 @@ def test_two_ranks_train_with_updates_in_flight(
         "algorithm.learning_rate": 3e-3,
         "checkpoint_every": 1,
         "keep_checkpoints": STEPS,
+        # the next batch takes longer than the update, so that messages are in flight at its end
+        "rollout.max_concurrent_episodes": 2,
         "rollout.max_off_policy_steps": 1,
         "rollout.tasks_per_step": 4,
         "rollout.trajectory_tokens": 1024,
