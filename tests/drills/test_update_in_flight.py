@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import signal
 import subprocess
@@ -264,6 +265,8 @@ def test_two_ranks_train_with_updates_in_flight(
         model_of(tmp_path / "checkpoints" / f"step-{step:06d}") for step in range(1, STEPS + 1)
     ]
     assert all(p.isfinite().all() for model in models for p in model.parameters())
+    parts = [json.loads(line) for line in (tmp_path / "timeline.jsonl").read_text().splitlines()]
+    loads = [(part["began"], part["ended"]) for part in parts if part["part"] == "sync"]
     continued = 0
     for step, event in enumerate(done):
         assert event.metrics["rollout/failed"] == 0
@@ -280,6 +283,7 @@ def test_two_ranks_train_with_updates_in_flight(
                 changed = length_under(models[version], context, answer)
                 if changed < len(turn.tokens):
                     check_follows(models[version + 1], context, answer, changed)
-                    continued += 1
+                began, ended = loads[version]
+                continued += turn.began < began and ended < turn.began + turn.generate_seconds
                 context += [*turn.tokens, *turn.observation_tokens]
     assert continued > 0
