@@ -1,7 +1,7 @@
 """Train a language model on a CPU: clone a few expert episodes, then ScalingInter-RL.
 
 python examples/train_language_model.py [RECIPE] [--start-only] [--field.path value ...]
-python examples/train_language_model.py smollm2-textcraft --algorithm.steps 30
+python examples/train_language_model.py smollm2-babyai --algorithm.steps 30
 python examples/train_language_model.py smollm2-babyai --start-only --seeds.training 3
 
 The same command continues interrupted work.
@@ -19,7 +19,9 @@ from configs.recipe import load_recipe, parse_overrides
 from environments.registry import load_world, selected_tasks
 from flows.api import CollectedEpisodes, Source, collect, train
 
-RECIPE = "smollm2-babyai"
+RECIPE = "smollm2-searchqa"
+PLANNED = {"smollm2-searchqa": "45 minutes", "smollm2-babyai": "two hours"}
+"""Time of a recipe on two quiet cores, where it is known."""
 N_TASKS = int(os.environ.get("N_TASKS", "320"))
 """Most training tasks that the expert plays."""
 CLONING = {
@@ -36,7 +38,8 @@ CLONING = {
 """Fields of the supervised start that differ from the recipe: 48 steps of 8 episodes."""
 NOTE = """\
 The expert plays up to {n} tasks, the model clones 384 of its episodes, and RL follows.
-This is planned for two hours on two quiet cores, and needs 11 GB of memory. The same command continues."""
+This is planned for {time} on two quiet cores, and needs 11 to 14 GB of memory.
+The same command continues."""
 
 
 def expert_episodes(recipe: Experiment) -> CollectedEpisodes:
@@ -61,7 +64,7 @@ def main() -> None:
     named = words[:1] if words[:1] and not words[0].startswith("-") else []
     name, changes = named[0] if named else RECIPE, parse_overrides(words[len(named) :])
     recipe = load_recipe(name, changes)
-    print(NOTE.format(n=N_TASKS), flush=True)
+    print(NOTE.format(n=N_TASKS, time=PLANNED.get(name, "several hours")), flush=True)
     demonstrations = expert_episodes(recipe)
     cloning = {
         **changes,

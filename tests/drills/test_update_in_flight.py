@@ -246,6 +246,7 @@ def test_two_ranks_train_with_updates_in_flight(
 ) -> None:
     fields = {
         "algorithm.importance_correction": "truncated",
+        "algorithm.entropy_coefficient": 0.1,  # the weights change without any reward
         "algorithm.learning_rate": 3e-3,
         "checkpoint_every": 1,
         "keep_checkpoints": STEPS,
