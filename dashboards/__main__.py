@@ -84,7 +84,7 @@ def main(arguments: list[str] | None = None, prog: str = "python -m dashboards")
         raise SystemExit(str(problem)) from None
     links = Links(settings.mlflow_tracking_uri, lambda: addresses(runs), settings.mlflow_page_url)
     app = application(runs, links, hosts, opens)
-    sys.stdout.write(f"Viewer: http://{chosen.host}:{chosen.port} (runs in {runs})\n")
+    sys.stdout.write(f"Viewer: http://{chosen.host}:{listener.getsockname()[1]} (runs in {runs})\n")
     # Print the login only to a terminal, because others may read logs.
     sys.stdout.write(
         f"Login: {opens} (stored in {file})\n" if sys.stdout.isatty() else f"Login: see {file}\n"

@@ -19,13 +19,13 @@ class ListenError(OSError):
 
 
 def port(word: str) -> int:
-    """Parse a port of the command line.
+    """Parse a port of the command line. 0 takes a free one.
 
     Raises:
-        ArgumentTypeError: It is not an integer from 1 to 65535.
+        ArgumentTypeError: It is not an integer from 0 to 65535.
     """
-    if not (word.isascii() and word.isdigit() and 1 <= int(word) <= 65535):
-        raise argparse.ArgumentTypeError(f"{word!r} is not a port from 1 to 65535")
+    if not (word.isascii() and word.isdigit() and int(word) <= 65535):
+        raise argparse.ArgumentTypeError(f"{word!r} is not a port from 0 to 65535")
     return int(word)
 
 
