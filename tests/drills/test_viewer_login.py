@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Browser
 
-from tasks.provision.local import LocalServer, free_port
+from tasks.provision.local import LocalServer
 from tasks.provision.services import login, login_file
 from tests.support.chromium import needs_chromium
 from tests.support.listener import listener
@@ -96,8 +96,7 @@ def test_a_browser_logs_in_and_no_other_page_can_frame_the_viewer(
 
 
 def test_the_start_prints_the_file_of_the_login_but_not_the_login(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "dashboards", "--runs", str(tmp_path)]
-    command += ["--port", str(free_port())]
+    command = [sys.executable, "-m", "dashboards", "--runs", str(tmp_path), "--port", "0"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         lines = [process.stdout.readline(), process.stdout.readline()]
