@@ -20,7 +20,6 @@ from configs.infrastructure import InfraSettings
 from tasks.inference import pool_engine
 from tasks.inference.engine import EngineError, Generation, Sampling
 from tasks.inference.event_loop import in_event_loop
-from tasks.inference.launch_command import command
 from tasks.inference.pool_engine import VllmPoolEngine
 from tasks.inference.token_guard import VARIABLE, authorization
 from tasks.inference.weight_stream import WeightShape, WeightStream
@@ -28,9 +27,8 @@ from tasks.inference.weight_transfer import WeightTransfer, worker_payload
 from tasks.provision.local import LocalServer
 from tasks.rollout.trajectory_parquet import read_trajectories
 from tasks.training.lora import computed_weights
-from tests.support import stored_transfer
 from tests.support.small_training import train
-from tests.support.stored_transfer import stored_group
+from tests.support.stored_transfer import server_command, stored_group
 from tests.support.vllm_servers import log_probabilities, vllm_servers
 
 pytestmark = pytest.mark.slow
@@ -44,18 +42,7 @@ class Session:
 
 @pytest.fixture(scope="module")
 def servers(policy: str, state_dir: Path) -> Iterator[list[LocalServer]]:
-    words = command(
-        policy,
-        context_length=512,
-        max_num_seqs=32,
-        dtype="float32",
-        gpu_memory_fraction=0.3,
-        cpu_cache_gb=1,
-        weights=stored_transfer.BACKEND,
-    )
-    words[words.index("tasks.inference.vllm_cpu_worker.FollowingWeights")] = (
-        "tests.support.stored_transfer.FollowingWeights"
-    )
+    words = server_command(policy, context_length=512, max_num_seqs=32)
     with vllm_servers(words, state_dir, "vllm", 2) as started:
         yield started
 

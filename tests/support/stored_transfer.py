@@ -26,10 +26,28 @@ from vllm.distributed.weight_transfer.nccl_common import (
 )
 from vllm.distributed.weight_transfer.nccl_engine import NCCLWeightTransferUpdateInfo
 
+from tasks.inference.launch_command import command
 from tasks.inference.vllm_cpu_worker import FollowingWeights
 
 BACKEND = "stored"
 LOOPBACK = "127.0.0.1"
+
+
+def server_command(policy: str, context_length: int, max_num_seqs: int) -> list[str]:
+    """The command of a float32 server that also takes weights by this transfer."""
+    words = command(
+        policy,
+        context_length=context_length,
+        max_num_seqs=max_num_seqs,
+        dtype="float32",
+        gpu_memory_fraction=0.3,
+        cpu_cache_gb=1,
+        weights=BACKEND,
+    )
+    words[words.index("tasks.inference.vllm_cpu_worker.FollowingWeights")] = (
+        "tests.support.stored_transfer.FollowingWeights"
+    )
+    return words
 
 
 class StoredReceiver(
