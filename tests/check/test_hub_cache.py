@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import http.server
 import json
 import os
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.support.counting_servers import ROOT
+from tests.support.listener import listener
 
 NAME = "Acme/Tiny"
 SHARDS = ("model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors")
@@ -38,22 +37,8 @@ def home(tmp_path: Path) -> Path:
 @pytest.fixture
 def hub() -> Iterator[str]:
     """A hub that knows the model."""
-
-    class Handler(http.server.BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            body = json.dumps({"id": NAME}).encode()
-            self.send_response(200)
-            self.send_header("Content-Length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body)
-
-        def log_message(self, format: str, *arguments: object) -> None:
-            pass
-
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        yield f"http://127.0.0.1:{server.server_port}"
-        server.shutdown()
+    with listener(answer={"id": NAME}) as found:
+        yield found.origin
 
 
 def loaded(home: Path, endpoint: str) -> str:

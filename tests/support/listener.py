@@ -32,10 +32,16 @@ class Listener:
         return self.url.removesuffix("/v1")
 
 
+MESSAGE = {"role": "assistant", "content": "CORRECT"}
+COMPLETION = {"choices": [{"message": MESSAGE, "finish_reason": "stop"}]}
+
+
 @contextmanager
-def listener(status: int = 200, location: str = "") -> Iterator[Listener]:
-    """Starts a server that answers each request with a chat completion whose text is CORRECT."""
-    found = Listener(status=status, location=location)
+def listener(
+    status: int = 200, location: str = "", answer: object = COMPLETION
+) -> Iterator[Listener]:
+    """Starts a server that answers each request with this JSON: by default a chat completion whose text is CORRECT."""
+    found, body = Listener(status=status, location=location), json.dumps(answer).encode()
 
     class Handler(http.server.BaseHTTPRequestHandler):
         def do_POST(self) -> None:
@@ -44,8 +50,6 @@ def listener(status: int = 200, location: str = "") -> Iterator[Listener]:
 
         def do_GET(self) -> None:
             found.headers.append({name.lower(): value for name, value in self.headers.items()})
-            message = {"role": "assistant", "content": "CORRECT"}
-            body = json.dumps({"choices": [{"message": message, "finish_reason": "stop"}]}).encode()
             self.send_response(found.status)
             if found.location:
                 self.send_header("Location", found.location)
