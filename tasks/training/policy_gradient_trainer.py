@@ -180,10 +180,9 @@ class PolicyGradientTrainer(BaseTrainer, GRPOTrainer):
             "update/groups_filtered": float(self.count_everywhere(len(groups.kept) - len(kept))),
             "update/staleness_largest": float((age + 1) * algorithm.updates_per_step - 1),
         }
-        samples = [
-            replace(sample, scores=scores.get(id(sample.trajectory)))
-            for sample in self.train_samples([t for group in kept for t in group])
-        ]
+        samples = self.train_samples([t for group in kept for t in group])
+        if algorithm.importance_correction != "behaviour":
+            samples = [replace(s, scores=scores.get(id(s.trajectory))) for s in samples]
         if algorithm.truncated == "masked":
             samples = [
                 sample for sample in samples if sample.trajectory.outcome is not Outcome.TRUNCATED
@@ -403,7 +402,9 @@ class PolicyGradientTrainer(BaseTrainer, GRPOTrainer):
         ]
         rows = self.micro_batch_rows([sample.trajectory for sample in samples])
         micro_batches, parts = [], self.parts(rows)
-        is_scored = not self.count_everywhere(sum(sample.scores is None for sample in samples))
+        is_scored = algorithm.importance_correction != "behaviour" and not self.count_everywhere(
+            sum(sample.scores is None for sample in samples)
+        )
         for part in parts:
             chosen = [samples[i] for i in part]
             tensors = pad_trajectories(
