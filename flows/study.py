@@ -27,6 +27,7 @@ from pydantic import WithJsonSchema
 
 from configs.infrastructure import PREFIX, InfraSettings, infra_settings
 from configs.study import load_study, study_names
+from flows import progress
 from flows.checks import check_study
 from flows.events import asset_of
 from flows.flow_page import flow_log, show_picture
@@ -130,7 +131,7 @@ def registries(infrastructure: InfraSettings) -> tuple[Path, Path]:
 
 def say(line: str) -> None:
     """Print a line to the terminal and to the flow run's page."""
-    print(line, file=sys.stderr, flush=True)
+    progress.say(line)
     flow_log()(line)
 
 

@@ -80,7 +80,7 @@ class VllmPoolEngine:
         if not urls:
             raise EngineError("no URL of a vLLM server was given")
         self.pool = ServerPool(urls, request_seconds, rank, update_in_flight)
-        self._ranks, self._update_in_flight = ranks, update_in_flight
+        self._ranks = ranks
         # swept by the next engine if this process is killed
         self._folder = OwnedFolder("weights-", weights_folder or memory_folder())
         self._loads = 0
@@ -212,7 +212,7 @@ class VllmPoolEngine:
         self._check_loaded()
 
     def _next_version(self) -> str:
-        if self._in_flight and not self._update_in_flight:
+        if self._in_flight and not self.pool.update_in_flight:
             raise EngineBusyError(
                 f"weights cannot be replaced while {self._in_flight} requests are in flight"
             )
@@ -302,7 +302,7 @@ class VllmPoolEngine:
             await replica.server.resume()
 
         async def give_up(replica: Replica) -> None:
-            if self._update_in_flight:  # a part of the weights may have arrived
+            if self.pool.update_in_flight:  # a part of the weights may have arrived
                 await replica.server.pause("")
             await replica.server.resume_if_paused()
 

@@ -139,7 +139,7 @@ class ServerPool:
 
         The order begins with another server in each process, and `route` follows it.
         """
-        self.request_seconds, self._update_in_flight = request_seconds, update_in_flight
+        self.request_seconds, self.update_in_flight = request_seconds, update_in_flight
         first = rank % len(urls)
         urls = [*urls[first:], *urls[:first]]
         self.replicas = [
@@ -163,7 +163,7 @@ class ServerPool:
         Empty for the initial weights, under which no request is kept. None: every update waits for
         the running requests.
         """
-        if not self._update_in_flight:
+        if not self.update_in_flight:
             return None
         return self.loaded.version if self.loaded else ""
 
