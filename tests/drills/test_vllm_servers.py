@@ -21,7 +21,7 @@ from tasks.inference import pool_engine
 from tasks.inference.engine import EngineError, Generation, Sampling
 from tasks.inference.event_loop import in_event_loop
 from tasks.inference.pool_engine import VllmPoolEngine
-from tasks.inference.token_guard import VARIABLE, authorization
+from tasks.inference.token_guard import REFUSALS, VARIABLE, authorization
 from tasks.inference.weight_stream import WeightShape, WeightStream
 from tasks.inference.weight_transfer import WeightTransfer, worker_payload
 from tasks.provision.local import LocalServer
@@ -109,6 +109,7 @@ def test_every_path_requires_the_token_and_refuses_pages(
         ):
             answer = requests.request(method, url, headers=headers, json={}, timeout=60)
             assert answer.status_code == status
+            assert answer.content == REFUSALS[status]  # and nothing of the server
             assert answer.json()["error"]["code"] == code
             assert "access-control-allow-origin" not in answer.headers
 
