@@ -7,14 +7,17 @@ Requests that arrive meanwhile form the next batch.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
+from typing import Any
 
 import torch
 from transformers import AutoModelForCausalLM, DynamicCache
 
 from configs.experiment import Lora
 from tasks.inference.adapter import IN_MODEL, Adapter, place_adapter
+from tasks.inference.decode_graph import DecodeGraphs, decodes_statically
 from tasks.inference.engine import EngineError, Generation, Sampling
 
 ARRIVAL_S = 0.02
@@ -72,6 +75,9 @@ class TransformersEngine:
                     torch.zeros(layer.weight.shape, dtype=loaded.dtype, device=self._device)
                 )
         self._model = loaded
+        self._graphs: DecodeGraphs | None = None
+        if self._device.type == "cuda" and decodes_statically(loaded):
+            self._graphs = DecodeGraphs(loaded)
         self.context_length = context_length
         self.kv_cache_tokens: int | None = None  # no cache is kept between two requests
         self._max_num_seqs = max_num_seqs
@@ -139,36 +145,44 @@ class TransformersEngine:
         temperatures = torch.tensor([r.sampling.temperature for r in batch], device=self._device)
         generators = [torch.Generator().manual_seed(r.sampling.seed) for r in batch]
         written = [Generation([], [], self.policy_version) for _ in batch]
+        room = [min(r.sampling.max_tokens, self.context_length - len(r.tokens)) for r in batch]
         open_rows = set(range(len(batch)))
         cache = DynamicCache(config=self._model.config)
-        step = ids
-        while open_rows:
-            positions = (mask.cumsum(1) - 1).clamp(min=0)[:, -step.shape[1] :]
-            output = self._model(
-                input_ids=step,
-                attention_mask=mask,
-                position_ids=positions,
-                past_key_values=cache,
-                use_cache=True,
-                logits_to_keep=1,
-            )
-            self.progress += 1
+        logits = self._model(
+            input_ids=ids,
+            attention_mask=mask,
+            position_ids=(mask.cumsum(1) - 1).clamp(min=0),
+            past_key_values=cache,
+            use_cache=True,
+            logits_to_keep=1,
+        ).logits[:, -1]
+        self.progress += 1
+        decode = self._decoding(cache, mask, max(room))
+        while True:
             draws = torch.cat([torch.rand(1, generator=g, dtype=torch.float64) for g in generators])
-            tokens, log_probabilities = sample(output.logits[:, -1].float(), temperatures, draws)
-            step = tokens[:, None]
+            tokens, log_probabilities = sample(logits.float(), temperatures, draws)
             for row, (token, log_probability) in enumerate(
                 zip(tokens.tolist(), log_probabilities.tolist(), strict=True)
             ):
                 if row not in open_rows:
                     continue
-                sampling = batch[row].sampling
                 written[row].tokens.append(token)
                 written[row].log_probabilities.append(log_probability)
-                room = min(sampling.max_tokens, self.context_length - len(batch[row].tokens))
-                if token in sampling.stop_tokens or len(written[row].tokens) >= room:
+                stops = token in batch[row].sampling.stop_tokens
+                if stops or len(written[row].tokens) >= room[row]:
                     open_rows.discard(row)
-            mask = torch.cat([mask, mask.new_ones(len(batch), 1)], dim=1)
-        return written
+            if not open_rows:
+                return written
+            logits = decode(tokens)
+            self.progress += 1
+
+    def _decoding(
+        self, cache: DynamicCache, mask: torch.Tensor, new_tokens: int
+    ) -> Callable[[torch.Tensor], torch.Tensor]:
+        """Return the decode step of a batch, as in `DecodeGraphs.begin`."""
+        if self._graphs and (decode := self._graphs.begin(cache, mask, new_tokens)):
+            return decode
+        return partial(_decode, self._model, cache, [mask])
 
     def load_adapter(self, adapter: Adapter) -> None:
         """Replace the adapter, as in `AdapterEngine.load_adapter`."""
@@ -187,6 +201,22 @@ class TransformersEngine:
             self._pump.cancel()
             self._pump = None
         self._model = None
+
+
+def _decode(
+    model: Any, cache: DynamicCache, masks: list[torch.Tensor], tokens: torch.Tensor
+) -> torch.Tensor:
+    """Return the next logits after some tokens. `masks` holds the mask so far and is extended."""
+    masks[0] = mask = torch.cat([masks[0], masks[0].new_ones(len(tokens), 1)], dim=1)
+    logits: torch.Tensor = model(
+        input_ids=tokens[:, None],
+        attention_mask=mask,
+        position_ids=mask.sum(1, keepdim=True) - 1,
+        past_key_values=cache,
+        use_cache=True,
+        logits_to_keep=1,
+    ).logits
+    return logits[:, -1]
 
 
 def sample(
