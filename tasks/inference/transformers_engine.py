@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+import numpy as np
 import torch
 from transformers import AutoModelForCausalLM, DynamicCache
 
@@ -19,6 +20,7 @@ from configs.experiment import Lora
 from tasks.inference.adapter import IN_MODEL, Adapter, place_adapter
 from tasks.inference.decode_graph import DecodeGraphs, decodes_statically
 from tasks.inference.engine import EngineError, Generation, Sampling
+from tasks.inference.fused_layers import fuse_layers
 
 ARRIVAL_S = 0.02
 """A batch starts when no request has arrived for this long."""
@@ -74,7 +76,7 @@ class TransformersEngine:
                 layer.weight = torch.nn.Parameter(
                     torch.zeros(layer.weight.shape, dtype=loaded.dtype, device=self._device)
                 )
-        self._model = loaded
+        self._model = fuse_layers(loaded, loaded.dtype)
         self._graphs: DecodeGraphs | None = None
         if self._device.type == "cuda" and decodes_statically(loaded):
             self._graphs = DecodeGraphs(loaded)
@@ -135,17 +137,14 @@ class TransformersEngine:
         if self._device.type == "cuda":
             torch.cuda.set_device(self._device)  # the current device is set per thread
         widest = max(len(request.tokens) for request in batch)
-        ids = torch.tensor(
-            [[0] * (widest - len(r.tokens)) + r.tokens for r in batch], device=self._device
-        )
-        mask = torch.tensor(
-            [[0] * (widest - len(r.tokens)) + [1] * len(r.tokens) for r in batch],
-            device=self._device,
-        )
+        rows = [[0] * (widest - len(request.tokens)) + request.tokens for request in batch]
+        ids = torch.from_numpy(np.array(rows)).to(self._device)
+        padding = torch.tensor([[widest - len(request.tokens)] for request in batch])
+        mask = (torch.arange(widest) >= padding).long().to(self._device)
         temperatures = torch.tensor([r.sampling.temperature for r in batch], device=self._device)
-        generators = [torch.Generator().manual_seed(r.sampling.seed) for r in batch]
         written = [Generation([], [], self.policy_version) for _ in batch]
         room = [min(r.sampling.max_tokens, self.context_length - len(r.tokens)) for r in batch]
+        draws = torch.stack([_draws(r.sampling.seed, max(room)) for r in batch]).to(self._device)
         open_rows = set(range(len(batch)))
         cache = DynamicCache(config=self._model.config)
         logits = self._model(
@@ -158,9 +157,8 @@ class TransformersEngine:
         ).logits[:, -1]
         self.progress += 1
         decode = self._decoding(cache, mask, max(room))
-        while True:
-            draws = torch.cat([torch.rand(1, generator=g, dtype=torch.float64) for g in generators])
-            tokens, log_probabilities = sample(logits.float(), temperatures, draws)
+        for each in draws.T:
+            tokens, log_probabilities = sample(logits.float(), temperatures, each)
             for row, (token, log_probability) in enumerate(
                 zip(tokens.tolist(), log_probabilities.tolist(), strict=True)
             ):
@@ -172,9 +170,10 @@ class TransformersEngine:
                 if stops or len(written[row].tokens) >= room[row]:
                     open_rows.discard(row)
             if not open_rows:
-                return written
+                break
             logits = decode(tokens)
             self.progress += 1
+        return written
 
     def _decoding(
         self, cache: DynamicCache, mask: torch.Tensor, new_tokens: int
@@ -201,6 +200,11 @@ class TransformersEngine:
             self._pump.cancel()
             self._pump = None
         self._model = None
+
+
+def _draws(seed: int, number: int) -> torch.Tensor:
+    """Return uniform random numbers from [0, 1) in float64, shape (number,)."""
+    return torch.rand(number, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
 
 
 def _decode(

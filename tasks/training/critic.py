@@ -11,7 +11,7 @@ from torch.distributed.checkpoint.state_dict import get_model_state_dict, set_mo
 
 from configs.experiment import Policy
 from configs.policy_gradient import Critic as CriticSettings
-from tasks.training.fused_layers import fuse_layers
+from tasks.inference.fused_layers import fuse_layers
 from tasks.training.micro_batches import Tensors, whole_rows
 from tasks.training.model_loading import check_weights, load_model, shard_loaded
 from tasks.training.optimiser_state import (

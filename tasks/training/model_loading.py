@@ -19,7 +19,7 @@ from transformers.initialization import no_init_weights
 from transformers.utils import cached_file
 
 from configs.experiment import Policy
-from tasks.training.fused_layers import fuse_layers
+from tasks.inference.fused_layers import fuse_layers
 from tasks.training.lora import add_lora, computed_weights, plain_name
 from tasks.training.packing import SHARED
 from tasks.training.sharding import scatter_weights, shard

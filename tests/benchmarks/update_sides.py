@@ -44,7 +44,7 @@ class Size:
     zero_variance_groups: float
     attention: str | None = None
     micro_batch_tokens: int | None = None
-    """Most tokens in a pass of ours, instead of `micro_batches`. TRL's rows are about as many, padded."""
+    """Most tokens in a pass of ours, instead of `micro_batches`. A pass of TRL has up to 16,000, padded."""
     trl_recomputes: bool = False
     """Gradient checkpointing in TRL, which would need more memory than one GPU has."""
 
@@ -59,11 +59,11 @@ QWEN = {
     ),
     "1.5b": Size(
         *("Qwen2.5-1.5B", 1536, 28, 12, 2, 8960, 151_936, 4, 8, 16, 600, 8000, 0.0),
-        micro_batch_tokens=16_384,
+        micro_batch_tokens=32_768,
     ),
     "3b": Size(
         *("Qwen2.5-3B", 2048, 36, 16, 2, 11_008, 151_936, 2, 8, 16, 600, 8000, 0.0),
-        micro_batch_tokens=8192,
+        micro_batch_tokens=16_384,
         trl_recomputes=True,
     ),
     "7b": Size(

@@ -8,7 +8,7 @@ from transformers import Qwen2Config, Qwen2ForCausalLM
 from trl.trainer.utils import add_fused_lm_head
 
 from configs.experiment import Policy
-from tasks.training.fused_layers import fuse_layers
+from tasks.inference.fused_layers import fuse_layers
 from tasks.training.packing import SHARED, packed_scores, score_places, share_prefixes
 
 pytestmark = pytest.mark.gpu
