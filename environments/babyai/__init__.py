@@ -12,6 +12,7 @@ TASK_LISTS = {
     "babyai-ours-90": "the first two or three tasks of each level in test",
     "babyai-ours-160": "the next four tasks of each level in test",
     "babyai-ours-156": "up to four more of each level in test",
+    "babyai-ours-195": "up to five more of each level in test",
 }
 """Task list name -> description."""
 

@@ -73,21 +73,23 @@ def task_lists() -> dict[str, tuple[int, ...]]:
     - "train", "validation", "test": 100, 5 and 25 seeds of each level.
     - "babyai-ours-90": the first two test tasks of each level, and the third of every fourth level.
       It has the size of the paper's list, but not its tasks.
-    - "babyai-ours-160", "babyai-ours-156": the next four test tasks of each level, and up to four
-      more. The three lists share no task.
+    - "babyai-ours-160", "babyai-ours-156", "babyai-ours-195": the next four test tasks of each
+      level, up to four more, and up to five more. The four lists share no task.
     - "doors-train", "doors-validation", "doors-test": 500, 16 and 20 seeds of each level of DOORS.
     """
     lists = {split: _tasks_of(LEVELS, seeds, LEFT_OUT) for split, seeds in SPLIT_SEEDS.items()}
-    evaluation, four, more = list[int](), list[int](), list[int]()
+    evaluation, four, more, five = list[int](), list[int](), list[int](), list[int]()
     for level in range(len(LEVELS)):
         of_level = [index for index in lists["test"] if index % len(LEVELS) == level]
         evaluation += of_level[: 3 if level % 4 == 0 else 2]
         four += of_level[3:7]
         more += of_level[7:11]
+        five += of_level[11:16]
     lists |= {
         EVALUATION: tuple(sorted(evaluation)),
         "babyai-ours-160": tuple(sorted(four)),
         "babyai-ours-156": tuple(sorted(more)),
+        "babyai-ours-195": tuple(sorted(five)),
     }
     return lists | {name: _tasks_of(DOORS, seeds, {}) for name, seeds in DOORS_SEEDS.items()}
 

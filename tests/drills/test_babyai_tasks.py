@@ -39,6 +39,7 @@ MEANING = {
         "babyai-ours-90": "2500cc0971f3b04e",
         "babyai-ours-160": "79c02447490f42a1",
         "babyai-ours-156": "6351732cafbba13f",
+        "babyai-ours-195": "cd006925c192afd4",
         "doors-train": "306ef5e42205f4b2",
         "doors-validation": "da8c2762f7ac38f1",
         "doors-test": "ad4ad5565a6d75d8",
