@@ -17,6 +17,7 @@ from inspect import signature
 from itertools import accumulate, pairwise
 from typing import Any
 
+import numpy as np
 import torch
 from torch.nn.attention.bias import causal_lower_right
 from torch.nn.attention.varlen import varlen_attn
@@ -246,8 +247,8 @@ def pack(
         if len(packed) > begin:
             segments.append(Segment(begin, len(packed), context.to(ids.device) if common else None))
     return Packed(
-        ids.new_tensor([packed]),
-        ids.new_tensor([positions]),
+        torch.from_numpy(np.array([packed])).to(ids),
+        torch.from_numpy(np.array([positions])).to(ids),
         places.to(ids.device),
         Segments(tuple(segments), ids.device),
     )

@@ -12,6 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from datasets import Dataset
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
@@ -286,8 +287,8 @@ class PolicyGradientTrainer(BaseTrainer, GRPOTrainer):
         }
         gaps = {}
         for t in trajectories:
-            compared = torch.tensor(t.sampled_under(step))
-            sampled = torch.tensor(t.log_probabilities, dtype=torch.float64)
+            compared = torch.from_numpy(np.array(t.sampled_under(step), dtype=bool))
+            sampled = torch.from_numpy(np.array(t.log_probabilities, dtype=np.float64))
             gap = (scores[id(t)].double() - sampled)[compared].abs()
             gaps[id(t)] = Gap(
                 float(gap.mean()), episode_tolerance(self.experiment.policy.dtype, len(gap))
