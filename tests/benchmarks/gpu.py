@@ -33,7 +33,7 @@ from typing import Any
 
 ROOT = Path(__file__).parents[2]
 SIZES = ("0.5b", "1.5b", "3b", "7b")
-PARTS = (*(f"update-{size}" for size in SIZES), "gradient", "lora", "train")
+PARTS = (*(f"update-{size}" for size in SIZES), "gradient", "lora", "decode", "train")
 REPEATS = 2
 WHEELS = (
     *(
@@ -331,6 +331,10 @@ def main() -> None:
         write(given.out, part, gradient(given.small))
     elif part == "lora":
         write(given.out, part, {"ours": update("1.5b", "ours", given.small, lora=True)})
+    elif part == "decode":
+        from tests.benchmarks.gpu_decode import decode
+
+        write(given.out, part, decode(given.small))
     elif part == "train":
         from tests.benchmarks.gpu_training import Training, learn
 

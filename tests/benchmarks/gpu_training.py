@@ -69,7 +69,8 @@ LARGE = {
     "algorithm.micro_batch_tokens": 8192,
 }
 """A GPU takes little longer for 128 episodes than for 48."""
-N_EXPERT = 320
+CLONED_IN_STEP = 8
+LEAST_EXPERT = 320
 SERVERS = 4
 
 
@@ -125,7 +126,7 @@ def learn(run: Training, model: str, out: Path, note: Callable[[dict[str, Any]],
             start("--rules", str(recipe.environment.rules)).url
             for _ in range(1 if run.small else SERVERS)
         ]
-        number = 8 if run.small else N_EXPERT
+        number = 8 if run.small else max(LEAST_EXPERT, CLONED_IN_STEP * run.cloning_steps)
         expert_episodes(recipe, run.seed, number, servers, out / "expert")
         cloning = {
             "algorithm.name": "sft",

@@ -30,6 +30,12 @@ def test_both_sides_of_an_update_are_measured_apart(tmp_path: Path) -> None:
     assert min(found[side]["tokens_per_second"] for side in ("ours", "stock")) > 0
 
 
+def test_sampling_is_measured_with_and_without_graphs(tmp_path: Path) -> None:
+    found = result("decode", tmp_path)
+    assert min(found[name]["token"] for name in ("graphs", "kernels")) > 0
+    assert found["equal"] == 1.0
+
+
 def test_a_model_clones_learns_by_rl_and_is_evaluated_on_the_way(
     policy: str, tmp_path: Path
 ) -> None:
