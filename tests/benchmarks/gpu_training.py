@@ -42,7 +42,7 @@ class Training:
         seed: Seed of everything.
         cloning_steps: Supervised steps, of 8 episodes each.
         steps: Most steps of RL.
-        seconds: RL stops when the run has this age, as far as the first phase tells.
+        seconds: RL stops before the run has this age, as far as its first steps tell.
         tasks: The test tasks, or "" for the first list of the recipe.
         small: Whether to run a few short episodes, as a check.
     """
@@ -72,6 +72,8 @@ LARGE = {
 CLONED_IN_STEP = 8
 LEAST_EXPERT = 320
 SERVERS = 4
+STEPS_BETWEEN_LOOKS = 6
+"""Steps of RL between two looks at the clock."""
 
 
 def recipe_of(run: Training, **fields: Any) -> Experiment:
@@ -156,7 +158,7 @@ def learn(run: Training, model: str, out: Path, note: Callable[[dict[str, Any]],
             measure()
             until, started = run.steps, time.monotonic()
             while second.step < until:
-                train_phase(second, until, found["steps"])
+                train_phase(second, min(until, second.step + STEPS_BETWEEN_LOOKS), found["steps"])
                 note(found)
                 left = run.seconds - (time.monotonic() - began)
                 in_time = int(left * second.step / (time.monotonic() - started))
