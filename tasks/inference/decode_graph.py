@@ -35,7 +35,6 @@ class DecodeGraphs:
         self._model = model
         self._steps: dict[tuple[int, int], _Step] = {}
         self._memory: list[tuple[torch.Tensor, torch.Tensor]] = []
-        self._pool = torch.cuda.graph_pool_handle() if torch.cuda.is_available() else None
 
     def begin(
         self, cache: DynamicCache, mask: torch.Tensor, new_tokens: int
@@ -58,9 +57,10 @@ class DecodeGraphs:
             if not _fits(cache, rows * width):
                 return None
             self._reserve(cache, rows * width)
-            step = self._steps[rows, width] = _Step(
-                self._model, self._memory, self._pool, cache, rows, width
-            )
+            # The graphs share their working memory. It ends with the last graph that uses it.
+            pool = next((each.pool for each in self._steps.values()), None)
+            step = _Step(self._model, self._memory, pool, cache, rows, width)
+            self._steps[rows, width] = step
         step.begin(cache, mask)
         return lambda tokens: step.logits(tokens)[: len(mask)]
 
@@ -114,9 +114,15 @@ class _Step:
                 for _ in range(WARM_UPS):
                     self._run()
             torch.cuda.current_stream().wait_stream(stream)
-            self._graph = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(self._graph, pool=pool):
+            graph = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(graph, pool=pool, capture_error_mode="thread_local"):
                 self._run()
+            self._graph = graph
+
+    @property
+    def pool(self) -> Any:
+        """The working memory of the graph, or None without a GPU."""
+        return None if self._graph is None else self._graph.pool()
 
     def begin(self, cache: DynamicCache, mask: torch.Tensor) -> None:
         """Copy the prompts' keys and values. Rows without a prompt attend to their own tokens."""

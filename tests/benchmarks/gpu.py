@@ -51,7 +51,7 @@ WHEELS = (
     *("setproctitle", "starlette", "trl", "typing-inspection", "uvicorn", "websockets"),
 )
 """What a bare machine lacks. The versions are those of locks/."""
-OPTIONS = ("world", "seed", "steps", "seconds", "tasks", "cloning", "model")
+OPTIONS = ("world", "seed", "steps", "seconds", "tasks", "cloning", "horizon", "model")
 PART_BYTES = 48 * 2**20
 RUN = """\
 #!/usr/bin/env bash
@@ -301,6 +301,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=14, help="most RL steps of the part train")
     parser.add_argument("--seconds", type=float, default=420, help="age at which its RL stops")
     parser.add_argument("--tasks", default="", help="its test tasks (default: the recipe's)")
+    parser.add_argument("--horizon", type=int, default=0, help="fixed horizon of its RL, or 0")
     parser.add_argument("--cloning", type=int, default=48, help="its supervised steps")
     parser.add_argument(
         "--model", default="smollm2", help="its GGUF (default: smollm2, see make lm)"
@@ -340,10 +341,12 @@ def main() -> None:
 
         run = Training(
             *(given.world, given.seed, given.cloning, given.steps, given.seconds, given.tasks),
+            horizon=given.horizon,
             small=given.small,
         )
-        name = f"train-{run.world}-{run.seed}"
-        learn(run, given.model, given.out / name, lambda found: write(given.out, name, found))
+        folder = f"train-{run.world}-{run.seed}"
+        name = f"{folder}-horizon-{run.horizon}" if run.horizon else folder
+        learn(run, given.model, given.out / folder, lambda found: write(given.out, name, found))
     elif side:
         write(given.out, given.part, update(part.removeprefix("update-"), side, given.small))
     else:

@@ -27,7 +27,7 @@ from tasks.rollout.collect_to_disk import collect_to_disk
 from tasks.rollout.resumable_writer import ResumableTrajectoryWriter
 from tasks.rollout.trajectory_parquet import read_trajectories
 from tasks.starter.gguf_model import hugging_face_model
-from tasks.training.messages import Evaluate, Saved, StepDone, TrainerJob
+from tasks.training.messages import Evaluate, StepDone, TrainerJob
 from tasks.training.task_order import evaluation_plans
 from tasks.training.trainer_client import TrainerProcess
 from tests.support.playing import starting
@@ -44,6 +44,7 @@ class Training:
         steps: Most steps of RL.
         seconds: RL stops before the run has this age, as far as its first steps tell.
         tasks: The test tasks, or "" for the first list of the recipe.
+        horizon: A fixed horizon for RL, or 0 for the recipe's curriculum.
         small: Whether to run a few short episodes, as a check.
     """
 
@@ -53,6 +54,7 @@ class Training:
     steps: int
     seconds: float
     tasks: str = ""
+    horizon: int = 0
     small: bool = False
 
 
@@ -110,12 +112,13 @@ def expert_episodes(recipe: Experiment, seed: int, number: int, urls: list[str],
 
 
 def learn(run: Training, model: str, out: Path, note: Callable[[dict[str, Any]], None]) -> None:
-    """Clone, then train by RL, evaluate on the way, and note what is found after each part.
+    """Clone, then train by RL. Evaluate on validation tasks on the way, and note what is found after each part.
 
     Args:
         run: The run.
         model: GGUF file or Hugging Face folder of the policy.
-        out: Folder of the run. Expert episodes in `out/expert` are used if they are there.
+        out: Folder of the run. What is there of `expert` and `clone` is used. Runs that differ in
+            the horizon of RL start from the same clone.
         note: Called with the results so far.
     """
     began = time.monotonic()
@@ -128,44 +131,61 @@ def learn(run: Training, model: str, out: Path, note: Callable[[dict[str, Any]],
             start("--rules", str(recipe.environment.rules)).url
             for _ in range(1 if run.small else SERVERS)
         ]
-        number = 8 if run.small else max(LEAST_EXPERT, CLONED_IN_STEP * run.cloning_steps)
-        expert_episodes(recipe, run.seed, number, servers, out / "expert")
-        cloning = {
-            "algorithm.name": "sft",
-            "algorithm.steps": run.cloning_steps,
-            "algorithm.learning_rate": 1e-4,
-            "algorithm.warmup_steps": 2,
-            "algorithm.mini_batches": 1,
-            "algorithm.trajectories": str(out / "expert"),
-            "curriculum": {"kind": "fixed", "horizon": recipe.evaluation.horizon},
-            "policy.model": policy,
-        } | ({} if run.small else {"rollout.tasks_per_step": 4, "rollout.group_size": 2})
-        clone = recipe_of(run, **cloning)
-        with TrainerProcess(job(clone, out / "clone", servers), infra_settings(), _alive) as first:
-            first.ready()
-            policy = train_phase(first, run.cloning_steps, found["cloning"])
-            first.close()
-        note(found)
-        recipe = recipe_of(run, **{"policy.model": policy})
-        with TrainerProcess(job(recipe, out / "rl", servers), infra_settings(), _alive) as second:
-            second.ready()
+        cloned = out / "clone" / "checkpoints" / f"step-{run.cloning_steps:06}"
+        if not cloned.exists():
+            clone(run, recipe, out, servers, found["cloning"])
+            note(found)
+        arm = {"policy.model": str(cloned)}
+        if run.horizon:
+            arm["curriculum"] = {"kind": "fixed", "horizon": run.horizon}
+        recipe = recipe_of(run, **arm)
+        folder = out / (f"horizon-{run.horizon}" if run.horizon else "rl")
+        with TrainerProcess(job(recipe, folder, servers), infra_settings(), _alive) as trainer:
+            trainer.ready()
+            tests = run.tasks or recipe.evaluation.final_tasks[0]
 
-            def measure() -> None:
-                for temperature in (1.0, 0.0):
-                    found["success"].append(success(second, recipe, run, temperature, out))
+            def measure(*temperatures: float, tasks: str) -> None:
+                for temperature in temperatures:
+                    row = success(trainer, recipe, run, tasks, temperature, folder)
+                    found["success"].append(row)
                     note(found)
 
-            measure()
+            measure(1.0, tasks=recipe.evaluation.tasks)
+            measure(1.0, 0.0, tasks=tests)
             until, started = run.steps, time.monotonic()
-            while second.step < until:
-                train_phase(second, min(until, second.step + STEPS_BETWEEN_LOOKS), found["steps"])
-                note(found)
+            while trainer.step < until:
+                look = min(until, trainer.step + STEPS_BETWEEN_LOOKS)
+                train_phase(trainer, look, found["steps"])
+                measure(1.0, tasks=recipe.evaluation.tasks)
                 left = run.seconds - (time.monotonic() - began)
-                in_time = int(left * second.step / (time.monotonic() - started))
-                until = min(run.steps, second.step + max(0, in_time))
+                in_time = int(left * trainer.step / (time.monotonic() - started))
+                until = min(run.steps, trainer.step + max(0, in_time))
             found["seconds"] = time.monotonic() - began
-            measure()
-            second.close()
+            measure(1.0, 0.0, tasks=tests)
+            trainer.close()
+
+
+def clone(
+    run: Training, recipe: Experiment, out: Path, urls: list[str], rows: list[dict[str, float]]
+) -> None:
+    """Clone the expert's episodes, and write the policy to `out/clone`."""
+    number = 8 if run.small else max(LEAST_EXPERT, CLONED_IN_STEP * run.cloning_steps)
+    expert_episodes(recipe, run.seed, number, urls, out / "expert")
+    fields = {
+        "algorithm.name": "sft",
+        "algorithm.steps": run.cloning_steps,
+        "algorithm.learning_rate": 1e-4,
+        "algorithm.warmup_steps": 2,
+        "algorithm.mini_batches": 1,
+        "algorithm.trajectories": str(out / "expert"),
+        "curriculum": {"kind": "fixed", "horizon": recipe.evaluation.horizon},
+        "policy.model": recipe.policy.model,
+    } | ({} if run.small else {"rollout.tasks_per_step": 4, "rollout.group_size": 2})
+    cloning = job(recipe_of(run, **fields), out / "clone", urls)
+    with TrainerProcess(cloning, infra_settings(), _alive) as trainer:
+        trainer.ready()
+        train_phase(trainer, run.cloning_steps, rows)
+        trainer.close()
 
 
 def job(recipe: Experiment, folder: Path, urls: list[str]) -> TrainerJob:
@@ -188,36 +208,36 @@ def job(recipe: Experiment, folder: Path, urls: list[str]) -> TrainerJob:
     )
 
 
-def train_phase(trainer: TrainerProcess, until: int, rows: list[dict[str, float]]) -> str:
-    """Train until a step or the end of the phase, and return the folder of the checkpoint."""
-    saved = ""
+def train_phase(trainer: TrainerProcess, until: int, rows: list[dict[str, float]]) -> None:
+    """Train until a step or the end of the phase."""
     for event in trainer.train(until):
-        if isinstance(event, Saved):
-            saved = event.folder
         if isinstance(event, StepDone):
             rows.append({"step": event.step, **event.metrics})
             success = event.metrics.get("rollout/success")
             print(f"step {event.step}: success {success}", flush=True)
-    return saved
 
 
 def success(
-    trainer: TrainerProcess, recipe: Experiment, run: Training, temperature: float, out: Path
+    trainer: TrainerProcess,
+    recipe: Experiment,
+    run: Training,
+    tasks: str,
+    temperature: float,
+    out: Path,
 ) -> dict[str, Any]:
-    """Play each test task once with the current weights."""
-    environment, evaluation = recipe.environment, recipe.evaluation
+    """Play each of the tasks once with the current weights."""
+    environment = recipe.environment
     world = load_world(environment.name, environment.rules)
-    selected = run.tasks or evaluation.final_tasks[0]
-    chosen = tuple(selected_tasks(world, environment.name, selected))[: 2 if run.small else None]
-    path = out / f"step-{trainer.step:04}-temperature-{temperature:g}.parquet"
-    horizon = evaluation.horizon
+    chosen = tuple(selected_tasks(world, environment.name, tasks))[: 2 if run.small else None]
+    path = out / f"{tasks}-step-{trainer.step:04}-temperature-{temperature:g}.parquet"
+    horizon = recipe.evaluation.horizon
     list(trainer.evaluate(Evaluate(chosen, 1, horizon, temperature, 0, str(path))))
     episodes = read_trajectories(path)
     result = evaluate(episodes, label="", step=trainer.step, horizon=horizon)
     row = {
         "step": trainer.step,
         "temperature": temperature,
-        "tasks": selected,
+        "tasks": tasks,
         "failed": result.failed,
         "success": [result.success.value, result.success.low, result.success.high],
         "refused_share": result.refused,

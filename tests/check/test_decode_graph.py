@@ -63,6 +63,12 @@ def test_steps_match_passes_over_whole_rows_for_batches_of_any_shape(
         assert_steps_match(model, graphs, lengths, steps)
 
 
+def test_a_batch_may_need_more_memory_than_all_before(model: LlamaForCausalLM) -> None:
+    graphs = DecodeGraphs(model)
+    for rows in (1, 3, 9, 2):  # each but the last drops all graphs
+        assert_steps_match(model, graphs, [4] * rows, 2)
+
+
 def test_steps_follow_weights_that_change_in_place(model: LlamaForCausalLM) -> None:
     graphs = DecodeGraphs(model)
     assert_steps_match(model, graphs, [3, 7, 5], 2)

@@ -40,11 +40,13 @@ def test_a_model_clones_learns_by_rl_and_is_evaluated_on_the_way(
     policy: str, tmp_path: Path
 ) -> None:
     options = ("--steps", "2", "--cloning", "2", "--model", policy)
-    found = result("train", tmp_path, *options, file="train-babyai-0")
-    assert [len(found["cloning"]), len(found["steps"])] == [2, 2]
-    assert [(row["step"], row["temperature"], row["failed"]) for row in found["success"]] == [
-        (0, 1.0, 0),
-        (0, 0.0, 0),
-        (2, 1.0, 0),
-        (2, 0.0, 0),
-    ]
+    for horizon in (0, 3):
+        name = "train-babyai-0-horizon-3" if horizon else "train-babyai-0"
+        found = result("train", tmp_path, *options, f"--horizon={horizon}", file=name)
+        assert len(found["cloning"]) == (0 if horizon else 2), "one clone for both"
+        assert [row["rollout/horizon"] for row in found["steps"]] == [horizon or 2] * 2
+        rows = [(row["step"], row["tasks"], row["temperature"]) for row in found["success"]]
+        tests = [("babyai-ours-160", 1.0), ("babyai-ours-160", 0.0)]
+        looks = [("validation", 1.0), *tests]
+        assert rows == [(step, *look) for step in (0, 2) for look in looks]
+        assert not any(row["failed"] for row in found["success"])
