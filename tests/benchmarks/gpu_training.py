@@ -118,7 +118,7 @@ def learn(run: Training, model: str, out: Path, note: Callable[[dict[str, Any]],
         run: The run.
         model: GGUF file or Hugging Face folder of the policy.
         out: Folder of the run. What is there of `expert` and `clone` is used. Runs that differ in
-            the horizon of RL start from the same clone.
+            the horizon of RL start from the same clone. The run that makes it measures it.
         note: Called with the results so far.
     """
     began = time.monotonic()
@@ -132,7 +132,8 @@ def learn(run: Training, model: str, out: Path, note: Callable[[dict[str, Any]],
             for _ in range(1 if run.small else SERVERS)
         ]
         cloned = out / "clone" / "checkpoints" / f"step-{run.cloning_steps:06}"
-        if not cloned.exists():
+        is_new = not cloned.exists()
+        if is_new:
             clone(run, recipe, out, servers, found["cloning"])
             note(found)
         arm = {"policy.model": str(cloned)}
@@ -150,8 +151,9 @@ def learn(run: Training, model: str, out: Path, note: Callable[[dict[str, Any]],
                     found["success"].append(row)
                     note(found)
 
-            measure(1.0, tasks=recipe.evaluation.tasks)
-            measure(1.0, 0.0, tasks=tests)
+            if is_new:
+                measure(1.0, tasks=recipe.evaluation.tasks)
+                measure(1.0, 0.0, tasks=tests)
             until, started = run.steps, time.monotonic()
             while trainer.step < until:
                 look = min(until, trainer.step + STEPS_BETWEEN_LOOKS)

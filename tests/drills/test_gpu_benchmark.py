@@ -48,5 +48,5 @@ def test_a_model_clones_learns_by_rl_and_is_evaluated_on_the_way(
         rows = [(row["step"], row["tasks"], row["temperature"]) for row in found["success"]]
         tests = [("babyai-ours-160", 1.0), ("babyai-ours-160", 0.0)]
         looks = [("validation", 1.0), *tests]
-        assert rows == [(step, *look) for step in (0, 2) for look in looks]
+        assert rows == [(step, *look) for step in ((2,) if horizon else (0, 2)) for look in looks]
         assert not any(row["failed"] for row in found["success"])
