@@ -11,8 +11,11 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from transformers import DynamicCache, StaticCache
+from torch.nn.functional import scaled_dot_product_attention
+from transformers import AttentionInterface, DynamicCache, StaticCache
 
+GROUPED = "grouped_heads"
+"""Name of our attention of a decode step in transformers."""
 LEAST_WIDTH = 256
 WARM_UPS = 2
 """Steps before the capture. They let libraries allocate what a graph may not."""
@@ -148,16 +151,58 @@ class _Step:
 
     def _run(self) -> None:
         self._mask.index_fill_(3, self._place, True)
-        self._logits = self._model(
-            input_ids=self._tokens,
-            attention_mask=self._mask,
-            position_ids=self._positions,
-            past_key_values=self._cache,
-            use_cache=True,
-            logits_to_keep=1,
-        ).logits[:, -1]
+        config = self._model.config
+        before = config._attn_implementation
+        if before == "sdpa":
+            config._attn_implementation = GROUPED
+        try:
+            self._logits = self._model(
+                input_ids=self._tokens,
+                attention_mask=self._mask,
+                position_ids=self._positions,
+                past_key_values=self._cache,
+                use_cache=True,
+                logits_to_keep=1,
+            ).logits[:, -1]
+        finally:
+            config._attn_implementation = before
         self._place += 1
         self._positions += 1
+
+
+def grouped_attention(
+    _module: torch.nn.Module,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attention_mask: torch.Tensor,
+    scaling: float | None = None,
+    **_named: Any,
+) -> tuple[torch.Tensor, None]:
+    """Attention of one new token for each row, for transformers' `AttentionInterface`.
+
+    Heads that share keys become the queries of one head. With a mask, transformers would copy the
+    keys and values for each head.
+
+    Args:
+        query: Shape (B, heads, 1, width).
+        key: Shape (B, key heads, T, width).
+        value: Shape (B, key heads, T, width).
+        attention_mask: True where a row attends, shape (B, 1, 1, T).
+        scaling: Factor of the scores.
+
+    Returns:
+        Shape (B, 1, heads, width), and None.
+    """
+    rows, heads, _, width = query.shape
+    grouped = query.view(rows, key.shape[1], heads // key.shape[1], width)
+    attended = scaled_dot_product_attention(
+        grouped, key, value, attn_mask=attention_mask, scale=scaling
+    )
+    return attended.reshape(rows, 1, heads, width), None
+
+
+AttentionInterface.register(GROUPED, grouped_attention)
 
 
 def _fits(cache: DynamicCache, places: int) -> bool:

@@ -74,7 +74,7 @@ LARGE = {
 CLONED_IN_STEP = 8
 LEAST_EXPERT = 320
 SERVERS = 4
-STEPS_BETWEEN_LOOKS = 6
+STEPS_BETWEEN_LOOKS = 7
 """Steps of RL between two looks at the clock."""
 
 
