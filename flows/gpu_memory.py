@@ -61,6 +61,7 @@ def requested_machine(
         gpus=processes * launch.nodes,
         gpu_memory=memory,
         sharding=launch.sharding if infrastructure.launch else "fsdp2" if processes > 1 else "none",
+        machines=launch.nodes,
         **_engine_use(infrastructure),
         gpu=gpu or ("H200" if memory > 80 else "H100"),
     )
@@ -86,6 +87,7 @@ def this_machine(infrastructure: InfraSettings) -> Machine | None:
         gpus=processes,
         gpu_memory=min(sizes),
         sharding=launch.sharding,
+        machines=launch.nodes,
         **_engine_use(infrastructure),
         gpu=gpu_model(found[0][1]),
     )

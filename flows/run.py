@@ -381,7 +381,7 @@ def trainer_process(
             tool_lists=msgspec.to_builtins(tasks.world.tool_lists),
             train_tasks=tasks.train,
             from_step=from_step,
-            sharded=trainer_launch(infrastructure).sharding == "fsdp2",
+            sharding=trainer_launch(infrastructure).sharding,
             engine_memory_fraction=infrastructure.engine_memory_fraction or SHARED_FRACTION,
             engine_sleep=infrastructure.engine_sleep,
             engine_cpu_cache_gb=infrastructure.engine_cpu_cache_gb,

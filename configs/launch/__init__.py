@@ -35,6 +35,9 @@ class Needs(ConfigModel):
     """Memory in GiB. 0: memory is not reserved."""
 
 
+Sharding = Literal["none", "fsdp2", "hsdp"]
+
+
 class Launch(ConfigModel):
     """Where the trainer's processes run, and how the weights are sharded."""
 
@@ -45,11 +48,12 @@ class Launch(ConfigModel):
 
     Empty: one. On a CPU with two cores or more it is two for `policy.dtype: float32`.
     """
-    sharding: Literal["none", "fsdp2"] = "none"
+    sharding: Sharding = "none"
     """How model state is distributed.
 
     "none": every process holds all weights, gradients and optimiser state. "fsdp2": all processes
-    share them, including those of the reference and the critic.
+    share them, including those of the reference and the critic. "hsdp": the processes of each
+    machine share them, so that between machines only gradients travel.
     """
     first_node: str = "127.0.0.1"
     """Address of the first machine, as seen from the others."""

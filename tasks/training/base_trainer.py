@@ -22,6 +22,7 @@ from transformers import Trainer
 from transformers.trainer import TRAINING_ARGS_NAME
 
 from configs.experiment import Experiment
+from configs.launch import Sharding
 from configs.model_folder import write_recipe
 from tasks.inference.adapter import Adapter, save_adapter
 from tasks.rollout.train_sample_parquet import FOLDER as TRAIN_SAMPLES
@@ -83,25 +84,26 @@ class BaseTrainer(Trainer):
             methods, which have no advantages.
     """
 
-    def begin(self, experiment: Experiment, policy: str, folder: Path, sharded: bool) -> None:
+    def begin(self, experiment: Experiment, policy: str, folder: Path, sharding: Sharding) -> None:
         """Set the attributes that TRL's constructor needs.
 
         Args:
             experiment: The recipe.
             policy: Hugging Face name or folder of the policy that training starts from.
             folder: The run's folder, which will contain the checkpoints.
-            sharded: Whether to shard weights, gradients and optimiser state across ranks (FSDP2).
+            sharding: How to shard weights, gradients and optimiser state across ranks.
 
         Raises:
             ValueError: The dtype is float16 with sharding. float16 needs gradient scaling, which
                 sharded gradients do not support.
         """
-        if sharded and experiment.policy.dtype == "float16":
+        if sharding != "none" and experiment.policy.dtype == "float16":
             raise ValueError(
-                "policy.dtype is float16, which sharding: fsdp2 does not support. Set it to "
+                f"policy.dtype is float16, which sharding: {sharding} does not support. Set it to "
                 "bfloat16."
             )
-        self.experiment, self.policy, self.sharded = experiment, policy, sharded
+        self.experiment, self.policy = experiment, policy
+        self.sharding, self.sharded = sharding, sharding != "none"
         self.batch_metrics: dict[str, float] = {}
         self.policy_learns = True
         self.loss_record = LossRecord()
@@ -128,7 +130,7 @@ class BaseTrainer(Trainer):
         model = load_policy(
             self.experiment.policy,
             self.policy,
-            self.sharded,
+            self.sharding,
             self.compute_dtype,
             self.experiment.seeds.training,
         )
@@ -138,7 +140,7 @@ class BaseTrainer(Trainer):
     def load_reference(self, model: str | None = None) -> Any:
         """Load a frozen model, by default the policy that training starts from, in compute dtype."""
         return load_reference(
-            self.experiment.policy, model or self.policy, self.sharded, self.compute_dtype
+            self.experiment.policy, model or self.policy, self.sharding, self.compute_dtype
         )
 
     def prepare(self, resume: Path | None = None) -> None:

@@ -10,6 +10,7 @@ from torch import nn
 from torch.distributed.checkpoint.state_dict import get_model_state_dict, set_model_state_dict
 
 from configs.experiment import Policy
+from configs.launch import Sharding
 from configs.policy_gradient import Critic as CriticSettings
 from tasks.inference.fused_layers import fuse_layers
 from tasks.training.micro_batches import Tensors, whole_rows
@@ -62,7 +63,7 @@ class Critic:
         device: torch.device,
         compute: torch.dtype,
         layers: Policy,
-        sharded: bool = False,
+        sharding: Sharding = "none",
     ) -> None:
         """Load the policy's layers.
 
@@ -71,15 +72,15 @@ class Critic:
             settings: Learning rate and clipping.
             compute: Compute dtype of the layers. The weights are float32.
             layers: The policy's settings: attention implementation and gradient checkpointing.
-            sharded: Whether to shard the critic across ranks (FSDP2).
+            sharding: How to shard the critic across ranks.
         """
         self.settings = settings
         self.device = device
         self._compute = compute
-        self._sharded = sharded
+        self._sharded = sharding != "none"
         backbone = load_model(
             policy,
-            sharded=sharded,
+            sharded=self._sharded,
             dtype=torch.float32,
             attention=layers.attn_implementation,
             head=False,
@@ -89,8 +90,8 @@ class Critic:
             backbone.gradient_checkpointing_enable()
         # Gradient checkpointing requires training mode. Dropout is set to 0 below.
         self.model = ValueModel(backbone).train()
-        if sharded:
-            shard_loaded(self.model, compute)
+        if self._sharded:
+            shard_loaded(self.model, compute, sharding)
         self.model.to(device)
         check_weights(backbone, policy)
         for module in self.model.modules():

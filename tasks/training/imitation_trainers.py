@@ -16,6 +16,7 @@ from trl import DPOTrainer, SFTTrainer
 
 from configs.experiment import Experiment
 from configs.imitation import DPO, Imitation
+from configs.launch import Sharding
 from tasks.rollout.trajectory import Trajectory
 from tasks.training.base_trainer import BaseTrainer
 from tasks.training.lora import set_adapters
@@ -47,10 +48,10 @@ class CloningTrainer(BaseTrainer, SFTTrainer):
         policy: str,
         tokenizer: PreTrainedTokenizerBase,
         folder: Path,
-        sharded: bool = False,
+        sharding: Sharding = "none",
     ) -> None:
         """Load the policy. The arguments are those of `PolicyGradientTrainer`."""
-        self.begin(experiment, policy, folder, sharded)
+        self.begin(experiment, policy, folder, sharding)
         SFTTrainer.__init__(
             self,
             model=self.load_policy(),
@@ -134,12 +135,12 @@ class PreferenceTrainer(BaseTrainer, DPOTrainer):
         policy: str,
         tokenizer: PreTrainedTokenizerBase,
         folder: Path,
-        sharded: bool = False,
+        sharding: Sharding = "none",
     ) -> None:
         """Load the policy and its reference. The arguments are those of `PolicyGradientTrainer`."""
         assert isinstance(experiment.algorithm, DPO)
         self.algorithm = experiment.algorithm
-        self.begin(experiment, policy, folder, sharded)
+        self.begin(experiment, policy, folder, sharding)
         DPOTrainer.__init__(
             self,
             model=self.load_policy(),

@@ -10,10 +10,11 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from functools import cache
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 from configs.config_model import ConfigModel
 from configs.experiment import Experiment, Lora
+from configs.launch import Sharding
 from configs.policy_gradient import PolicyGradient
 
 if TYPE_CHECKING:
@@ -34,8 +35,10 @@ class Machine(ConfigModel):
     """Number of the trainer's GPUs, each with one process."""
     gpu_memory: float
     """Memory of each GPU, in GB (1e9 bytes)."""
-    sharding: Literal["none", "fsdp2"]
-    """Whether the models are sharded across the GPUs, as in `configs.launch`."""
+    sharding: Sharding
+    """How the models are sharded across the GPUs, as in `configs.launch`."""
+    machines: int = 1
+    """Number of machines that hold the GPUs."""
     engine_fraction: float
     """vLLM's fraction of each trainer GPU's memory, 0 to 1. 0 if vLLM servers generate."""
     server_fraction: float = 0.0
@@ -169,8 +172,8 @@ def plan_memory(request: PlanRequest) -> MemoryPlan:
     pairs = algorithm.name == "dpo"
     length = experiment.rollout.trajectory_tokens
     update = TracedUpdate(
-        processes=machine.gpus,
-        sharded=machine.sharding == "fsdp2",
+        processes=machine.gpus // (machine.machines if machine.sharding == "hsdp" else 1),
+        sharded=machine.sharding != "none",
         rows=rows_of_a_pass(experiment, machine.gpus) * (2 if pairs else 1),
         tokens=length,
         compute=torch.bfloat16 if experiment.policy.dtype == "bfloat16" else torch.float32,

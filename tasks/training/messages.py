@@ -10,6 +10,7 @@ from pydantic import Field
 
 from configs.config_model import ConfigModel
 from configs.experiment import Experiment
+from configs.launch import Sharding
 
 
 class TrainerJob(ConfigModel):
@@ -36,8 +37,8 @@ class TrainerJob(ConfigModel):
     from_step: int | None = None
     """Step whose weights are loaded; 0 is the policy that training starts from. Empty loads the
     newest complete checkpoint."""
-    sharded: bool = False
-    """Whether policy, reference and critic are sharded across ranks (FSDP2)."""
+    sharding: Sharding = "none"
+    """How policy, reference and critic are sharded across ranks."""
     engine_memory_fraction: float
     """Fraction of a GPU's memory for the engine, 0 to 1."""
     engine_sleep: bool = False

@@ -19,10 +19,11 @@ from transformers.initialization import no_init_weights
 from transformers.utils import cached_file
 
 from configs.experiment import Policy
+from configs.launch import Sharding
 from tasks.inference.fused_layers import fuse_layers
 from tasks.training.lora import add_lora, computed_weights, plain_name
 from tasks.training.packing import SHARED
-from tasks.training.sharding import scatter_weights, shard
+from tasks.training.sharding import mesh_of, scatter_weights, shard
 
 INDEX, SINGLE = "model.safetensors.index.json", "model.safetensors"
 
@@ -31,7 +32,9 @@ class WeightsError(RuntimeError):
     """The weights of a rank differ from the file that they were loaded from."""
 
 
-def load_policy(policy: Policy, source: str, sharded: bool, compute: torch.dtype, seed: int) -> Any:
+def load_policy(
+    policy: Policy, source: str, sharding: Sharding, compute: torch.dtype, seed: int
+) -> Any:
     """Load the policy that training starts from.
 
     Trained parameters are float32. With LoRA, the frozen base weights are in `compute`.
@@ -39,31 +42,35 @@ def load_policy(policy: Policy, source: str, sharded: bool, compute: torch.dtype
     Args:
         policy: Computation settings and trained parameters of the policy.
         source: Hugging Face name or folder.
-        sharded: Whether to shard the model across ranks.
+        sharding: How to shard the model across ranks.
         compute: Compute dtype of the layers.
         seed: Seed of the LoRA weights.
     """
     dtype = torch.float32 if policy.lora is None else compute
-    model = load_model(source, sharded=sharded, dtype=dtype, attention=policy.attn_implementation)
+    model = load_model(
+        source, sharded=sharding != "none", dtype=dtype, attention=policy.attn_implementation
+    )
     fuse_layers(model, compute)
     if policy.lora is not None:
         add_lora(model, policy.lora, seed)
         if policy.gradient_checkpointing:
             model.enable_input_require_grads()  # for checkpointing after a frozen embedding
-    if sharded:
-        shard_loaded(model, compute)
+    if sharding != "none":
+        shard_loaded(model, compute, sharding)
     return model
 
 
-def load_reference(policy: Policy, source: str, sharded: bool, compute: torch.dtype) -> Any:
+def load_reference(policy: Policy, source: str, sharding: Sharding, compute: torch.dtype) -> Any:
     """Load a frozen copy of the policy, in its compute dtype.
 
     The arguments are those of `load_policy`.
     """
-    model = load_model(source, sharded=sharded, dtype=compute, attention=policy.attn_implementation)
+    model = load_model(
+        source, sharded=sharding != "none", dtype=compute, attention=policy.attn_implementation
+    )
     fuse_layers(model, compute)
-    if sharded:
-        shard_loaded(model, compute)
+    if sharding != "none":
+        shard_loaded(model, compute, sharding)
     check_weights(model, source)
     return model.requires_grad_(False).eval()
 
@@ -121,13 +128,13 @@ def empty_model(kind: Any, config: Any, settings: Mapping[str, Any]) -> Any:
     return model
 
 
-def shard_loaded(model: nn.Module, compute: torch.dtype) -> None:
+def shard_loaded(model: nn.Module, compute: torch.dtype, sharding: Sharding) -> None:
     """Shard a model loaded with `load_model(sharded=True)`, in place.
 
     Every rank gets its shard of the weights that rank 0 read.
     """
     weights = model.state_dict() if PartialState().is_main_process else {}
-    shard(model, compute)
+    shard(model, compute, mesh_of(sharding))
     scatter_weights(model, weights)
 
 

@@ -20,6 +20,7 @@ from trl import GRPOTrainer
 from trl.trainer.utils import add_fused_lm_head
 
 from configs.experiment import Experiment
+from configs.launch import Sharding
 from configs.policy_gradient import PolicyGradient
 from tasks.inference.teacher_server import TeacherServer
 from tasks.inference.weight_sync_check import WeightSyncError, episode_tolerance
@@ -87,7 +88,7 @@ class PolicyGradientTrainer(BaseTrainer, GRPOTrainer):
         policy: str,
         tokenizer: PreTrainedTokenizerBase,
         folder: Path,
-        sharded: bool = False,
+        sharding: Sharding = "none",
     ) -> None:
         """Load the policy and, if the method uses them, the reference and the critic.
 
@@ -97,11 +98,11 @@ class PolicyGradientTrainer(BaseTrainer, GRPOTrainer):
                 the reference of the KL term.
             tokenizer: The policy's tokenizer.
             folder: The run's folder, which will contain the checkpoints.
-            sharded: Whether to shard all models across ranks (FSDP2).
+            sharding: How to shard all models across ranks.
         """
         assert isinstance(experiment.algorithm, PolicyGradient)
         self.algorithm = algorithm = experiment.algorithm
-        self.begin(experiment, policy, folder, sharded)
+        self.begin(experiment, policy, folder, sharding)
         self._in_loss: Tensors | None = None  # the micro-batch whose loss is being computed
         self._updates_of_batch = 0
         self._extra_metrics = UpdateMetrics(algorithm.update_metrics)
@@ -151,7 +152,7 @@ class PolicyGradientTrainer(BaseTrainer, GRPOTrainer):
                 self.accelerator.device,
                 self.compute_dtype,
                 experiment.policy,
-                sharded,
+                sharding,
             )
 
     def mini_batches_of(self, trajectories: list[Trajectory], step: int) -> list[list[Tensors]]:

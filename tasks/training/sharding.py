@@ -1,5 +1,7 @@
 """FSDP2 (torch's `fully_shard`): shards weights, gradients and optimiser state across ranks.
 
+HSDP does so across the ranks of each machine. The machines then average their gradients.
+
 The module calls torch directly, because accelerate's FSDP plugin has three drawbacks. It
 accumulates gradients in bfloat16. It does not handle reference models and critics. It does not
 shard on a CPU, where the tests run.
@@ -7,6 +9,7 @@ shard on a CPU, where the tests run.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from functools import cache
 
@@ -17,9 +20,11 @@ from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor, distribute_tensor
 
+from configs.launch import Sharding
 
-def shard(model: nn.Module, compute: torch.dtype, mesh: DeviceMesh | None = None) -> None:
-    """Shard a model across all ranks, in place, and move each rank's shard to its device.
+
+def shard(model: nn.Module, compute: torch.dtype, mesh: DeviceMesh) -> None:
+    """Shard a model across ranks, in place, and move each rank's shard to its device.
 
     The weights of a transformer block are gathered for its computation and released right after.
     Gradients are reduced after every micro-batch and accumulated in float32.
@@ -28,9 +33,8 @@ def shard(model: nn.Module, compute: torch.dtype, mesh: DeviceMesh | None = None
         model: A model on the CPU. During sharding, one full parameter at a time is on the device.
             Only rank 0's values matter if `scatter_weights` follows.
         compute: Compute dtype. The parameters keep their dtype.
-        mesh: The ranks; None means all of them.
+        mesh: The ranks, as from `mesh_of`.
     """
-    mesh = mesh or _mesh()
     policy = MixedPrecisionPolicy(param_dtype=compute, reduce_dtype=torch.float32)
     for block in blocks(model):
         fully_shard(block, mesh=mesh, mp_policy=policy)
@@ -78,6 +82,12 @@ def gather_tensor(tensor: torch.Tensor) -> torch.Tensor:
 
 
 @cache
-def _mesh() -> DeviceMesh:
+def mesh_of(sharding: Sharding) -> DeviceMesh:
+    """Return all ranks as one dimension, or for HSDP as machines times the ranks of each."""
     processes = PartialState()
-    return init_device_mesh(processes.device.type, (processes.num_processes,))
+    kind, ranks = processes.device.type, processes.num_processes
+    if sharding == "hsdp":
+        on_each = int(os.environ["LOCAL_WORLD_SIZE"])  # torchrun's
+        shape = (ranks // on_each, on_each)
+        return init_device_mesh(kind, shape, mesh_dim_names=("machines", "ranks"))
+    return init_device_mesh(kind, (ranks,))

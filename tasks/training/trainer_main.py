@@ -69,7 +69,7 @@ class TrainerMain:
         algorithm = self.experiment.algorithm
         with without_vllm():
             trainer = trainer_class(algorithm)
-        self.trainer = trainer(self.experiment, job.policy, tokenizer, job.folder, job.sharded)
+        self.trainer = trainer(self.experiment, job.policy, tokenizer, job.folder, job.sharding)
         checkpoints, fingerprint = job.folder / "checkpoints", self.experiment.fingerprint()
         self.resume, self.notes = (
             checkpoint.latest(checkpoints, fingerprint)

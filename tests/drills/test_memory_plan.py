@@ -117,6 +117,19 @@ def test_a_7b_model_fits_only_with_sharding(tmp_path: Path) -> None:
     assert "fsdp2" in answer.text
 
 
+def test_machines_with_copies_hold_as_much_as_one_machine(policy: str) -> None:
+    recipe = load_recipe("textcraft", {"policy.model": policy})
+    one = {"gpus": 2, "gpu_memory": 80, "sharding": "fsdp2", "engine_fraction": 0.45}
+    two = {**one, "gpus": 4, "sharding": "hsdp", "machines": 2}
+    kinds = ("weights", "gradients", "optimiser")
+    held = []
+    for each in (one, two):
+        answer = plan_of(recipe, Machine.model_validate(each))
+        assert answer is not None
+        held.append([answer.plan.trainer[kind] for kind in kinds])
+    assert held[0] == held[1]
+
+
 def test_the_plan_of_a_language_model_on_a_cpu_adds_trainer_and_engine(policy: str) -> None:
     fields = {"policy.model": policy, "policy.dtype": "bfloat16", "rollout.trajectory_tokens": 256}
     text = cpu_section(

@@ -24,12 +24,13 @@ from tests.support.update_process import GOING_ON, SETTINGS, STEPS, experiment_o
 pytestmark = pytest.mark.slow
 
 Launch = Callable[[int, str], Path]
-WAYS = {1: ["whole"], 2: ["whole", "sharded"], 4: ["sharded"]}
+WAYS = {1: ["none"], 2: ["none", "fsdp2"], 4: ["hsdp", "fsdp2"]}
 GONE_ON_WITH = (1, 4)
 HOW = {
-    "two": (2, "whole"),
-    "two sharded": (2, "sharded"),
-    "four sharded on two nodes": (4, "sharded"),
+    "two": (2, "none"),
+    "two sharded": (2, "fsdp2"),
+    "four sharded on two nodes": (4, "fsdp2"),
+    "four sharded within two nodes": (4, "hsdp"),
 }
 
 
@@ -122,7 +123,7 @@ def test_several_ranks_make_the_same_updates_as_one(
 ) -> None:
     one, several = (
         torch.load(folder / f"{algorithm}.pt", weights_only=True)
-        for folder in (launched(1, "whole"), launched(*HOW[how]))
+        for folder in (launched(1, "none"), launched(*HOW[how]))
     )
     for ours, right in zip(several["metrics"], one["metrics"], strict=True):
         assert ours == pytest.approx(right, rel=2e-3, abs=1e-6)
@@ -140,16 +141,24 @@ def test_several_ranks_make_the_same_updates_as_one(
 
 
 def test_ranks_of_one_machine_use_loopback_and_the_batch_timeout(launched: Launch) -> None:
-    found = json.loads((launched(2, "sharded") / "found.json").read_text())
+    found = json.loads((launched(2, "fsdp2") / "found.json").read_text())
     assert found["outside"] == []
     assert (
         found["patience"] == 4 * 3600 + 3600
     )  # rollout.batch_seconds and what lies between two batches
 
 
+@pytest.mark.parametrize(("how", "share"), [("fsdp2", 1 / 4), ("hsdp", 1 / 2)])
+def test_ranks_share_the_weights_of_all_machines_or_of_their_own(
+    how: str, share: float, launched: Launch
+) -> None:
+    found = json.loads((launched(4, how) / "found.json").read_text())
+    assert found["share"] == pytest.approx(share, rel=0.02)
+
+
 def test_sharded_gradients_accumulate_in_float32(launched: Launch) -> None:
     assert (
-        json.loads((launched(2, "sharded") / "found.json").read_text())["gradient_error"] < 1e-5
+        json.loads((launched(2, "fsdp2") / "found.json").read_text())["gradient_error"] < 1e-5
     )  # in bfloat16: 4e-3
 
 
@@ -157,7 +166,7 @@ def test_sharded_gradients_accumulate_in_float32(launched: Launch) -> None:
 def test_sharded_checkpoint_has_full_weights_in_hugging_face_format(
     algorithm: str, launched: Launch
 ) -> None:
-    folder = launched(2, "sharded")
+    folder = launched(2, "fsdp2")
     weights = torch.load(folder / f"{algorithm}.pt", weights_only=True)["weights"]
     stored = dict(
         _model(folder / algorithm / "checkpoints" / f"step-{STEPS:06d}").named_parameters()
@@ -175,11 +184,11 @@ def test_one_rank_resumes_a_sharded_checkpoint(
 ) -> None:
     undisturbed, resumed = (
         _gone_on(folder, algorithm, policy, tmp_path)
-        for folder in (launched(1, "whole"), launched(*HOW[how]))
+        for folder in (launched(1, "none"), launched(*HOW[how]))
     )
     before = dict(
         _model(
-            launched(1, "whole") / algorithm / "checkpoints" / f"step-{STEPS:06d}"
+            launched(1, "none") / algorithm / "checkpoints" / f"step-{STEPS:06d}"
         ).named_parameters()
     )
     moved = torch.cat(
@@ -210,11 +219,11 @@ def test_two_sharded_ranks_resume_checkpoints_of_one_and_four(
         launched(2, f"gone on with {processes}") / f"{algorithm}.pt", weights_only=True
     )
     undisturbed = dict(
-        computed_weights(_gone_on(launched(1, "whole"), algorithm, policy, tmp_path).model)
+        computed_weights(_gone_on(launched(1, "none"), algorithm, policy, tmp_path).model)
     )
     before = dict(
         _model(
-            launched(1, "whole") / algorithm / "checkpoints" / f"step-{STEPS:06d}"
+            launched(1, "none") / algorithm / "checkpoints" / f"step-{STEPS:06d}"
         ).named_parameters()
     )
     moved = torch.cat([(undisturbed[name] - p).flatten() for name, p in before.items()])

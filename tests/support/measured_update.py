@@ -12,6 +12,7 @@ from typing import Any
 
 from torch.profiler import ProfilerActivity, profile, record_function
 
+from configs.launch import Sharding
 from tests.support.recorded import (
     RecordedBatches,
     recorded_trajectories,
@@ -25,7 +26,7 @@ LENGTH, ROWS = 384, 4
 
 
 def measured_peak(
-    policy: str, folder: Path, lora: dict[str, int] | None = None, sharded: bool = False
+    policy: str, folder: Path, lora: dict[str, int] | None = None, sharding: Sharding = "none"
 ) -> int:
     """The most bytes that are held at once while the second step is learnt; the first has made the optimiser's state."""
     experiment = small_experiment(
@@ -42,7 +43,7 @@ def measured_peak(
     for t in batch:
         t.prompt = [1] * (LENGTH - len(t.completion))
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as measured:
-        trainer = trainer_of(experiment, policy, folder, sharded=sharded)
+        trainer = trainer_of(experiment, policy, folder, sharding=sharding)
         train(trainer, RecordedBatches(policy, batch=batch), 1)
         with record_function("second step"):
             train(trainer, RecordedBatches(policy, batch=batch), 2, 1)
@@ -72,7 +73,7 @@ def main(policy: str, folder: Path) -> None:
     from tasks.training.process_group import join
 
     processes = join(small_experiment(name="grpo"), folder)
-    peak = measured_peak(policy, folder / "run", sharded=True)
+    peak = measured_peak(policy, folder / "run", sharding="fsdp2")
     if processes.is_main_process:
         (folder / "peak").write_text(str(peak))
 

@@ -12,6 +12,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from configs.algorithm import ALGORITHMS
 from configs.experiment import Experiment
+from configs.launch import Sharding
 from configs.recipe import load_recipe
 from tasks.rollout.trajectory import Outcome, Trajectory, Turn
 from tasks.tracking.step_metrics_file import Steps
@@ -138,11 +139,11 @@ def trainer_of(
     policy: str,
     folder: Path,
     resume: Path | None = None,
-    sharded: bool = False,
+    sharding: Sharding = "none",
 ) -> Any:
     """The method's trainer, prepared."""
     trainer = trainer_class(experiment.algorithm)(
-        experiment, policy, AutoTokenizer.from_pretrained(policy), folder, sharded
+        experiment, policy, AutoTokenizer.from_pretrained(policy), folder, sharding
     )
     trainer.prepare(resume)
     return trainer

@@ -1,6 +1,6 @@
 """One process of a training on recorded trajectories; its share of the groups depends on how many processes there are.
 
-torchrun --nproc_per_node N -m tests.support.update_process POLICY FOLDER {whole,sharded} ...
+torchrun --nproc_per_node N -m tests.support.update_process POLICY FOLDER {none,fsdp2,hsdp} ...
 [CHECKPOINTS ...]
 
 Folders of checkpoints that others have left are gone on with, sharded.
@@ -11,13 +11,14 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import psutil
 import torch
 from accelerate import PartialState
 
 from configs.experiment import Experiment
+from configs.launch import Sharding
 from tasks.training.lora import computed_weights
 from tasks.training.model_loading import load_model, shard_loaded
 from tasks.training.packing import SHARED
@@ -84,12 +85,12 @@ def experiment_of(algorithm: str) -> Experiment:
     )
 
 
-def update(algorithm: str, policy: str, out: Path, sharded: bool) -> None:
+def update(algorithm: str, policy: str, out: Path, sharding: Sharding) -> None:
     """Trains `STEPS` steps, writes a checkpoint, and saves the weights apart."""
     experiment = experiment_of(algorithm)
     processes = join(experiment, out.parent)
     share = slice(processes.process_index, None, processes.num_processes)
-    trainer = trainer_of(experiment, policy, out.with_suffix(""), sharded=sharded)
+    trainer = trainer_of(experiment, policy, out.with_suffix(""), sharding=sharding)
     made = train(trainer, RecordedBatches(policy, share), STEPS)
     weights = {
         f"policy.{name}": p.clone()
@@ -116,7 +117,7 @@ def go_on(algorithm: str, policy: str, made: Path, out: Path) -> None:
     processes = join(experiment_of(algorithm), out.parent)
     resume = made / algorithm / "checkpoints" / f"step-{STEPS:06d}"
     trainer = trainer_of(
-        experiment_of(algorithm), policy, out.with_suffix(""), resume, sharded=True
+        experiment_of(algorithm), policy, out.with_suffix(""), resume, sharding="fsdp2"
     )
     share = slice(processes.process_index, None, processes.num_processes)
     train(trainer, RecordedBatches(policy, share), STEPS + 1, STEPS)
@@ -134,7 +135,7 @@ def gradient_error(policy: str) -> float:
         load_model(policy, sharded=each, dtype=dtype)
         for each, dtype in ((True, torch.float32), (False, torch.bfloat16))
     )
-    shard_loaded(sharded, torch.bfloat16)
+    shard_loaded(sharded, torch.bfloat16, "fsdp2")
     right = {
         name: torch.zeros(p.shape, dtype=torch.float64) for name, p in whole.named_parameters()
     }
@@ -168,17 +169,27 @@ def seen_from_outside() -> list[str]:
     return [ip for ip in listening if ip not in ("127.0.0.1", "::1")]
 
 
-def updates(policy: str, folder: Path, sharded: bool) -> None:
+def share_of(policy: str, sharding: Sharding) -> float:
+    """The share of a sharded model's parameters that this rank holds."""
+    model = load_model(policy, sharded=True, dtype=torch.float32)
+    shard_loaded(model, torch.float32, sharding)
+    parameters = list(model.parameters())
+    return sum(p.to_local().numel() for p in parameters) / sum(p.numel() for p in parameters)
+
+
+def updates(policy: str, folder: Path, sharding: Sharding) -> None:
     """Every method's updates, and what was found beside them, into `folder`."""
     folder.mkdir(exist_ok=True)
     for name in SETTINGS:
-        update(name, policy, folder / f"{name}.pt", sharded)
+        update(name, policy, folder / f"{name}.pt", sharding)
     group: Any = torch.distributed.group.WORLD
     found = {
         "outside": seen_from_outside(),
         "patience": group._get_backend(torch.device("cpu")).options._timeout.total_seconds(),
     }
-    if sharded:
+    if sharding != "none":
+        found["share"] = share_of(policy, sharding)
+    if sharding == "fsdp2":
         found["gradient_error"] = gradient_error(policy)
     if PartialState().is_main_process:
         (folder / "found.json").write_text(json.dumps(found))
@@ -187,8 +198,8 @@ def updates(policy: str, folder: Path, sharded: bool) -> None:
 if __name__ == "__main__":
     POLICY, OUT, *WAYS = sys.argv[1:]
     for way in WAYS:
-        if way in ("whole", "sharded"):
-            updates(POLICY, Path(OUT) / way, way == "sharded")
+        if way in get_args(Sharding):
+            updates(POLICY, Path(OUT) / way, way)
         else:
             folder = Path(OUT) / f"gone on with {Path(way).parent.name}"
             folder.mkdir(exist_ok=True)
