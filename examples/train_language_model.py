@@ -22,11 +22,13 @@ from flows.api import CollectedEpisodes, Source, collect, train
 RECIPE = "smollm2-searchqa"
 PLANNED = {"smollm2-searchqa": "45 minutes", "smollm2-babyai": "two hours"}
 """Time of a recipe on two quiet cores, where it is known."""
-N_TASKS = int(os.environ.get("N_TASKS", "320"))
-"""Most training tasks that the expert plays."""
+N_TASKS = int(os.environ.get("N_TASKS", "0"))
+"""Most training tasks that the expert plays, or 0 for as many as suit the recipe."""
+STARTS = {"smollm2-textcraft": (96, 768)}
+"""Cloning steps, and tasks that the expert plays, of a recipe that needs more than the others."""
+USUAL_START = (48, 320)
 CLONING = {
     "algorithm.name": "sft",
-    "algorithm.steps": 48,
     "algorithm.learning_rate": 1e-4,
     "algorithm.warmup_steps": 2,
     "algorithm.mini_batches": 1,
@@ -35,19 +37,19 @@ CLONING = {
     "rollout.tasks_per_step": 4,
     "rollout.group_size": 2,
 }
-"""Fields of the supervised start that differ from the recipe: 48 steps of 8 episodes."""
+"""Fields of the supervised start that differ from the recipe. A step has 8 episodes."""
 NOTE = """\
-The expert plays up to {n} tasks, the model clones 384 of its episodes, and RL follows.
+The expert plays up to {n} tasks, the model clones {episodes} of its episodes, and RL follows.
 This is planned for {time} on two quiet cores, and needs 11 to 14 GB of memory.
 The same command continues."""
 
 
-def expert_episodes(recipe: Experiment) -> CollectedEpisodes:
+def expert_episodes(recipe: Experiment, number: int) -> CollectedEpisodes:
     """Collect the expert's episodes on tasks drawn from the recipe's training tasks."""
     environment, rollout = recipe.environment, recipe.rollout
     world = load_world(environment.name, environment.rules)
     tasks = selected_tasks(world, environment.name, environment.train_tasks)
-    chosen = random.Random(recipe.seeds.training).sample(tasks, min(N_TASKS, len(tasks)))
+    chosen = random.Random(recipe.seeds.training).sample(tasks, min(number, len(tasks)))
     expert = Source(kind="oracle", tokenizer=recipe.policy.model, **recipe.policy.turn_format())
     fields = {"environment.rules": environment.rules}
     fields |= {
@@ -64,11 +66,15 @@ def main() -> None:
     named = words[:1] if words[:1] and not words[0].startswith("-") else []
     name, changes = named[0] if named else RECIPE, parse_overrides(words[len(named) :])
     recipe = load_recipe(name, changes)
-    print(NOTE.format(n=N_TASKS, time=PLANNED.get(name, "several hours")), flush=True)
-    demonstrations = expert_episodes(recipe)
+    steps, number = STARTS.get(name, USUAL_START)
+    number = N_TASKS or number
+    time = PLANNED.get(name, "several hours")
+    print(NOTE.format(n=number, episodes=8 * steps, time=time), flush=True)
+    demonstrations = expert_episodes(recipe, number)
     cloning = {
         **changes,
         **CLONING,
+        "algorithm.steps": steps,
         "name": f"{recipe.name}-start",
         "algorithm.trajectories": str(demonstrations.folder),
     }
