@@ -14,6 +14,7 @@ TASK_LISTS = {
             "renamed-train": f"the goals of {family}train under 50 sets of other names each, for training",
         }.items()
     },
+    "renamed-deep-train": "those of renamed-train that need another crafted item",
     "nonce-train": "goals of 2 to 4 turns with made-up words and random counts per task",
     "nonce-validation": "such goals with the game's counts, of templates in no other nonce list",
     "nonce-test": "such goals of further templates, held out",

@@ -57,6 +57,7 @@ def task_lists() -> dict[str, tuple[int, ...]]:
         f"wood-{name}": [index for index in some if goal(index) in wood_goals()]
         for name, some in lists.items()
     }
+    lists["renamed-deep-train"] = [index for index in lists["renamed-train"] if depth(index) > 1]
     lists |= {f"nonce-{name}": some for name, some in _nonce().items()}
     lists |= {f"one-command-{name}": some for name, some in _one_command().items()}
     lists |= {f"chains-{name}": list(some) for name, some in CHAINS.items()}
