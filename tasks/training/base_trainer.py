@@ -53,6 +53,7 @@ from tasks.training.model_loading import (
 from tasks.training.optimiser_state import load_optimiser, save_optimiser
 from tasks.training.packing import pack, packs, shares_prefixes
 from tasks.training.random_states import load_random_states, save_random_states
+from tasks.training.recomputation import recompute_activations
 from tasks.training.sharding import gather_tensor, scatter_weights
 from tasks.training.streaming import WAITING_GROUPS, read_waiting, write_waiting
 from tasks.training.task_results import (
@@ -151,8 +152,7 @@ class BaseTrainer(Trainer):
         """
         if resume is not None:
             checkpoint.check_safetensors(resume)
-        if self.args.gradient_checkpointing:
-            self.model.gradient_checkpointing_enable()
+        recompute_activations(self.model, self.experiment.policy.gradient_checkpointing)
         algorithm = self.experiment.algorithm
         updates = algorithm.steps * algorithm.updates_per_step
         # A checkpoint of LoRA holds merged weights, which cannot be split again.

@@ -22,6 +22,7 @@ from tasks.training.optimiser_state import (
     save_tensors,
 )
 from tasks.training.packing import packed_values, packs, share_prefixes
+from tasks.training.recomputation import recompute_activations
 
 WEIGHTS, OPTIMISER = "critic", "critic-optimiser"
 
@@ -86,8 +87,7 @@ class Critic:
             head=False,
         )
         share_prefixes(fuse_layers(backbone, compute), layers)
-        if layers.gradient_checkpointing:
-            backbone.gradient_checkpointing_enable()
+        recompute_activations(backbone, layers.gradient_checkpointing)
         # Gradient checkpointing requires training mode. Dropout is set to 0 below.
         self.model = ValueModel(backbone).train()
         if self._sharded:

@@ -274,7 +274,7 @@ def _plain_changes(request: PlanRequest) -> Iterator[tuple[str, PlanRequest]]:
             update={"machine": request.machine.model_copy(update={"sharding": "fsdp2"})}
         )
         yield "AGENTGYM_LAUNCH with sharding: fsdp2, e.g. one-node-fsdp2", request
-    if not request.experiment.policy.gradient_checkpointing:
+    if request.experiment.policy.gradient_checkpointing < 1:
         request = _with_policy(request, gradient_checkpointing=True)
         yield "--policy.gradient_checkpointing true", request
     if rows_of_a_pass(request.experiment, request.machine.gpus) > 1:

@@ -28,7 +28,7 @@ class TracedUpdate:
         rows: Trajectories in a micro-batch.
         tokens: Tokens of each trajectory, including prompt and padding.
         compute: Compute dtype of the layers.
-        gradient_checkpointing: Whether activations are recomputed in the backward pass.
+        gradient_checkpointing: Share of the blocks whose activations are recomputed.
         reference: Name or folder of the reference model. None: there is none.
         critic: Whether there is a critic.
         lora: LoRA settings. None means full fine-tuning.
@@ -39,7 +39,7 @@ class TracedUpdate:
     rows: int
     tokens: int
     compute: torch.dtype
-    gradient_checkpointing: bool
+    gradient_checkpointing: bool | float
     reference: str | None
     critic: bool
     lora: Lora | None = None
@@ -115,12 +115,12 @@ def _traced(config: Any, update: TracedUpdate, mesh: Any) -> TrainerMemory:
     from tasks.training.critic import ValueModel
     from tasks.training.lora import begin_lora, is_adapter
     from tasks.training.model_loading import empty_model
+    from tasks.training.recomputation import recompute_activations
     from tasks.training.sharding import shard
 
     def made(kind: Any, dtype: torch.dtype, config: Any = config) -> Any:
         model = empty_model(kind, config, {"dtype": dtype})
-        if update.gradient_checkpointing:
-            model.gradient_checkpointing_enable()
+        recompute_activations(model, update.gradient_checkpointing)
         return model
 
     models = {

@@ -105,18 +105,18 @@ class Engines:
     weight_bytes: float
 
 
-def operations_per_token(experiment: Experiment) -> int:
+def operations_per_token(experiment: Experiment) -> float:
     """Return the floating-point operations of an update per token and parameter.
 
     A forward pass takes 2, its backward pass 4 (arXiv 2001.08361, section 2.1). Of these 4, 2 are
     for the gradients of the activations and 2 for those of the weights, which LoRA skips. Gradient
-    checkpointing adds a forward pass. Old log-probabilities, reference log-probabilities and values
+    checkpointing adds a forward pass, or its share of one. Old log-probabilities, reference log-probabilities and values
     each add one as well.
     """
     algorithm, policy = experiment.algorithm, experiment.policy
     assert isinstance(algorithm, PolicyGradient)
     critic = algorithm.value_function() is not None
-    forward = 2 * (2 if policy.gradient_checkpointing else 1)
+    forward = 2 * (1 + policy.gradient_checkpointing)
     learned = forward + (4 if policy.lora is None else 2)
     if critic:
         learned += forward + 4
@@ -126,7 +126,7 @@ def operations_per_token(experiment: Experiment) -> int:
     return algorithm.epochs * learned + scored
 
 
-def update_seconds(step: StepTokens, parameters: int, per_token: int, gpus: int, gpu: Gpu) -> float:
+def update_seconds(step: StepTokens, parameters: int, per_token: float, gpus: int, gpu: Gpu) -> float:
     """Return the wall time of a step's update, split evenly across the trainer's GPUs.
 
     Args:

@@ -84,7 +84,7 @@ def _common(experiment: Experiment, folder: Path) -> dict[str, Any]:
         "bf16": compute_dtype(experiment.policy.dtype) is torch.bfloat16,
         "fp16": on_gpu and experiment.policy.dtype == "float16",
         "use_cpu": not on_gpu,
-        "gradient_checkpointing": experiment.policy.gradient_checkpointing,
+        "gradient_checkpointing": bool(experiment.policy.gradient_checkpointing),
         "seed": experiment.seeds.training,
         "logging_steps": 1,
         "save_strategy": "no",
