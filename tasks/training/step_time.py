@@ -110,8 +110,8 @@ def operations_per_token(experiment: Experiment) -> float:
 
     A forward pass takes 2, its backward pass 4 (arXiv 2001.08361, section 2.1). Of these 4, 2 are
     for the gradients of the activations and 2 for those of the weights, which LoRA skips. Gradient
-    checkpointing adds a forward pass, or its share of one. Old log-probabilities, reference log-probabilities and values
-    each add one as well.
+    checkpointing adds a forward pass, or its share of one. Old log-probabilities, reference
+    log-probabilities and values each add one as well.
     """
     algorithm, policy = experiment.algorithm, experiment.policy
     assert isinstance(algorithm, PolicyGradient)
@@ -126,7 +126,9 @@ def operations_per_token(experiment: Experiment) -> float:
     return algorithm.epochs * learned + scored
 
 
-def update_seconds(step: StepTokens, parameters: int, per_token: float, gpus: int, gpu: Gpu) -> float:
+def update_seconds(
+    step: StepTokens, parameters: int, per_token: float, gpus: int, gpu: Gpu
+) -> float:
     """Return the wall time of a step's update, split evenly across the trainer's GPUs.
 
     Args:
@@ -167,7 +169,7 @@ def rollout_seconds(step: StepTokens, parameters: int, engines: Engines, gpu: Gp
 
 
 def cpu_seconds(
-    step: StepTokens, parameters: int, per_token: int, cores: int, core: Core = CORE
+    step: StepTokens, parameters: int, per_token: float, cores: int, core: Core = CORE
 ) -> tuple[float, float]:
     """Return the wall time of a step's rollout and of its update on a CPU.
 
