@@ -22,11 +22,9 @@ from flows.api import CollectedEpisodes, Source, collect, train
 RECIPE = "smollm2-searchqa"
 PLANNED = {"smollm2-searchqa": "45 minutes", "smollm2-babyai": "two hours"}
 """Time of a recipe on two quiet cores, where it is known."""
-N_TASKS = int(os.environ.get("N_TASKS", "0"))
-"""Most training tasks that the expert plays, or 0 for as many as suit the recipe."""
 STARTS = {"smollm2-textcraft": (96, 768)}
-"""Cloning steps, and tasks that the expert plays, of a recipe that needs more than the others."""
 USUAL_START = (48, 320)
+"""Cloning steps, and most training tasks that the expert plays. N_TASKS changes the latter."""
 CLONING = {
     "algorithm.name": "sft",
     "algorithm.learning_rate": 1e-4,
@@ -66,8 +64,8 @@ def main() -> None:
     named = words[:1] if words[:1] and not words[0].startswith("-") else []
     name, changes = named[0] if named else RECIPE, parse_overrides(words[len(named) :])
     recipe = load_recipe(name, changes)
-    steps, number = STARTS.get(name, USUAL_START)
-    number = N_TASKS or number
+    steps, usual = STARTS.get(name, USUAL_START)
+    number = int(os.environ.get("N_TASKS", usual))
     time = PLANNED.get(name, "several hours")
     print(NOTE.format(n=number, episodes=8 * steps, time=time), flush=True)
     demonstrations = expert_episodes(recipe, number)

@@ -118,6 +118,7 @@ class _Step:
                     self._run()
             torch.cuda.current_stream().wait_stream(stream)
             graph = torch.cuda.CUDAGraph()
+            # Other threads of the trainer may use the GPU during the capture.
             with torch.cuda.graph(graph, pool=pool, capture_error_mode="thread_local"):
                 self._run()
             self._graph = graph

@@ -103,8 +103,7 @@ class BaseTrainer(Trainer):
                 f"policy.dtype is float16, which sharding: {sharding} does not support. Set it to "
                 "bfloat16."
             )
-        self.experiment, self.policy = experiment, policy
-        self.sharding, self.sharded = sharding, sharding != "none"
+        self.experiment, self.policy, self.sharding = experiment, policy, sharding
         self.batch_metrics: dict[str, float] = {}
         self.policy_learns = True
         self.loss_record = LossRecord()
@@ -114,6 +113,11 @@ class BaseTrainer(Trainer):
         self._measured: dict[str, list[float]] = defaultdict(list)
         self.task_results: TaskResults = {}
         self.waiting_groups: list[int] = []
+
+    @property
+    def sharded(self) -> bool:
+        """Whether each rank holds a share of the weights, instead of all."""
+        return self.sharding != "none"
 
     @property
     def compute_dtype(self) -> torch.dtype:

@@ -269,7 +269,7 @@ def _plain_changes(request: PlanRequest) -> Iterator[tuple[str, PlanRequest]]:
 
     Each change includes the ones before it.
     """
-    if request.machine.sharding == "none" and request.machine.gpus > 1:
+    if request.machine.sharding != "fsdp2" and request.machine.gpus > 1:
         request = request.model_copy(
             update={"machine": request.machine.model_copy(update={"sharding": "fsdp2"})}
         )

@@ -112,7 +112,9 @@ def expert_episodes(recipe: Experiment, seed: int, number: int, urls: list[str],
 
 
 def learn(run: Training, model: str, out: Path, note: Callable[[dict[str, Any]], None]) -> None:
-    """Clone, then train by RL. Evaluate on validation tasks on the way, and note what is found after each part.
+    """Clone, then train by RL, and note what is found after each part.
+
+    The policy is evaluated on validation tasks on the way.
 
     Args:
         run: The run.

@@ -12,6 +12,7 @@ import pytest
 
 from configs.experiment import StarterPolicy
 from configs.infrastructure import InfraSettings
+from configs.launch import Sharding
 from configs.recipe import load_recipe
 from flows.gpu_memory import plan_of
 from flows.plan import PlanRequest, cpu_section
@@ -103,9 +104,10 @@ def test_other_memory_hardly_depends_on_the_number_of_ranks(traced: dict[str, in
     assert traced["beside, of 16"] < traced["beside, of 2"] + traced["gradients, of 2"]
 
 
-def test_a_7b_model_fits_only_with_sharding(tmp_path: Path) -> None:
+@pytest.mark.parametrize("sharding", ["none", "hsdp"])  # the latter on machines of one GPU
+def test_a_7b_model_fits_only_with_sharding(sharding: Sharding, tmp_path: Path) -> None:
     recipe, folder = load_recipe("textcraft-qwen2.5-7b"), qwen_folder("Qwen2.5-7B", tmp_path)
-    machine = Machine(gpus=8, gpu_memory=80, sharding="none", engine_fraction=0.45)
+    machine = Machine(gpus=8, gpu_memory=80, sharding=sharding, machines=8, engine_fraction=0.45)
     answer = plan_of(
         recipe.model_copy(update={"policy": recipe.policy.model_copy(update={"model": folder})}),
         machine,
