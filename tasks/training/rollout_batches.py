@@ -25,9 +25,11 @@ from tasks.training.train_loop import Collected, Plan
 
 
 class RolloutBatches:
-    """A `BatchSource` of whole groups, split across ranks.
+    """A `BatchSource` of groups, split across ranks.
 
-    Rank 0 stores the trajectories of all ranks.
+    A rank samples whole groups, so that its engine computes their prompt once. With more ranks than
+    groups, the episodes of a group are sampled on several ranks. In both cases group g is trained
+    on by rank g modulo the number of ranks. Rank 0 stores the trajectories of all ranks.
     """
 
     def __init__(self, job: TrainerJob, worker: RolloutWorker, trainer: BaseTrainer) -> None:
@@ -62,6 +64,8 @@ class RolloutBatches:
         self._worker.load_weights(plan.step, self._trainer)  # at the first step
         began = time.perf_counter()
         played = self._worker.collect(f"step {plan.step}", plan.batches, plan.due, plan.count)
+        if self._splits_groups:
+            played = [t for t in self._worker.gather(played) if self._owns(t.group)]
 
         def play(requests: Sequence[RolloutRequest]) -> list[Trajectory]:
             name = f"resampled for step {plan.step}"
@@ -141,16 +145,25 @@ class RolloutBatches:
             self._experiment.seeds.training,
             self._weights(step),
         )
-        local = [
-            plan
-            for plan in plans
-            if plan.group % processes.num_processes == processes.process_index
-        ]
+        if self._splits_groups:
+            local = plans[processes.process_index :: processes.num_processes]
+        else:
+            local = [plan for plan in plans if self._owns(plan.group)]
         return Batch(
             f"step {step}",
             local,
             RolloutSettings(horizon_at(self._experiment, step, history), rollout.temperature),
         )
+
+    @property
+    def _splits_groups(self) -> bool:
+        rollout = self._experiment.rollout
+        return rollout.tasks_per_step < self._worker.processes.num_processes and not rollout.stream
+
+    def _owns(self, group: int) -> bool:
+        """Whether this rank computes the advantages of a group."""
+        processes = self._worker.processes
+        return group % processes.num_processes == processes.process_index
 
     def _weights(self, step: int) -> dict[int, float] | None:
         """Return the sampling weights of the tasks; None if their order is shuffled.
