@@ -163,7 +163,7 @@ class RolloutBatches:
     def _owns(self, group: int) -> bool:
         """Whether this rank computes the advantages of a group."""
         processes = self._worker.processes
-        return group % processes.num_processes == processes.process_index
+        return bool(group % processes.num_processes == processes.process_index)
 
     def _weights(self, step: int) -> dict[int, float] | None:
         """Return the sampling weights of the tasks; None if their order is shuffled.
