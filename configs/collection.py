@@ -7,7 +7,7 @@ from typing import Literal, Self
 
 from pydantic import ConfigDict, NonNegativeFloat, NonNegativeInt, PositiveInt, model_validator
 
-from configs.config_model import ConfigModel, Fraction, shown_last
+from configs.config_model import ConfigModel, shown_last
 from configs.environment import WorldByName
 from configs.experiment import Rollout, TurnFormat
 from configs.task_selection import TaskSelection
@@ -34,12 +34,6 @@ class Source(TurnFormat):
 
     Default: the model's own. None for an endpoint and the oracle.
     """
-    detour_rate: Fraction = 0.0
-    """Share of the oracle's turns that are deliberate mistakes, so that its episodes show recovery.
-
-    Half of them are other valid actions, half the right action with one word replaced. Imitation
-    sees them as context only (arXiv 1703.09327).
-    """
 
     @property
     def label(self) -> str:
@@ -60,11 +54,6 @@ class Source(TurnFormat):
             raise ValueError(
                 f"urls has {len(self.urls)} addresses, but kind 'openai' supports one endpoint; "
                 "give one"
-            )
-        if self.detour_rate and self.kind != "oracle":
-            raise ValueError(
-                f"detour_rate is {self.detour_rate:g}, but only kind 'oracle' makes detours; "
-                "remove it"
             )
         return self
 

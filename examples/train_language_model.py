@@ -22,11 +22,9 @@ from flows.api import CollectedEpisodes, Source, collect, train
 RECIPE = "smollm2-searchqa"
 PLANNED = {"smollm2-searchqa": "45 minutes", "smollm2-babyai": "two hours"}
 """Time of a recipe on two quiet cores, where it is known."""
-STARTS = {"smollm2-textcraft": (96, 768, 0.3)}
-USUAL_START = (48, 320, 0.0)
-"""Cloning steps, most training tasks that the expert plays, and the share of its turns that are
-deliberate mistakes. N_TASKS changes the number of tasks.
-"""
+STARTS = {"smollm2-textcraft": (96, 768)}
+USUAL_START = (48, 320)
+"""Cloning steps, and most training tasks that the expert plays. N_TASKS changes the latter."""
 CLONING = {
     "algorithm.name": "sft",
     "algorithm.learning_rate": 1e-4,
@@ -44,18 +42,13 @@ This is planned for {time} on two quiet cores, and needs 11 to 14 GB of memory.
 The same command continues."""
 
 
-def expert_episodes(recipe: Experiment, number: int, detour_rate: float) -> CollectedEpisodes:
+def expert_episodes(recipe: Experiment, number: int) -> CollectedEpisodes:
     """Collect the expert's episodes on tasks drawn from the recipe's training tasks."""
     environment, rollout = recipe.environment, recipe.rollout
     world = load_world(environment.name, environment.rules)
     tasks = selected_tasks(world, environment.name, environment.train_tasks)
     chosen = random.Random(recipe.seeds.training).sample(tasks, min(number, len(tasks)))
-    expert = Source(
-        kind="oracle",
-        detour_rate=detour_rate,
-        tokenizer=recipe.policy.model,
-        **recipe.policy.turn_format(),
-    )
+    expert = Source(kind="oracle", tokenizer=recipe.policy.model, **recipe.policy.turn_format())
     fields = {"environment.rules": environment.rules}
     fields |= {
         f"rollout.{name}": getattr(rollout, name) for name in ("turn_tokens", "trajectory_tokens")
@@ -71,11 +64,11 @@ def main() -> None:
     named = words[:1] if words[:1] and not words[0].startswith("-") else []
     name, changes = named[0] if named else RECIPE, parse_overrides(words[len(named) :])
     recipe = load_recipe(name, changes)
-    steps, usual, detour_rate = STARTS.get(name, USUAL_START)
+    steps, usual = STARTS.get(name, USUAL_START)
     number = int(os.environ.get("N_TASKS", usual))
     time = PLANNED.get(name, "several hours")
     print(NOTE.format(n=number, episodes=8 * steps, time=time), flush=True)
-    demonstrations = expert_episodes(recipe, number, detour_rate)
+    demonstrations = expert_episodes(recipe, number)
     cloning = {
         **changes,
         **CLONING,

@@ -119,13 +119,6 @@ def policy_parser(prog: str, description: str, examples: str) -> argparse.Argume
         help="uniformly random valid actions (only worlds that list valid actions)",
     )
     parser.add_argument(
-        "--detour-rate",
-        type=float,
-        default=0.0,
-        metavar="SHARE",
-        help="with --oracle: share of its turns that are deliberate mistakes (default: %(default)s)",
-    )
-    parser.add_argument(
         "--endpoint-model", metavar="NAME", help="with --openai: name of the model at the endpoint"
     )
     parser.add_argument(
@@ -213,10 +206,7 @@ def policy_of(
         "urls": [
             url.strip() for url in (parsed.vllm or parsed.openai or "").split(",") if url.strip()
         ],
-        **{
-            name: getattr(parsed, name)
-            for name in ("detour_rate", "tokenizer", *TurnFormat.model_fields)
-        },
+        **{name: getattr(parsed, name) for name in ("tokenizer", *TurnFormat.model_fields)},
     }
     fields = {name: getattr(parsed, name) for name in ("n_tasks", "samples", "seed")}
     given = request_fields(parsed.environment, source, parse_overrides(rest), **fields)

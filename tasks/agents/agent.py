@@ -23,8 +23,8 @@ class Message:
         policy_version: Training step of the oldest weights that wrote it.
         cut: Budget that cut the message, e.g. "rollout.turn_tokens". Empty if it was not cut.
         context: Token ids before the message if earlier turns were written anew. Empty: those of
-            the earlier turns.
-        to_imitate: Whether imitation learns the message. False for an expert's deliberate mistake.
+            the
+            earlier turns.
     """
 
     text: str
@@ -35,7 +35,6 @@ class Message:
     policy_version: int = 0
     cut: str = ""
     context: list[int] = field(default_factory=list)
-    to_imitate: bool = True
 
 
 @dataclass(frozen=True, slots=True)

@@ -55,15 +55,10 @@ def open_agent(
                 hosted=world.version,
                 expected=known.version,
             )
-        if source.detour_rate and not known.oracle_recovers:
-            raise WrongWorldError(
-                f"the expert of {known.name} cannot continue after a mistake; remove "
-                "source.detour_rate"
-            )
         formats = _chat_formats(
             source, source.tokenizer, instruction, action_format, known.tool_lists
         )
-        yield ScriptedAgent(known, action_format, formats, source.kind, source.detour_rate)
+        yield ScriptedAgent(known, action_format, formats, source.kind)
         return
     if source.kind == "openai":
         from tasks.agents.chat_agent import ChatAgent

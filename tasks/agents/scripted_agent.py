@@ -9,9 +9,8 @@ from __future__ import annotations
 
 import asyncio
 import random
-import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Literal, TypeVar
 
 from environments.environment import Environment, OracleError, World, WorldError
@@ -22,7 +21,6 @@ from tasks.agents.agent import Budgets, Message, NoActionError
 from tasks.agents.chat_format import ChatFormat, of_task
 from tasks.agents.retokenisation import Retokenisation
 from tasks.inference.engine import EngineError
-from tasks.starter.demonstrations import near_miss
 
 T = TypeVar("T")
 
@@ -38,14 +36,12 @@ class ScriptedAgent:
             writes its thought, if its world provides one.
         chat_formats: Add token ids to the trajectories, for a policy that is trained on them. As in
             `TokenAgent`.
-        detour_rate: Share of the oracle's turns that are deliberate mistakes, in [0, 1].
     """
 
     world: World
     action_format: ActionFormat
     chat_formats: Sequence[ChatFormat] = ()
     name: Literal["oracle", "random"] = "oracle"
-    detour_rate: float = 0.0
     version: int = 0
     kv_cache_tokens: int | None = None
     out_of_process: bool = False
@@ -97,14 +93,11 @@ class ScriptedConversation:
         self._choose = environment.oracle_action if is_oracle else self._random_action
         self._think = environment.oracle_thought if is_oracle else str
         self._random = random.Random(seed)
-        self._detour_rate = agent.detour_rate
-        self._words = list[str]()
         self._retokenisation = retokenisation
         self._action: str | None = None
 
     async def start(self, observation: str) -> None:
         """Reset the local copy and compare its first observation."""
-        self._words = sorted(set(re.findall(r"\w+", observation)))
         self._check_equal(
             observation, await self._run_blocking(lambda: self._environment.reset(self._task))
         )
@@ -117,13 +110,9 @@ class ScriptedConversation:
             raise NoActionError(
                 f"the scripted policy has no action in task {self._task} at turn {turn}: {error}"
             ) from error
-        right = action
-        if self._detour_rate and self._random.random() < self._detour_rate:
-            action = self._detour(right)
         self._action = action
         try:
-            message = self._retokenisation.demonstration(action, thought)
-            return replace(message, to_imitate=action == right)
+            return self._retokenisation.demonstration(action, thought)
         except ToolCallError as unfit:
             raise NoActionError(
                 f"the scripted policy's action in task {self._task} at turn {turn} is no tool "
@@ -149,14 +138,6 @@ class ScriptedConversation:
     async def close(self) -> None:
         """Close the local copy."""
         await self._run_blocking(self._environment.close)
-
-    def _detour(self, right: str) -> str:
-        """Return another action than `right`. A near miss rarely draws the same word again."""
-        if "valid_actions" in self._environment.offers and self._random.random() < 0.5:
-            others = [each for each in self._environment.valid_actions() if each != right]
-            if others:
-                return self._random.choice(others)
-        return near_miss(right, self._words, self._random)
 
     def _random_action(self) -> str:
         # checked in `begin`

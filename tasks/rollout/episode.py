@@ -249,7 +249,6 @@ async def perform(message: Message, client: EpisodeClient, session: Any) -> tupl
         policy_version=message.policy_version,
         cut=message.cut,
         context=message.context,
-        to_imitate=message.to_imitate,
     )
     if message.action is None:
         turn.malformed, turn.observation = True, message.problem

@@ -51,7 +51,6 @@ class Turn:
             `generate_seconds` starts then, and `environment_seconds` follows it.
         context: Token ids before the message if the chat template wrote earlier turns anew. Empty:
             those of the earlier turns. See `Trajectory.rows`.
-        to_imitate: Whether imitation learns the message. False for an expert's deliberate mistake.
     """
 
     tokens: list[int]
@@ -70,7 +69,6 @@ class Turn:
     state_key: str = ""
     began: float = 0.0
     context: list[int] = field(default_factory=list)
-    to_imitate: bool = True
 
 
 @dataclass(slots=True)
@@ -147,17 +145,11 @@ class Trajectory:
 
     @property
     def policy_mask(self) -> list[int]:
-        """1 for the policy's tokens of `completion`, 0 for the environment's. Shape (T,).
-
-        Messages that are not to be imitated count as the environment's.
-        """
+        """1 for the policy's tokens of `completion`, 0 for the environment's. Shape (T,)."""
         return [
             bit
             for turn in self.turns
-            for bit in (
-                *[int(turn.to_imitate)] * len(turn.tokens),
-                *[0] * len(turn.observation_tokens),
-            )
+            for bit in (*[1] * len(turn.tokens), *[0] * len(turn.observation_tokens))
         ]
 
     @property

@@ -59,7 +59,6 @@ def schema() -> pa.Schema:
         ("state_key", pa.string()),
         ("began", pa.float64()),
         ("context", pa.list_(pa.int32())),
-        ("to_imitate", pa.bool_()),
     ]
     columns = [
         ("environment", pa.string()),

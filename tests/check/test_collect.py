@@ -17,7 +17,6 @@ from aiohttp import web
 from configs.collection import Collection, Source
 from configs.experiment import Rollout
 from environments.client import EnvironmentClient, Session
-from environments.errors import WrongWorldError
 from environments.protocol import WorldInfo
 from environments.registry import load_world
 from flows.commands.collect import collection_arguments
@@ -118,36 +117,6 @@ def test_with_a_tokenizer_demonstrations_have_the_tokens_of_the_policy(
             )
             assert len(turn.log_probabilities) == len(turn.tokens)
             assert all(math.isnan(x) for x in turn.log_probabilities)
-
-
-def test_an_expert_that_makes_detours_succeeds_and_only_its_right_turns_are_learnt(
-    tmp_path: Path, url: str
-) -> None:
-    folder = build_tiny_policy(tmp_path / "policy")
-    source = Source(kind="oracle", action_format="bare", tokenizer=folder, detour_rate=0.4)
-    collect(ORACLE.model_copy(update={"source": source}), tmp_path / "out", url)
-    written = stored(tmp_path / "out")
-    assert {t.outcome for t in written} == {Outcome.SUCCESS}
-    turns = [turn for t in written for turn in t.turns]
-    detours = [turn for turn in turns if not turn.to_imitate]
-    assert 0.3 < len(detours) / len(turns) < 0.5
-    assert any(turn.refused for turn in detours)
-    assert not any(turn.refused for turn in turns if turn.to_imitate)
-    for t in written:
-        learnt = sum(len(turn.tokens) for turn in t.turns if turn.to_imitate)
-        assert sum(t.policy_mask) == learnt
-        assert t.turns[-1].to_imitate
-
-
-def test_detours_need_an_expert_that_recovers() -> None:
-    with pytest.raises(ValueError, match="detour_rate"):
-        Source(kind="random", detour_rate=0.1)
-    sciworld = Collection(
-        environment="sciworld", source=Source(kind="oracle", action_format="bare", detour_rate=0.1)
-    )
-    world = WorldInfo("sciworld", load_world("sciworld").version, "", {})
-    with pytest.raises(WrongWorldError), open_agent(sciworld, world):
-        pass
 
 
 def test_an_interrupted_collection_plays_only_the_missing_episodes(
