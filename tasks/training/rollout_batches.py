@@ -28,8 +28,8 @@ class RolloutBatches:
     """A `BatchSource` of groups, split across ranks.
 
     A rank samples whole groups, so that its engine computes their prompt once. With more ranks than
-    groups, the episodes of a group are sampled on several ranks. In both cases group g is trained
-    on by rank g modulo the number of ranks. Rank 0 stores the trajectories of all ranks.
+    groups, the episodes of a group are sampled on several ranks, and group g then goes to rank g,
+    which computes its advantages. Rank 0 stores the trajectories of all ranks.
     """
 
     def __init__(self, job: TrainerJob, worker: RolloutWorker, trainer: BaseTrainer) -> None:
