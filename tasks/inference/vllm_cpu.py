@@ -8,8 +8,8 @@ follow a later load. The layers here are chosen by the dtype of the weights:
   independent of the other episodes in flight. A run can then be repeated bit for bit although its
   episodes run asynchronously.
 - bfloat16, float16: products with packed weights, several times faster for a language model. Each
-  layer packs its weights again after they have changed. Equal seeds give equal distributions, not
-  equal bits.
+  layer packs its weights again after they have changed. On a processor without products in these
+  dtypes the packed weights are float32. Equal seeds give equal distributions, not equal bits.
 """
 
 from __future__ import annotations
@@ -39,6 +39,9 @@ LARGE_VOCABULARY = 8192
 vLLM's sampler draws an exponential variate for each logit, which takes a third of the decoding time
 of a small language model.
 """
+
+SAMPLING_BLOCK = 256
+"""Tokens in a block of the sampler, about the square root of a large vocabulary."""
 
 Linear = Callable[[torch.Tensor, torch.Tensor, torch.Tensor | None], torch.Tensor]
 """Computes x @ weight.T + bias from x, weight and bias."""
@@ -88,7 +91,7 @@ class PackedLinear:
             bias: Bias, shape (out,), or None.
         """
         if self._packed_at != PackedLinear.loads:
-            self._packed, self._packed_at = _packed(weight), PackedLinear.loads
+            self._packed, self._packed_at = packed_product(weight), PackedLinear.loads
         return self._packed(x, weight, bias)
 
 
@@ -97,36 +100,70 @@ def note_load() -> None:
     PackedLinear.loads += 1
 
 
-def _packed(weight: torch.Tensor) -> Linear:
-    """Pack a weight with oneDNN. If oneDNN does not support it, return the plain product."""
+def packed_product(weight: torch.Tensor) -> Linear:
+    """Pack a weight with oneDNN.
+
+    Without AVX-512, oneDNN has no products in bfloat16 or float16, and torch's own are several times
+    slower than float32. Then the packed copy is float32.
+    """
     import vllm._custom_ops as custom_ops
 
-    try:
-        handler = custom_ops.create_onednn_mm(weight.t(), 32)
-    except (AttributeError, RuntimeError):
-        return functional.linear
-    product: Linear = lambda x, _, bias: custom_ops.onednn_mm(handler, x, bias)  # noqa: E731
-    return product
+    for dtype in dict.fromkeys((weight.dtype, torch.float32)):
+        try:
+            handler = custom_ops.create_onednn_mm(weight.t().to(dtype), 32)
+        except (AttributeError, RuntimeError):
+            continue
+
+        def product(
+            x: torch.Tensor, _: torch.Tensor, bias: torch.Tensor | None, dtype: torch.dtype = dtype
+        ) -> torch.Tensor:
+            bias = None if bias is None else bias.to(dtype)
+            return custom_ops.onednn_mm(handler, x.to(dtype), bias).to(x.dtype)
+
+        return product
+    return functional.linear
 
 
-def sampled(logits: torch.Tensor, generators: Mapping[int, torch.Generator]) -> torch.Tensor:
+def sampled(probabilities: torch.Tensor, generators: Mapping[int, torch.Generator]) -> torch.Tensor:
     """Sample one token per row by inverting the cumulative distribution.
 
-    A row's result is independent of the other rows.
+    A row's result is independent of the other rows. A cumulative sum over a large vocabulary is
+    slow, so a block of tokens is drawn first, and then a token of this block.
 
     Args:
-        logits: Shape (rows, vocabulary).
+        probabilities: Shape (rows, vocabulary).
         generators: Generators of the rows that have their own seed.
 
     Returns:
         Token ids, shape (rows,).
     """
-    cumulative = logits.softmax(dim=-1, dtype=torch.float32).cumsum(dim=-1, dtype=torch.float64)
-    draws = torch.rand(len(logits), 1, dtype=torch.float64)
+    rows, vocabulary = probabilities.shape
+    blocks = functional.pad(probabilities, (0, -vocabulary % SAMPLING_BLOCK))
+    blocks = blocks.view(rows, -1, SAMPLING_BLOCK)
+    draws = torch.rand(rows, 1, dtype=torch.float64)
     for row, generator in generators.items():
         draws[row] = torch.rand(1, dtype=torch.float64, generator=generator)
-    tokens = torch.searchsorted(cumulative, draws * cumulative[:, -1:], right=True)
-    return tokens.clamp_(max=logits.shape[-1] - 1).view(-1)
+    of_blocks = blocks.sum(dim=-1).double().cumsum(dim=-1)
+    draws *= of_blocks[:, -1:]
+    block = _first_above(of_blocks, draws)
+    before = functional.pad(of_blocks, (1, 0)).gather(1, block)
+    of_tokens = blocks[torch.arange(rows), block.view(-1)].double().cumsum(dim=-1)
+    return (block * SAMPLING_BLOCK + _first_above(of_tokens, draws - before)).view(-1)
+
+
+def _first_above(cumulative: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
+    """Return the first place of each row whose cumulative sum is above a value.
+
+    A value that rounding moved to the last sum or above counts as one just below. So the place is
+    one where the sum rises.
+
+    Args:
+        cumulative: Shape (rows, columns).
+        values: Shape (rows, 1).
+    """
+    last = cumulative[:, -1:]
+    below = torch.minimum(values, torch.nextafter(last, torch.zeros_like(last)))
+    return torch.searchsorted(cumulative, below, right=True)
 
 
 def add_adapter(
@@ -221,7 +258,7 @@ def prepare_vllm() -> None:
                 self, logits, generators, k, p
             )
             return found
-        logits = apply_top_k_top_p(logits, k, p)
-        return sampled(logits, generators), logits.log_softmax(dim=-1, dtype=torch.float32)
+        log_probabilities = apply_top_k_top_p(logits, k, p).log_softmax(dim=-1)  # float32
+        return sampled(log_probabilities.exp(), generators), log_probabilities
 
     TopKTopPSampler.forward_cpu = sample
