@@ -19,6 +19,7 @@ from configs.recipe import RecipeError
 from flows.model_check import CONFIG_FILE, loadable, local_file
 from tasks.training.local_trainer import default_processes, placement_of, trainer_launch
 from tasks.training.memory_plan import GB, Machine, MemoryPlan, PlanAnswer, PlanRequest
+from tasks.training.processor import multiplies_bfloat16
 from tasks.training.step_time import GPUS, gpu_model
 
 SECONDS = 600
@@ -97,16 +98,23 @@ def cpu_machine(infrastructure: InfraSettings) -> Machine:
     """Return this machine without GPUs as the hardware of a plan: one trainer with all memory."""
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / GB
     processes = trainer_launch(infrastructure).processes or default_processes(infrastructure)
-    return Machine(gpus=processes, gpu_memory=memory, sharding="none", engine_fraction=0.0)
+    return Machine(
+        gpus=processes,
+        gpu_memory=memory,
+        sharding="none",
+        engine_fraction=0.0,
+        bfloat16=multiplies_bfloat16(),
+    )
 
 
 def cpu_memory(plan: MemoryPlan, infrastructure: InfraSettings) -> dict[str, float]:
     """Return the bytes that all trainer processes hold on a CPU, by kind.
 
-    vLLM keeps its weights plain and packed.
+    vLLM keeps its weights plain and packed. They are packed in the compute dtype.
     """
+    packed = plan.engine_weights if plan.machine.bfloat16 else 4.0 * plan.parameters
     own = {
-        "vLLM: weights, plain and packed": 2 * plan.engine_weights,
+        "vLLM: weights, plain and packed": plan.engine_weights + packed,
         "vLLM: KV cache": infrastructure.engine_cpu_cache_gb * 2.0**30,
     }
     if infrastructure.engine_urls or infrastructure.engine_servers:

@@ -33,15 +33,17 @@ from tasks.inference.weight_stream import PART_BYTES
 from tasks.training.memory_plan import GB, Machine, PlanAnswer
 from tasks.training.step_time import (
     ASSUMPTIONS,
-    CPU_ASSUMPTIONS,
     GPUS,
+    Core,
     Engines,
     MeasuredSpeed,
     StepTokens,
+    cpu_assumptions,
     cpu_seconds,
     in_words,
     operations_per_token,
     rollout_seconds,
+    this_core,
     update_seconds,
 )
 
@@ -250,12 +252,14 @@ def cpu_section(request: PlanRequest) -> str:
             "policy.gradient_checkpointing: true."
         )
     if isinstance(experiment.algorithm, PolicyGradient) and not request.measured:
-        cores = len(os.sched_getaffinity(0))
+        cores, core = len(os.sched_getaffinity(0)), this_core()
         rows = []
         for phase, amount in request.training[0]:
             steps = phase.end_step - phase.first_step
             each = [
-                _cpu_step_seconds(experiment, answer.plan.parameters, amount, end, steps, cores)
+                _cpu_step_seconds(
+                    experiment, answer.plan.parameters, amount, end, steps, cores, core
+                )
                 for end in (0, 1)
             ]
             cells = [in_words(low, high) for low, high in zip(*each, strict=True)]
@@ -267,7 +271,7 @@ def cpu_section(request: PlanRequest) -> str:
             "",
             title,
             aligned(["", "steps", "rollout", "update", "per step", "all steps"], rows),
-            CPU_ASSUMPTIONS,
+            cpu_assumptions(core),
         ]
     return "\n".join(lines)
 
@@ -310,7 +314,13 @@ SECTIONS: tuple[Callable[[PlanRequest], str], ...] = (
 
 
 def _cpu_step_seconds(
-    experiment: Experiment, parameters: int, amount: Work, end: int, steps: int, cores: int
+    experiment: Experiment,
+    parameters: int,
+    amount: Work,
+    end: int,
+    steps: int,
+    cores: int,
+    core: Core,
 ) -> tuple[float, float, float, float]:
     """Return the seconds of rollout, update and both per step, and of all steps.
 
@@ -319,7 +329,7 @@ def _cpu_step_seconds(
     step = StepTokens(
         amount.episodes / steps, amount.policy_tokens[end] / steps, amount.tokens[end] / steps
     )
-    rollout, update = cpu_seconds(step, parameters, operations_per_token(experiment), cores)
+    rollout, update = cpu_seconds(step, parameters, operations_per_token(experiment), cores, core)
     return rollout, update, rollout + update, steps * (rollout + update)
 
 

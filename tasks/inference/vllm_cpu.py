@@ -15,6 +15,7 @@ follow a later load. The layers here are chosen by the dtype of the weights:
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 import torch
@@ -113,15 +114,19 @@ def packed_product(weight: torch.Tensor) -> Linear:
             handler = custom_ops.create_onednn_mm(weight.t().to(dtype), 32)
         except (AttributeError, RuntimeError):
             continue
-
-        def product(
-            x: torch.Tensor, _: torch.Tensor, bias: torch.Tensor | None, dtype: torch.dtype = dtype
-        ) -> torch.Tensor:
-            bias = None if bias is None else bias.to(dtype)
-            return custom_ops.onednn_mm(handler, x.to(dtype), bias).to(x.dtype)
-
-        return product
+        return partial(_packed_product, handler, dtype)
     return functional.linear
+
+
+def _packed_product(
+    handler: Any, dtype: torch.dtype, x: torch.Tensor, _: torch.Tensor, bias: torch.Tensor | None
+) -> torch.Tensor:
+    """Compute x @ weight.T + bias in the dtype of the packed weight. The result has x's dtype."""
+    import vllm._custom_ops as custom_ops
+
+    bias = None if bias is None else bias.to(dtype)
+    product: torch.Tensor = custom_ops.onednn_mm(handler, x.to(dtype), bias)
+    return product.to(x.dtype)
 
 
 def sampled(probabilities: torch.Tensor, generators: Mapping[int, torch.Generator]) -> torch.Tensor:

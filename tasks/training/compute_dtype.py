@@ -7,11 +7,7 @@ from __future__ import annotations
 
 import torch
 
-BFLOAT16_FEATURES = ("amx_bf16", "avx512_bf16")
-"""Instruction sets that multiply bfloat16 matrices, by torch's names.
-
-Other processors emulate bfloat16, which is slower than float32.
-"""
+from tasks.training.processor import multiplies_bfloat16
 
 
 def compute_dtype(dtype: str) -> torch.dtype:
@@ -22,9 +18,3 @@ def compute_dtype(dtype: str) -> torch.dtype:
     """
     fast = torch.cuda.is_available() or multiplies_bfloat16()
     return torch.bfloat16 if dtype == "bfloat16" and fast else torch.float32
-
-
-def multiplies_bfloat16() -> bool:
-    """Return whether this processor has instructions for products of bfloat16 matrices."""
-    features = torch.cpu.get_capabilities()
-    return any(features.get(name, False) for name in BFLOAT16_FEATURES)

@@ -45,6 +45,8 @@ class Machine(ConfigModel):
     """vLLM's fraction of each GPU that only a vLLM server uses, 0 to 1. 0 without servers."""
     engine_sleeps: bool = False
     """Whether vLLM frees its memory during the update."""
+    bfloat16: bool = True
+    """Whether a bfloat16 policy is computed in bfloat16, instead of float32."""
     gpu: str | None = None
     """GPU model, one of `step_time.GPUS`. None for any other model."""
 
@@ -176,7 +178,9 @@ def plan_memory(request: PlanRequest) -> MemoryPlan:
         sharded=machine.sharding != "none",
         rows=rows_of_a_pass(experiment, machine.gpus) * (2 if pairs else 1),
         tokens=length,
-        compute=torch.bfloat16 if experiment.policy.dtype == "bfloat16" else torch.float32,
+        compute=torch.bfloat16
+        if experiment.policy.dtype == "bfloat16" and machine.bfloat16
+        else torch.float32,
         gradient_checkpointing=experiment.policy.gradient_checkpointing,
         reference=_reference(request),
         critic=critic is not None,

@@ -1,8 +1,8 @@
 """Estimate the duration of a training step on GPUs or CPU cores.
 
 The inputs are its tokens, the model's parameters and the speed of the GPU or core. Imports no
-torch. The constants for GPUs are assumptions, which ASSUMPTIONS describes to the user. Those for a
-core were measured.
+torch. The constants for GPUs are assumptions, which ASSUMPTIONS describes to the user. Those for
+cores were measured.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from configs.experiment import Experiment
 from configs.policy_gradient import PolicyGradient
 from tasks.tracking.step_metrics_file import Steps
+from tasks.training.processor import multiplies_bfloat16
 
 UTILISATION = 0.35
 """Fraction of the GPU's peak reached by large matrix products, in the update and in prefill."""
@@ -53,24 +54,38 @@ def gpu_model(name: str) -> str | None:
 
 @dataclass(frozen=True, slots=True)
 class Core:
-    """Measured speed of a CPU core with a small language model in bfloat16.
+    """Measured speed of a CPU core with SmolLM2-135M in bfloat16, per CPU second.
 
     Attributes:
+        name: What distinguishes the core, for people.
         update: Operations per second in forward and backward passes.
         reading: Operations per second of the engine in prefill.
         writing: Operations per second of the engine in decoding 32 sequences at once.
     """
 
+    name: str
     update: float
     reading: float
     writing: float
 
 
-CORE = Core(update=250e9, reading=490e9, writing=74e9)
-"""A core of an Intel Xeon with AMX, measured with SmolLM2-135M in CPU seconds."""
-CPU_ASSUMPTIONS = """\
-This is an estimate for quiet cores with AMX, from measurements with SmolLM2-135M in bfloat16. It excludes environment latency,
-weight sync, checkpoints and evaluations."""
+AMX = Core("AMX", update=250e9, reading=490e9, writing=74e9)
+"""A core of an Intel Xeon."""
+AVX2 = Core("AVX2", update=45e9, reading=48e9, writing=20e9)
+"""A core of an AMD EPYC (Zen 3), which computes in float32."""
+
+
+def this_core() -> Core:
+    """Return the measured core that is most like those of this machine."""
+    return AMX if multiplies_bfloat16() else AVX2
+
+
+def cpu_assumptions(core: Core) -> str:
+    """Return what the estimate for CPU cores assumes and leaves out."""
+    return (
+        f"This is an estimate for quiet cores with {core.name}, from measurements with SmolLM2-135M in bfloat16. It excludes\n"
+        "environment latency, weight sync, checkpoints and evaluations."
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,7 +184,7 @@ def rollout_seconds(step: StepTokens, parameters: int, engines: Engines, gpu: Gp
 
 
 def cpu_seconds(
-    step: StepTokens, parameters: int, per_token: float, cores: int, core: Core = CORE
+    step: StepTokens, parameters: int, per_token: float, cores: int, core: Core
 ) -> tuple[float, float]:
     """Return the wall time of a step's rollout and of its update on a CPU.
 

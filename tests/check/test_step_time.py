@@ -110,7 +110,7 @@ def test_a_step_on_cores_equals_a_computation_by_hand() -> None:
     # 7,200 tokens read at 2 x 10 operations, 800 written; 8,000 updated at 6 + 2 operations per
     # parameter, over two cores.
     rollout, update = cpu_seconds(
-        STEP, 10, per_token=6, cores=2, core=Core(update=1000, reading=100, writing=10)
+        STEP, 10, per_token=6, cores=2, core=Core("a core", update=1000, reading=100, writing=10)
     )
     assert rollout == pytest.approx((7200 * 20 / 100 + 800 * 20 / 10) / 2)
     assert update == pytest.approx(8000 * 10 * 8 / 1000 / 2)
