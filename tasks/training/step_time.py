@@ -71,8 +71,11 @@ class Core:
 
 AMX = Core("AMX", update=250e9, reading=490e9, writing=74e9)
 """A core of an Intel Xeon."""
-AVX2 = Core("AVX2", update=45e9, reading=48e9, writing=20e9)
-"""A core of an AMD EPYC (Zen 3), which computes in float32."""
+AVX2 = Core("AVX2", update=80e9, reading=48e9, writing=22e9)
+"""A core of an AMD EPYC (Zen 3), which computes in float32.
+
+An update of cloning reaches 54e9 operations per second. One of RL skips groups without variance.
+"""
 
 
 def this_core() -> Core:
