@@ -21,7 +21,14 @@ from pydantic import ValidationError
 from configs.files import names_in
 from configs.infrastructure import InfraSettings, SettingsError, infra_settings
 from configs.launch import FOLDER, LaunchError, load_launch
-from tasks.training import forked_launch, local_trainer, rank_watch, trainer_main, trainer_node
+from tasks.training import (
+    forked_launch,
+    local_trainer,
+    processor,
+    rank_watch,
+    trainer_main,
+    trainer_node,
+)
 from tasks.training.compute_dtype import compute_dtype
 from tasks.training.forked_launch import ends
 from tasks.training.launch import HUNG, POLICY_READY, End
@@ -66,11 +73,12 @@ def test_only_float32_trains_with_several_processes_on_a_cpu(
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
 def test_a_cpu_computes_in_bfloat16_only_with_instructions_for_it(
-    dtype: str, monkeypatch: pytest.MonkeyPatch
+    dtype: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    for features in ({}, {"amx_bf16": True}, {"avx512_bf16": True}):
-        monkeypatch.setattr(torch.cpu, "get_capabilities", lambda found=features: found)
+    monkeypatch.setattr(processor, "CPUINFO", tmp_path / "cpuinfo")
+    for features in ("", "amx_bf16", "avx512_bf16"):
+        (tmp_path / "cpuinfo").write_text(f"flags : fma avx2 {features} amx_tile\n")
         assert compute_dtype(dtype) is (
             torch.bfloat16 if features and dtype == "bfloat16" else torch.float32
         )
