@@ -21,7 +21,7 @@ from flows.api import CollectedEpisodes, Source, collect, train
 
 RECIPE = "smollm2-searchqa"
 PLANNED = {"smollm2-searchqa": "45 minutes", "smollm2-babyai": "two hours"}
-"""Time of a recipe on two quiet cores, where it is known."""
+"""Time of a recipe on two quiet cores with AMX, where it is known."""
 STARTS = {"smollm2-textcraft": (96, 768)}
 USUAL_START = (48, 320)
 """Cloning steps, and most training tasks that the expert plays. N_TASKS changes the latter."""
@@ -38,7 +38,8 @@ CLONING = {
 """Fields of the supervised start that differ from the recipe. A step has 8 episodes."""
 NOTE = """\
 The expert plays up to {n} tasks, the model clones {episodes} of its episodes, and RL follows.
-This is planned for {time} on two quiet cores, and needs 11 to 14 GB of memory and 11 GB of disk.
+This is planned for {time} on two quiet cores with AMX, and twice that without.
+It needs 11 to 14 GB of memory and 11 GB of disk.
 The same command continues."""
 
 
