@@ -34,7 +34,6 @@ from tasks.training.memory_plan import GB, Machine, PlanAnswer
 from tasks.training.step_time import (
     ASSUMPTIONS,
     GPUS,
-    Core,
     Engines,
     MeasuredSpeed,
     StepTokens,
@@ -252,14 +251,12 @@ def cpu_section(request: PlanRequest) -> str:
             "policy.gradient_checkpointing: true."
         )
     if isinstance(experiment.algorithm, PolicyGradient) and not request.measured:
-        cores, core = len(os.sched_getaffinity(0)), this_core()
+        cores = len(os.sched_getaffinity(0))
         rows = []
         for phase, amount in request.training[0]:
             steps = phase.end_step - phase.first_step
             each = [
-                _cpu_step_seconds(
-                    experiment, answer.plan.parameters, amount, end, steps, cores, core
-                )
+                _cpu_step_seconds(experiment, answer.plan.parameters, amount, end, steps, cores)
                 for end in (0, 1)
             ]
             cells = [in_words(low, high) for low, high in zip(*each, strict=True)]
@@ -271,7 +268,7 @@ def cpu_section(request: PlanRequest) -> str:
             "",
             title,
             aligned(["", "steps", "rollout", "update", "per step", "all steps"], rows),
-            cpu_assumptions(core),
+            cpu_assumptions(this_core()),
         ]
     return "\n".join(lines)
 
@@ -314,13 +311,7 @@ SECTIONS: tuple[Callable[[PlanRequest], str], ...] = (
 
 
 def _cpu_step_seconds(
-    experiment: Experiment,
-    parameters: int,
-    amount: Work,
-    end: int,
-    steps: int,
-    cores: int,
-    core: Core,
+    experiment: Experiment, parameters: int, amount: Work, end: int, steps: int, cores: int
 ) -> tuple[float, float, float, float]:
     """Return the seconds of rollout, update and both per step, and of all steps.
 
@@ -329,7 +320,9 @@ def _cpu_step_seconds(
     step = StepTokens(
         amount.episodes / steps, amount.policy_tokens[end] / steps, amount.tokens[end] / steps
     )
-    rollout, update = cpu_seconds(step, parameters, operations_per_token(experiment), cores, core)
+    rollout, update = cpu_seconds(
+        step, parameters, operations_per_token(experiment), cores, this_core()
+    )
     return rollout, update, rollout + update, steps * (rollout + update)
 
 

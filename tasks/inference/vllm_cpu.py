@@ -105,7 +105,8 @@ def packed_product(weight: torch.Tensor) -> Linear:
     """Pack a weight with oneDNN.
 
     Without AVX-512, oneDNN has no products in bfloat16 or float16, and torch's own are several times
-    slower than float32. Then the packed copy is float32.
+    slower than float32. Then the packed copy is float32. Without oneDNN, the plain product is
+    returned.
     """
     import vllm._custom_ops as custom_ops
 
