@@ -9,6 +9,7 @@ Slow modules are imported only after the arguments are parsed.
 from __future__ import annotations
 
 import argparse
+import gc
 import os
 import sys
 from collections.abc import Callable, Sequence
@@ -129,6 +130,10 @@ COMMANDS = {
 }
 
 
+COLLECT_AFTER = 50_000
+"""New objects before a garbage collection. With Python's 700, collections take a fifth of the imports' time."""
+
+
 def main(words: Sequence[str] | None = None) -> int | None:
     """Run a command and return its exit status.
 
@@ -150,6 +155,7 @@ def main(words: Sequence[str] | None = None) -> int | None:
         "command", choices=COMMANDS, metavar="COMMAND", help="one of the commands below"
     )
     name = parser.parse_args(given[:1]).command
+    gc.set_threshold(COLLECT_AFTER)
     _search_current_folder()
     return COMMANDS[name].main(given[1:])
 

@@ -40,7 +40,7 @@ def programs(tmp_path_factory: pytest.TempPathFactory) -> Path:
         pytest.skip("no package registry with openenv can be reached")
     subprocess.run([sys.executable, "-m", "venv", root / "venv"], check=True)
     programs = root / "venv" / "bin"
-    subprocess.run([programs / "pip", "install", "--quiet", OPENENV], check=True)
+    subprocess.run([programs / "pip", "install", "--quiet", "--no-compile", OPENENV], check=True)
     return programs
 
 

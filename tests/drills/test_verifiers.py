@@ -47,7 +47,7 @@ def programs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     subprocess.run([sys.executable, "-m", "venv", folder / "venv"], check=True)
     programs = folder / "venv" / "bin"
     for words in (VERIFIERS, ("--no-deps", OPENENV), CLIENT):
-        subprocess.run([programs / "pip", "install", "--quiet", *words], check=True)
+        subprocess.run([programs / "pip", "install", "--quiet", "--no-compile", *words], check=True)
     return programs
 
 

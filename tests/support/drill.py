@@ -27,7 +27,7 @@ from tests.support.processes import command_line, ended
 from tests.support.running_services import addresses_of, ask, processes
 from tests.support.small_runs import SMALL
 
-START_S, END_S = 300.0, 30.0
+START_S, END_S = 300.0, 90.0
 """Deadlines in seconds. A job that exceeds one hangs."""
 QUESTION_S = 30.0
 """Timeout in seconds of the drill's requests.
