@@ -1,4 +1,4 @@
-"""A trainer on two nodes loses processes and nodes, and its run ends like an undisturbed run."""
+"""A trainer whose ranks stop or die, alone or with their node, restarts, and its run ends like an undisturbed run."""
 
 from __future__ import annotations
 
@@ -23,7 +23,9 @@ from tests.support.small_runs import (
     end,
     family,
     final_weights,
+    find,
     finish,
+    folder,
     metrics,
     start,
     wait_for,
@@ -32,6 +34,7 @@ from tests.support.small_runs import (
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(3600)]
 
 PATIENCE_S = 1500.0
+FOUND_S = 120.0
 FIRST = "127.0.0.2"
 SMALL = {"algorithm__steps": 8, "curriculum__horizons": [2, 3], "checkpoint_every": 1}
 
@@ -63,26 +66,56 @@ def rank_of(node: psutil.Process) -> psutil.Process | None:
     return None
 
 
-def test_lost_rank_and_lost_nodes_restart_the_trainer_with_the_same_weights(
-    policy: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    undisturbed, disturbed = tmp_path / "undisturbed", tmp_path / "disturbed"
-    with monkeypatch.context() as one_node:
+@pytest.fixture(scope="module")
+def undisturbed(policy: str, tmp_path_factory: pytest.TempPathFactory) -> bytes:
+    """The final weights of a run with two ranks on one node that nothing disturbs."""
+    runs = tmp_path_factory.mktemp("undisturbed")
+    with pytest.MonkeyPatch.context() as one_node:
         one_node.setenv("AGENTGYM_TRAINER_PROCESSES", "2")
-        finish(start(undisturbed, policy, **SMALL), undisturbed, PATIENCE_S)
+        finish(start(runs, policy, **SMALL), runs, PATIENCE_S)
+    return final_weights(runs)
 
+
+def test_stopped_ranks_are_restarted_and_the_run_ends_with_the_same_weights(
+    undisturbed: bytes, policy: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AGENTGYM_TRAINER_PROCESSES", "2")
+    run = start(tmp_path, policy, **SMALL)
+    victims = []
+    try:
+        for rank, steps in enumerate((3, 5)):  # a checkpoint, and updates to come
+            wait_for(lambda steps=steps: max(metrics(tmp_path), default=0) >= steps, run)  # type: ignore[misc]
+            ranks = sorted(find(run, "forked_launch").children(), key=lambda process: process.pid)
+            victims.append(ranks[rank])
+            victims[rank].send_signal(signal.SIGSTOP)
+            wait_for(lambda rank=rank: not victims[rank].is_running(), run, FOUND_S)  # type: ignore[misc]
+    except BaseException:
+        end(run)
+        raise
+    shown = finish(run, tmp_path)
+
+    for rank, victim in enumerate(victims):
+        assert f"rank {rank} (process {victim.pid})" in shown
+    assert "Thread" in (folder(tmp_path) / "trainer.log").read_text()
+    assert final_weights(tmp_path) == undisturbed
+    assert_one_value_a_step(tmp_path)
+
+
+def test_lost_rank_and_lost_nodes_restart_the_trainer_with_the_same_weights(
+    undisturbed: bytes, policy: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     launch = tmp_path / "launch.yaml"
     launch.write_text(f"nodes: 2\nprocesses: 1\nfirst_node: {FIRST}\nport: {free_port(FIRST)}\n")
     monkeypatch.setenv("AGENTGYM_LAUNCH", str(launch))
     monkeypatch.setenv("AGENTGYM_ENVIRONMENT_TOKEN", "shared by both nodes")
     monkeypatch.setenv("GLOO_SOCKET_IFNAME", "lo")
-    run = start(disturbed, policy, **SMALL)
+    run = start(tmp_path, policy, **SMALL)
 
     def trained(steps: int) -> None:
-        wait_for(lambda: max(metrics(disturbed), default=0) >= steps, run, PATIENCE_S)
+        wait_for(lambda: max(metrics(tmp_path), default=0) >= steps, run, PATIENCE_S)
 
     try:
-        with second_node(disturbed) as node:
+        with second_node(tmp_path) as node:
             trained(1)
             rank = rank_of(node)
             assert rank is not None
@@ -90,16 +123,16 @@ def test_lost_rank_and_lost_nodes_restart_the_trainer_with_the_same_weights(
             wait_for(lambda: rank_of(node) not in (None, rank), run, PATIENCE_S)
             trained(3)
         # here the whole node is killed
-        with second_node(disturbed) as stopped:
+        with second_node(tmp_path) as stopped:
             trained(5)
             processes = family(stopped.pid)
             for process in processes:
                 process.send_signal(signal.SIGSTOP)
-            with second_node(disturbed):
+            with second_node(tmp_path):
                 trained(6)
                 for process in processes[1:]:  # its launcher finds that the run went on without it
                     process.send_signal(signal.SIGCONT)
-                shown = finish(run, disturbed, PATIENCE_S)
+                shown = finish(run, tmp_path, PATIENCE_S)
                 while not all(ended(each) for each in processes[1:]):
                     time.sleep(0.1)
     finally:
@@ -107,5 +140,5 @@ def test_lost_rank_and_lost_nodes_restart_the_trainer_with_the_same_weights(
 
     assert LOST in shown
     assert shown.count("Restarts left") == 3
-    assert final_weights(disturbed) == final_weights(undisturbed)
-    assert_one_value_a_step(disturbed)
+    assert final_weights(tmp_path) == undisturbed
+    assert_one_value_a_step(tmp_path)
