@@ -14,6 +14,7 @@ from typing import Annotated, Literal, Self
 from pydantic import (
     Field,
     NonNegativeInt,
+    PositiveFloat,
     PositiveInt,
     SecretStr,
     ValidationError,
@@ -147,7 +148,7 @@ class InfraSettings(BaseSettings):
     This uses vLLM's sleep mode, level 2. A GPU then holds only one of the two at a time, apart from
     what stays in memory for both. Each step takes a few seconds longer, to sleep and to wake up.
     """
-    engine_cpu_cache_gb: PositiveInt = 1
+    engine_cpu_cache_gb: PositiveFloat = 1.0
     """KV cache of vLLM on a CPU, in GiB."""
     study_runs_at_once: PositiveInt | None = None
     """Number of a study's runs in parallel.

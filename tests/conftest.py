@@ -52,11 +52,13 @@ if (
         0  # it outlives this process on purpose, so Python must not warn that it still runs
     )
 os.environ.update(
+    # Engines of tiny policies: a virtual machine takes up to 3 s of CPU time to provide 1 GiB.
+    AGENTGYM_ENGINE_CPU_CACHE_GB="0.1",
     AGENTGYM_RUNS=str(_home / "runs"),
     DO_NOT_TRACK="1",
     HF_HUB_OFFLINE="1",
-    # else each of SciWorld's simulators compiles for 8 s while a test waits
-    JDK_JAVA_OPTIONS="-Dsimulator.practice=4",
+    # Each of SciWorld's simulators would compile for 8 s while a test waits.
+    JDK_JAVA_OPTIONS="-Dsimulator.practice=4 -XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
     # As many processes compute at once as there are processors; a thread that spins while it waits
     # takes from another test's.
     KMP_BLOCKTIME="0",

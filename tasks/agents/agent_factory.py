@@ -23,7 +23,7 @@ def open_agent(
     world: WorldInfo,
     *,
     gpu_memory_fraction: float = 0.45,
-    cpu_cache_gb: int = 1,
+    cpu_cache_gb: float = 1.0,
 ) -> Iterator[Agent]:
     """Open the agent of a collection for the duration of the block.
 

@@ -19,7 +19,7 @@ def start_engine(
     ranks: int = 1,
     gpu_memory_fraction: float,
     sleep_mode: bool = False,
-    cpu_cache_gb: int,
+    cpu_cache_gb: float,
     urls: Sequence[str] = (),
     weights: Literal["folder", "nccl"] = "folder",
     weights_folder: Path | None = None,
@@ -86,7 +86,7 @@ def local_engine(
     distributed: bool = False,
     gpu_memory_fraction: float = 0.45,
     sleep_mode: bool = False,
-    cpu_cache_gb: int = 1,
+    cpu_cache_gb: float = 1.0,
 ) -> Engine:
     """Start an engine in this process with the weights of `model`, as `start_engine` does.
 

@@ -19,7 +19,7 @@ def command(
     max_num_seqs: int,
     dtype: str,
     gpu_memory_fraction: float,
-    cpu_cache_gb: int,
+    cpu_cache_gb: float,
     gpu: str = "",
     gpus: int | None = None,
     weights: str = "folder",
@@ -72,10 +72,7 @@ def command(
         arguments += ["--tensor-parallel-size", str(gpus), "--distributed-executor-backend", "mp"]
     if gpus == 0 or (gpus is None and not Path("/dev/nvidiactl").exists()):  # on a CPU
         variables |= {"OMP_NUM_THREADS": str(engine_threads(dtype))}
-        variables |= {
-            "VLLM_CPU_OMP_THREADS_BIND": "nobind",
-            "VLLM_CPU_KVCACHE_SPACE": str(cpu_cache_gb),
-        }
+        variables |= {"VLLM_CPU_OMP_THREADS_BIND": "nobind"}
         # compiling the sampler takes longer than all sampling of a small run
         variables |= {"TORCHDYNAMO_DISABLE": "1"}
         # vLLM cannot see that the number of OMP threads is set here, so it would step in another
@@ -88,6 +85,8 @@ def command(
             "tasks.inference.vllm_cpu_worker.FollowingWeights",
             "--block-size",
             "32",
+            "--kv-cache-memory-bytes",
+            str(int(cpu_cache_gb * 2**30)),
         ]
         arguments += [
             "--no-enable-chunked-prefill",

@@ -65,13 +65,12 @@ def vllm_parameters(sampling: Sampling) -> SamplingParams:
     )
 
 
-def import_vllm(cpu_cache_gb: int) -> None:
+def import_vllm() -> None:
     """Import vLLM after setting the environment variables that it reads.
 
     They select one process and few log messages.
     """
     os.environ.setdefault("VLLM_ENABLE_V1_MULTIPROCESSING", "0")
-    os.environ.setdefault("VLLM_CPU_KVCACHE_SPACE", str(cpu_cache_gb))
     os.environ.setdefault("VLLM_CPU_OMP_THREADS_BIND", "nobind")
     os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
     os.environ.setdefault("VLLM_NO_USAGE_STATS", "1")
@@ -112,7 +111,7 @@ class VllmEngine:
         distributed: bool = False,
         gpu_memory_fraction: float = 0.45,
         sleep_mode: bool = False,
-        cpu_cache_gb: int = 1,
+        cpu_cache_gb: float = 1.0,
     ) -> None:
         """Start the engine with the weights of `model`.
 
@@ -132,7 +131,7 @@ class VllmEngine:
             EngineError: vLLM could not start (its own message is the cause), or this machine has no
                 sleep mode.
         """
-        import_vllm(cpu_cache_gb)
+        import_vllm()
         import torch
         from vllm import EngineArgs, LLMEngine
         from vllm.platforms import current_platform
@@ -165,6 +164,7 @@ class VllmEngine:
             enable_chunked_prefill=not self._on_cpu,
             max_num_batched_tokens=max(8192, context_length) if self._on_cpu else None,
             block_size=BLOCK_TOKENS if self._on_cpu else None,
+            kv_cache_memory_bytes=int(cpu_cache_gb * 2**30) if self._on_cpu else None,
             async_scheduling=False,
             distributed_executor_backend="external_launcher" if distributed else None,
             enable_lora=lora is not None,

@@ -232,7 +232,7 @@ def import_all(job: TrainerJob) -> None:
     from tasks.training.implementations import batches_class, trainer_class
 
     if job.experiment.rollout.engine == "vllm" and not job.engine_urls:
-        import_vllm(job.engine_cpu_cache_gb)
+        import_vllm()
     with without_vllm():
         trainer_class(job.experiment.algorithm)
     batches_class(job.experiment.algorithm)
@@ -259,7 +259,8 @@ def run(job: TrainerJob) -> None:
             flow.send(Failed(type(problem).__name__, str(problem), traceback.format_exc()))
         raise SystemExit(1) from None
     finally:
-        if trainer is not None:
+        # vLLM in this process would take seconds to free what the exit frees
+        if trainer is not None and trainer.worker.engine.out_of_process:
             trainer.worker.engine.close()
 
 
