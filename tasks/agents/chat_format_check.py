@@ -13,6 +13,8 @@ import sys
 from collections.abc import Mapping
 from typing import Any
 
+from tasks.provision.imports import without_collections
+
 
 def check(request: Mapping[str, Any]) -> dict[str, Any]:
     """Load the tokenizer and derive the form of a turn from its chat template.
@@ -23,7 +25,8 @@ def check(request: Mapping[str, Any]) -> dict[str, Any]:
     Returns:
         "tokens": the number of token ids that the tokenizer can produce. Or "error": the problem.
     """
-    from transformers import AutoTokenizer
+    with without_collections():
+        from transformers import AutoTokenizer
 
     from configs.experiment import TurnFormat
     from tasks.agents.chat_format import ChatFormat, ChatTemplateError

@@ -10,15 +10,17 @@ import threading
 from collections.abc import Coroutine
 from typing import Any
 
-import sqlalchemy
-from fastapi import FastAPI
-from prefect.server.api.server import create_app
-from prefect.server.events.models import automations
-from starlette.routing import Mount
-from starlette.types import ASGIApp
-
 from tasks.provision import first_view
+from tasks.provision.imports import without_collections
 from tasks.provision.login_gate import health_not_for_pages, no_frames
+
+with without_collections():
+    import sqlalchemy
+    from fastapi import FastAPI
+    from prefect.server.api.server import create_app
+    from prefect.server.events.models import automations
+    from starlette.routing import Mount
+    from starlette.types import ASGIApp
 
 SCHEMA_PATHS = ("/openapi.json", "/docs", "/docs/oauth2-redirect", "/redoc")
 """Pages about the API, which Prefect serves without checking the login."""

@@ -9,6 +9,8 @@ from contextlib import contextmanager
 from functools import cache
 from typing import Any
 
+from tasks.provision.imports import without_collections
+
 _SETTINGS = {
     "MLFLOW_DISABLE_TELEMETRY": "true",
     "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true",
@@ -75,6 +77,7 @@ def load_mlflow() -> Any:
         os.environ.setdefault(name, value)
     for name, level in _LOGGERS.items():
         logging.getLogger(name).setLevel(level)
-    import mlflow
+    with without_collections():
+        import mlflow
 
     return mlflow

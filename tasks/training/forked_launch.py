@@ -10,7 +10,6 @@ With a GPU, torchrun starts the processes (launch.py), because CUDA does not sur
 
 from __future__ import annotations
 
-import gc
 import os
 import sys
 import time
@@ -20,6 +19,7 @@ from multiprocessing.connection import wait
 from multiprocessing.context import ForkProcess
 from pathlib import Path
 
+from tasks.provision.imports import without_collections
 from tasks.training import trainer_main
 from tasks.training.launch import POLICY_READY, End, verdict
 from tasks.training.messages import TrainerJob
@@ -95,16 +95,14 @@ def main() -> None:
     file, number, job_file = sys.argv[1:]
     size = int(number)
     job = trainer_main.read_job(Path(job_file))
-    gc.disable()  # else collections take a fifth of the imports' time
-    trainer_main.import_all(job)
+    with without_collections():
+        trainer_main.import_all(job)
     while not Path(file).with_name(POLICY_READY).exists():
         time.sleep(POLL_SECONDS)
     from tasks.training.process_group import STORE, rendezvous_memory
 
     os.environ[STORE] = rendezvous_memory()
     watch = RankWatch()
-    gc.freeze()  # a collection would touch the imported objects and so copy them
-    gc.enable()
     processes = [
         get_context("fork").Process(target=run_rank, args=(rank, size, job)) for rank in range(size)
     ]

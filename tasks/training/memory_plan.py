@@ -7,6 +7,7 @@ Flows and `agentgym plan` run this command, so that they need not import torch.
 
 from __future__ import annotations
 
+import gc
 import sys
 from collections.abc import Iterator
 from functools import cache
@@ -392,6 +393,7 @@ def answer(request: PlanRequest) -> PlanAnswer:
 
 def main() -> None:
     """Answer a request on standard input."""
+    gc.disable()  # it takes a sixth of the time of this short process
     print(answer(PlanRequest.model_validate_json(sys.stdin.read())).model_dump_json())
 
 
