@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import gc
 import os
 import shutil
 import signal
@@ -25,6 +26,7 @@ from tests.support.s3_server import BUCKET, StorageProxy, credentials, s3_server
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
 
+gc.set_threshold(50_000)  # else collections take a twentieth of the time
 # Set before anything imports Prefect or MLflow, which read them once. Whatever services the user
 # has running stay out of it.
 _home = Path(tempfile.mkdtemp(prefix="agentgym-tests-"))
