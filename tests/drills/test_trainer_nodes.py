@@ -80,10 +80,10 @@ def test_stopped_ranks_are_restarted_and_the_run_ends_with_the_same_weights(
     undisturbed: bytes, policy: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("AGENTGYM_TRAINER_PROCESSES", "2")
-    run = start(tmp_path, policy, **SMALL)
+    run = start(tmp_path, policy, **(SMALL | {"checkpoint_every": 2}))
     victims = []
     try:
-        for rank, steps in enumerate((3, 5)):  # a checkpoint, and updates to come
+        for rank, steps in enumerate((3, 5)):  # one after a checkpoint: it is repeated
             wait_for(lambda steps=steps: max(metrics(tmp_path), default=0) >= steps, run)  # type: ignore[misc]
             ranks = sorted(find(run, "forked_launch").children(), key=lambda process: process.pid)
             victims.append(ranks[rank])
