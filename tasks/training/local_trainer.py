@@ -25,6 +25,16 @@ from tasks.provision.process import ChildProcess, importing
 from tasks.training.launch import POLICY_READY, RESTARTS_AFTER
 from tasks.training.messages import TrainerJob
 
+TUNABLES = "GLIBC_TUNABLES"
+MALLOC = ":".join(
+    f"glibc.malloc.{name}"
+    for name in ("hugetlb=1", f"mmap_threshold={2**34}", f"trim_threshold={2**34}")
+)
+"""Lets glibc use huge pages, and keep the memory of freed tensors for the next ones.
+
+By default it returns large tensors to the kernel at once. Every micro-batch then gets new pages,
+which the kernel fills with zeros. Training SmolLM2 spent a quarter of its CPU time there.
+"""
 VERDICT_SECONDS = 40.0
 """Time for the launcher to stop the other processes. The launcher's own limit is 30 s."""
 
@@ -117,7 +127,7 @@ def trainer_variables() -> dict[str, str]:
     """Return the environment variables of the trainer's processes."""
     # On a CPU the engine multiplies small matrices, which need one thread. The update sets its
     # number of threads itself.
-    return {
+    return ({} if has_gpu() else {TUNABLES: os.environ.get(TUNABLES, MALLOC)}) | {
         "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1"),
         "TOKENIZERS_PARALLELISM": "false",
         "DISABLE_MLFLOW_INTEGRATION": "TRUE",  # spares TRL a 3 s import; the flow logs

@@ -84,6 +84,30 @@ def test_a_cpu_computes_in_bfloat16_only_with_instructions_for_it(
         )
 
 
+def test_a_trainer_without_gpu_keeps_the_memory_of_freed_tensors(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(local_trainer, "has_gpu", lambda: False)
+    monkeypatch.delenv(local_trainer.TUNABLES, raising=False)
+    program = (
+        "from resource import RUSAGE_SELF, getrusage\n"
+        f"for _ in range(8): memory = b'1' * {2**26}; del memory\n"
+        "print(getrusage(RUSAGE_SELF).ru_minflt)"
+    )
+
+    def page_faults(variables: dict[str, str]) -> int:
+        found = subprocess.run(
+            [sys.executable, "-c", program],
+            env=os.environ | variables,
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        return int(found.stdout)
+
+    assert page_faults(local_trainer.trainer_variables()) < page_faults({}) / 4
+
+
 def test_processes_of_one_machine_without_gpu_are_forks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(local_trainer, "has_gpu", lambda: False)
     command = launch_command(
