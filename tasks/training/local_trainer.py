@@ -26,14 +26,12 @@ from tasks.training.launch import POLICY_READY, RESTARTS_AFTER
 from tasks.training.messages import TrainerJob
 
 TUNABLES = "GLIBC_TUNABLES"
-MALLOC = ":".join(
-    f"glibc.malloc.{name}"
-    for name in ("hugetlb=1", f"mmap_threshold={2**34}", f"trim_threshold={2**34}")
-)
-"""Lets glibc use huge pages, and keep the memory of freed tensors for the next ones.
+MALLOC = "glibc.malloc.hugetlb=1:glibc.malloc.mmap_threshold=134217728:glibc.malloc.trim_threshold=17179869184"
+"""Lets glibc use huge pages, and keep the memory of freed tensors below 128 MiB for the next ones.
 
-By default it returns large tensors to the kernel at once. Every micro-batch then gets new pages,
-which the kernel fills with zeros. Training SmolLM2 spent a quarter of its CPU time there.
+By default it returns most tensors to the kernel at once. Every micro-batch then gets new pages,
+which the kernel fills with zeros. Training SmolLM2 spent a quarter of its CPU time there. If larger
+tensors are kept too, memory grows, because their holes do not fit the next ones.
 """
 VERDICT_SECONDS = 40.0
 """Time for the launcher to stop the other processes. The launcher's own limit is 30 s."""
