@@ -19,6 +19,7 @@ from importlib.metadata import version
 from typing import NamedTuple, NoReturn
 
 from flows.child_modules import share_modules
+from flows.exit import exit_with
 
 PROG = "agentgym"
 EXAMPLES = """examples:
@@ -160,9 +161,14 @@ def main(words: Sequence[str] | None = None) -> int | None:
     return COMMANDS[name].main(given[1:])
 
 
-def run(command: str) -> NoReturn:
-    """Run a command with this process's arguments and exit: the module forms `python -m flows.X`."""
-    sys.exit(main([command, *sys.argv[1:]]))
+def run(*command: str) -> NoReturn:
+    """Run a command with this process's arguments, and exit.
+
+    Args:
+        command: The command's name in the module forms `python -m flows.X`. The script `agentgym`
+            takes it from the arguments.
+    """
+    exit_with(lambda: main([*command, *sys.argv[1:]]))
 
 
 def _search_current_folder() -> None:

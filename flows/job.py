@@ -14,6 +14,7 @@ from pydantic import TypeAdapter
 from configs.config_model import ConfigModel
 from configs.evaluation_grid import EvaluationGrid
 from flows.command import LocalRecords, run_command, set_engine_variables
+from flows.exit import exit_with
 
 
 class TrainJob(ConfigModel):
@@ -65,4 +66,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    exit_with(main)

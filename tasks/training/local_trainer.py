@@ -57,6 +57,7 @@ class LocalTrainer:
             environment=importing(
                 {
                     **trainer_variables(),
+                    **memory_variables(job.experiment.policy.dtype),
                     **(ON_LOOPBACK if trainer_launch(infrastructure).nodes == 1 else {}),
                 }
             ),
@@ -125,11 +126,25 @@ def trainer_variables() -> dict[str, str]:
     """Return the environment variables of the trainer's processes."""
     # On a CPU the engine multiplies small matrices, which need one thread. The update sets its
     # number of threads itself.
-    return ({} if has_gpu() else {TUNABLES: os.environ.get(TUNABLES, MALLOC)}) | {
+    return {
         "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1"),
         "TOKENIZERS_PARALLELISM": "false",
         "DISABLE_MLFLOW_INTEGRATION": "TRUE",  # spares TRL a 3 s import; the flow logs
     }
+
+
+def memory_variables(dtype: str) -> dict[str, str]:
+    """Return the variables with which a trainer keeps the memory of freed tensors.
+
+    Empty on a GPU. Empty for float32 too: such policies are small, and huge pages cost them more
+    than they save.
+
+    Args:
+        dtype: `policy.dtype` of the recipe.
+    """
+    if dtype == "float32" or has_gpu():
+        return {}
+    return {TUNABLES: os.environ.get(TUNABLES, MALLOC)}
 
 
 def read_verdict(file: Path) -> str | None:

@@ -157,3 +157,18 @@ def test_a_mistake_stands_before_the_usage(capsys: pytest.CaptureFixture[str]) -
     assert "--gpus" in lines[0]
     assert "'many'" in lines[0]
     assert lines[1].startswith("usage: ")
+
+
+@pytest.mark.parametrize(
+    ("end", "status", "message"),
+    [("None", 0, ""), ("3", 3, ""), ("sys.exit('refused')", 1, "refused\n")],
+)
+def test_a_process_exits_with_the_status_of_its_command_after_the_exit_handlers(
+    end: str, status: int, message: str
+) -> None:
+    program = (
+        "import atexit, sys; from flows.exit import exit_with; atexit.register(print, 'handled');"
+        f"exit_with(lambda: {end})"
+    )
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert (ended.returncode, ended.stdout, ended.stderr) == (status, "handled\n", message)

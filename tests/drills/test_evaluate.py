@@ -60,3 +60,13 @@ def test_the_expert_is_evaluated_at_two_horizons_and_compared_with_the_random_po
         (1, short.success.value),
         (12, 1.0),
     ]
+
+
+def test_an_evaluated_model_leaves_only_its_progress_on_the_terminal(
+    tmp_path: Path, policy: str
+) -> None:
+    give_empty_databases(tmp_path / "runs")
+    (tmp_path / "runs").chmod(0o700)
+    ended = command(tmp_path / "runs", *WORDS, "--model", policy, "--horizon", "1")
+    assert ended.returncode == 0, ended.stderr
+    assert not [line for line in ended.stderr.splitlines() if "episode" not in line]

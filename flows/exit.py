@@ -1,0 +1,34 @@
+"""Exit of a command's process."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import sys
+from collections.abc import Callable
+from contextlib import suppress
+from typing import NoReturn
+
+
+def exit_with(main: Callable[[], int | None]) -> NoReturn:
+    """Run a main function and exit with its status, without unloading Python's modules.
+
+    Unloading torch and vLLM takes seconds, and triton reports its functions as leaks meanwhile. Exit
+    handlers run. An unexpected error ends the process as usual, with its traceback.
+
+    Args:
+        main: Returns the exit status (None: 0), or raises SystemExit.
+    """
+    status: object
+    try:
+        status = main()
+    except SystemExit as end:
+        status = end.code
+    if not isinstance(status, int | None):
+        print(status, file=sys.stderr)
+        status = 1
+    atexit._run_exitfuncs()
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(BrokenPipeError):
+            stream.flush()
+    os._exit(status or 0)
