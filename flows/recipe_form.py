@@ -142,7 +142,11 @@ class RequestedRun:
 
     experiment: Experiment
     overrides: dict[str, Any]
-    name: str
+
+    @property
+    def name(self) -> str:
+        """The run's name in Prefect and MLflow."""
+        return run_name(self.experiment, self.overrides)
 
 
 def requested_run(
@@ -154,8 +158,7 @@ def requested_run(
         RecipeError: A value is invalid.
     """
     given = all_overrides(recipe, form, overrides)
-    experiment = load_recipe(recipe, given)
-    return RequestedRun(experiment, given, run_name(experiment, given))
+    return RequestedRun(load_recipe(recipe, given), given)
 
 
 def read_form(given: RecipeForm | Mapping[str, Any] | None) -> RecipeForm:

@@ -189,7 +189,7 @@ def opened_run(
         RunBar(experiment.algorithm.steps, log, page.show) as bar,
         SystemMetrics() as system,
     ):
-        folder.note_title(name)
+        folder.begin(name)
         with clock.part("MLflow"):
             parent = tracker.start_run(
                 name,

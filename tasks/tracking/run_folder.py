@@ -15,6 +15,7 @@ from pathlib import Path
 import yaml
 
 from configs.experiment import Experiment
+from configs.model_folder import RECIPE
 from tasks.files import read_json, replace_file
 from tasks.provision.private_files import private_runs
 from tasks.tracking.owner import claimed
@@ -24,7 +25,7 @@ from tasks.training.collapse import TrainingCollapsedError
 FINISHED, COLLAPSED = "run", "collapsed"
 """Marks of a run that completed, and of one that ended because training collapsed."""
 TITLE = "title.json"
-"""File with the run's name in Prefect and MLflow, and the time it first started."""
+"""File with the run's name in Prefect and MLflow, and its first start in seconds since 1970."""
 
 
 class RunFileError(Exception):
@@ -55,15 +56,16 @@ class RunFolder:
         """
         private_runs(self.path.parent)
         with claimed(self.path, "this run", "wait for it or change a seed"):
-            replace_file(
-                self.path / "recipe.yaml",
-                yaml.safe_dump(self.experiment.model_dump(mode="json"), sort_keys=False),
-            )
             yield
 
-    def note_title(self, title: str) -> None:
-        """Store the run's name in Prefect and MLflow, and once its start in seconds since 1970."""
+    def begin(self, title: str) -> None:
+        """Store the recipe, the run's name in Prefect and MLflow, and the time of its first start.
+
+        If another machine began the run, call it once the folder was fetched: it keeps that time.
+        """
+        recipe = yaml.safe_dump(self.experiment.model_dump(mode="json"), sort_keys=False)
         began = read_json(self.path / TITLE).get("began") or time.time()
+        replace_file(self.path / RECIPE, recipe)
         replace_file(self.path / TITLE, json.dumps({"title": title, "began": began}))
 
     def evaluation(self, name: str) -> Path:

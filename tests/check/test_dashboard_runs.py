@@ -276,8 +276,8 @@ def test_a_task_over_training_shows_a_success_of_each_evaluation_or_the_requeste
 def test_a_run_has_its_recorded_title_status_and_duration(tmp_path: Path) -> None:
     written = StoredRun(tmp_path, load_recipe("textcraft"))
     with written.claimed():
-        written.note_title("grpo, stepwise, textcraft, seed 0")
-        written.note_title("grpo, stepwise, textcraft, seed 0, again")
+        written.begin("grpo, stepwise, textcraft, seed 0")
+        written.begin("grpo, stepwise, textcraft, seed 0, again")
     [run] = run_folders(tmp_path)
     assert run.title == "grpo, stepwise, textcraft, seed 0, again"
     assert run.began is not None

@@ -62,6 +62,7 @@ def run_with_metrics(folder: Path, *steps: dict[str, float]) -> RunFolder:
     """A run with these metrics of its training steps."""
     written = StoredRun(folder, load_recipe("textcraft"))
     with written.claimed():
+        written.begin("figures")
         for step, metrics in enumerate(steps, 1):
             written.add_metrics(step, metrics)
     [run] = run_folders(folder)

@@ -139,6 +139,7 @@ def test_the_page_of_a_live_run_updates_itself(
         run.parent, load_recipe("textcraft", {"algorithm.steps": 9, "seeds.training": 77})
     )
     with folder.claimed():
+        folder.begin("walks")
         write_run(folder, numbers_of(3), (0.4, 0.5), 77)
         page = browser.new_page(base_url=viewer, http_credentials=credentials(run.parent))
         script_errors: list[str] = []
@@ -157,6 +158,7 @@ def test_a_checkpoint_plays_while_the_page_updates_itself(
 ) -> None:
     folder = RunFolder(run.parent, load_recipe("textcraft", {"seeds.training": 78}))
     with folder.claimed():
+        folder.begin("walks")
         write_run(folder, numbers_of(2), (0.4, 0.5), 78)
     build_tiny_policy(folder.path / "checkpoints" / "step-000002")
     page.goto(f"/runs/{folder.path.name}")

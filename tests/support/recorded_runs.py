@@ -81,7 +81,7 @@ def recorded_run(
     )
     folder = RunFolder(runs, experiment)
     with folder.claimed():
-        folder.note_title(run_name(experiment))
+        folder.begin(run_name(experiment))
         write_run(folder, numbers_of(tasks), skills, seed)
         folder.mark_done(FINISHED)
     return folder
