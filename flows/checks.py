@@ -16,7 +16,7 @@ from configs.task_selection import TaskSelection
 from environments.environment import TaskIndexError, UnknownWorldError
 from environments.registry import check_name, check_task_list, task_indices_of
 from flows.model_check import fit_experiment
-from tasks.training.local_trainer import placement_of
+from tasks.training.local_trainer import default_processes, placement_of, trainer_launch
 
 ASK_S = 10.0
 """Timeout in seconds after which a server counts as unreachable."""
@@ -43,6 +43,7 @@ def check_experiment(experiment: Experiment, infrastructure: InfraSettings) -> N
         placement_of(infrastructure, experiment.policy.dtype)
     except PlacementError as problem:
         raise RecipeError(str(problem)) from None
+    check_context_parallel(experiment, infrastructure)
     policy, world = experiment.policy, experiment.environment
     check_world("environment.name", world.name)
     lists: dict[str, TaskSelection] = {
@@ -69,6 +70,29 @@ def check_experiment(experiment: Experiment, infrastructure: InfraSettings) -> N
     ):
         check_policy("algorithm.teacher", teacher)
     check_task_lists(world.name, lists, infrastructure)
+
+
+def check_context_parallel(experiment: Experiment, infrastructure: InfraSettings) -> None:
+    """Check that the launch file's context_parallel suits the method and the number of ranks.
+
+    Raises:
+        RecipeError: It does not. The message names the field.
+    """
+    launch = trainer_launch(infrastructure)
+    shared = launch.context_parallel
+    ranks = launch.nodes * (
+        launch.processes or default_processes(infrastructure, experiment.policy.dtype)
+    )
+    if ranks % shared:
+        raise RecipeError(
+            f"context_parallel: {shared} of {infrastructure.launch} does not divide the trainer's "
+            f"{ranks} processes; change it or AGENTGYM_TRAINER_PROCESSES"
+        )
+    if shared > 1 and not isinstance(experiment.algorithm, PolicyGradient):
+        raise RecipeError(
+            f"context_parallel: {shared} of {infrastructure.launch} is for RL methods, and "
+            f"algorithm.name is {experiment.algorithm.name}; remove it from the launch file"
+        )
 
 
 def check_engine_sleep(rollout: Rollout) -> None:

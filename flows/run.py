@@ -362,7 +362,7 @@ def trainer_process(
 
     It loads the newest complete checkpoint, or exactly the weights of `from_step`.
     """
-    infrastructure = run.infrastructure
+    infrastructure, launch = run.infrastructure, trainer_launch(run.infrastructure)
     policy, build = policy_of(run)
     imports_meanwhile = starts_forks(infrastructure) and not infrastructure.engine_servers
     with ExitStack() as parts:
@@ -381,7 +381,8 @@ def trainer_process(
             tool_lists=msgspec.to_builtins(tasks.world.tool_lists),
             train_tasks=tasks.train,
             from_step=from_step,
-            sharding=trainer_launch(infrastructure).sharding,
+            sharding=launch.sharding,
+            context_parallel=launch.context_parallel,
             engine_memory_fraction=infrastructure.engine_memory_fraction or SHARED_FRACTION,
             engine_sleep=infrastructure.engine_sleep,
             engine_cpu_cache_gb=infrastructure.engine_cpu_cache_gb,

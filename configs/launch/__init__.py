@@ -55,6 +55,10 @@ class Launch(ConfigModel):
     share them, including those of the reference and the critic. "hsdp": the processes of each
     machine share them, so that between machines only gradients travel.
     """
+    context_parallel: PositiveInt = 1
+    """Ranks that compute each row of the update together, so that a rank holds the activations of
+    a part of its tokens only. It must divide the number of ranks and the policy's heads.
+    """
     first_node: str = "127.0.0.1"
     """Address of the first machine, as seen from the others."""
     port: PositiveInt | None = None

@@ -31,6 +31,7 @@ from tasks.tracking.step_metrics_file import METRICS, Steps, write_steps
 from tasks.tracking.timeline import TIMELINE, append_spans
 from tasks.training import checkpoint
 from tasks.training.compute_dtype import compute_dtype
+from tasks.training.context_parallel import ContextParallel
 from tasks.training.lora import ADAPTER, adapters, load_adapter, set_adapters
 from tasks.training.loss_record import LossRecord
 from tasks.training.micro_batches import (
@@ -83,7 +84,11 @@ class BaseTrainer(Trainer):
         policy_learns: Whether updates change the policy. False while a critic is pretrained.
         loss_record: Inputs and outputs of the loss for each token of the batch. Empty for imitation
             methods, which have no advantages.
+        context_parallel: The ranks that compute packed rows with this one. They have the same
+            micro-batches, and sums over all ranks count them once. None: there are none.
     """
+
+    context_parallel: ContextParallel | None = None
 
     def begin(self, experiment: Experiment, policy: str, folder: Path, sharding: Sharding) -> None:
         """Set the attributes that TRL's constructor needs.
@@ -265,7 +270,7 @@ class BaseTrainer(Trainer):
                 self.lr_scheduler.step()
         self.wrapped_model.zero_grad()
         self.state.global_step += 1
-        loss = self.accelerator.reduce(self._loss, reduction="mean")
+        loss = self.all_reduce_sum(self._loss) / self.accelerator.num_processes
         self._loss = torch.zeros_like(self._loss)
         self.measure(
             {
@@ -446,7 +451,7 @@ class BaseTrainer(Trainer):
         added: torch.Tensor = self.accelerator.reduce(
             sums.to(self.accelerator.device), reduction="sum"
         ).cpu()
-        return added
+        return added / self.context_parallel.ranks if self.context_parallel else added
 
     def all_reduce_max(self, values: torch.Tensor) -> torch.Tensor:
         """Take the elementwise maximum of a tensor over all ranks. The result is on the CPU."""

@@ -13,6 +13,7 @@ from configs.experiment import Policy
 from configs.launch import Sharding
 from configs.policy_gradient import Critic as CriticSettings
 from tasks.inference.fused_layers import fuse_layers
+from tasks.training.context_parallel import ContextParallel
 from tasks.training.micro_batches import Tensors, whole_rows
 from tasks.training.model_loading import check_weights, load_model, shard_loaded
 from tasks.training.optimiser_state import (
@@ -102,23 +103,24 @@ class Critic:
         )
         self._loss = torch.zeros((), device=device)
 
-    def values(self, tensors: Tensors) -> torch.Tensor:
+    def values(self, tensors: Tensors, ranks: ContextParallel | None = None) -> torch.Tensor:
         """Return the value V of the state before each completion token. Shape (B, T + 1).
 
-        The last column is the value after all tokens.
+        The last column is the value after all tokens. The other `ranks` compute packed rows too.
+        They must have the same tensors.
         """
         ids, mask = whole_rows(tensors, self.device)
         with torch.autocast(
             self.device.type, torch.bfloat16, enabled=self._compute == torch.bfloat16
         ):
             every: torch.Tensor = (
-                packed_values(self.model, ids, mask)
+                packed_values(self.model, ids, mask, ranks)
                 if packs(self.model.backbone)
                 else self.model(input_ids=ids, attention_mask=mask)
             )
         return every[:, tensors["prompt_ids"].size(1) - 1 :].float()
 
-    def add_gradient(self, tensors: Tensors) -> None:
+    def add_gradient(self, tensors: Tensors, ranks: ContextParallel | None = None) -> None:
         """Add the gradient of a micro-batch's share of the loss (arXiv 2005.12729, section 3).
 
         The loss is 1 / (2 N) sum of max((V - R)^2, (V_old + clip(V - V_old, -c, c) - R)^2) over the
@@ -127,8 +129,13 @@ class Critic:
         Args:
             tensors: The tokens; old_values, returns and value_mask of shape (B, T + 1); and
                 value_count = N.
+            ranks: As in `values`.
         """
-        values, old, returns = self.values(tensors), tensors["old_values"], tensors["returns"]
+        values, old, returns = (
+            self.values(tensors, ranks),
+            tensors["old_values"],
+            tensors["returns"],
+        )
         near = old + (values - old).clamp(-self.settings.value_clip, self.settings.value_clip)
         squares = (
             torch.maximum((values - returns) ** 2, (near - returns) ** 2) * tensors["value_mask"]
@@ -136,7 +143,7 @@ class Critic:
         loss = 0.5 * squares.sum() / tensors["value_count"].clamp(min=1)
         # FSDP averages gradients over the ranks, but the formula needs their sum.
         (loss * torch.distributed.get_world_size() if self._sharded else loss).backward()  # type: ignore[no-untyped-call]
-        self._loss += loss.detach()
+        self._loss += loss.detach() / (ranks.ranks if ranks else 1)
 
     def update(self, lr_scale: float) -> float:
         """Update the critic with the accumulated gradients and return the loss of the mini-batch.

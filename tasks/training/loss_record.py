@@ -77,5 +77,7 @@ class LossRecord:
                 TrainSampleTokens(group, member, advantages, mask > 0, log_probabilities, entropies)
             )
         all_rows: list[TrainSampleTokens] = gather_object(local_rows)
-        if all_rows and PartialState().is_main_process:
-            write_train_samples(path, sorted(all_rows, key=lambda each: (each.group, each.member)))
+        # With context parallelism several ranks hold the same rows.
+        rows = {(each.group, each.member): each for each in all_rows}
+        if rows and PartialState().is_main_process:
+            write_train_samples(path, [rows[key] for key in sorted(rows)])

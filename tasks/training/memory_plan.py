@@ -38,6 +38,8 @@ class Machine(ConfigModel):
     """Memory of each GPU, in GB (1e9 bytes)."""
     sharding: Sharding
     """How the models are sharded across the GPUs, as in `configs.launch`."""
+    context_parallel: int = 1
+    """GPUs that compute each row together, each a part of its tokens."""
     machines: int = 1
     """Number of machines that hold the GPUs."""
     engine_fraction: float
@@ -50,6 +52,11 @@ class Machine(ConfigModel):
     """Whether a bfloat16 policy is computed in bfloat16, instead of float32."""
     gpu: str | None = None
     """GPU model, one of `step_time.GPUS`. None for any other model."""
+
+    @property
+    def shares(self) -> int:
+        """Number of shares of a batch. GPUs that compute rows together have the same share."""
+        return self.gpus // self.context_parallel
 
 
 class PlanRequest(ConfigModel):
@@ -177,8 +184,8 @@ def plan_memory(request: PlanRequest) -> MemoryPlan:
     update = TracedUpdate(
         processes=machine.gpus // (machine.machines if machine.sharding == "hsdp" else 1),
         sharded=machine.sharding != "none",
-        rows=rows_of_a_pass(experiment, machine.gpus) * (2 if pairs else 1),
-        tokens=length,
+        rows=rows_of_a_pass(experiment, machine.shares) * (2 if pairs else 1),
+        tokens=-(-length // machine.context_parallel),
         compute=torch.bfloat16
         if experiment.policy.dtype == "bfloat16" and machine.bfloat16
         else torch.float32,
@@ -216,12 +223,15 @@ def traced(model: str, update: TracedUpdate) -> TrainerMemory:
     return trace(AutoConfig.from_pretrained(model), update)
 
 
-def rows_of_a_pass(experiment: Experiment, processes: int) -> int:
-    """Return the number of full-length trajectories in the largest micro-batch of a rank."""
+def rows_of_a_pass(experiment: Experiment, shares: int) -> int:
+    """Return the number of full-length trajectories in the largest micro-batch of a rank.
+
+    `shares` is the number of shares of a batch, see `Machine`.
+    """
     algorithm, rollout = experiment.algorithm, experiment.rollout
     if algorithm.micro_batch_tokens is not None:
         return max(1, algorithm.micro_batch_tokens // rollout.trajectory_tokens)
-    share = -(-rollout.tasks_per_step * rollout.group_size // processes)
+    share = -(-rollout.tasks_per_step * rollout.group_size // shares)
     return max(1, -(-share // (algorithm.mini_batches * algorithm.passes)))
 
 
@@ -282,7 +292,7 @@ def _plain_changes(request: PlanRequest) -> Iterator[tuple[str, PlanRequest]]:
     if request.experiment.policy.gradient_checkpointing < 1:
         request = _with_policy(request, gradient_checkpointing=True)
         yield "--policy.gradient_checkpointing true", request
-    if rows_of_a_pass(request.experiment, request.machine.gpus) > 1:
+    if rows_of_a_pass(request.experiment, request.machine.shares) > 1:
         budget = request.experiment.rollout.trajectory_tokens
         algorithm = request.experiment.algorithm.model_copy(
             update={"micro_batches": None, "micro_batch_tokens": budget}

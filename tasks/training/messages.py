@@ -39,6 +39,8 @@ class TrainerJob(ConfigModel):
     newest complete checkpoint."""
     sharding: Sharding = "none"
     """How policy, reference and critic are sharded across ranks."""
+    context_parallel: int = 1
+    """Number of ranks that compute each packed row together."""
     engine_memory_fraction: float
     """Fraction of a GPU's memory for the engine, 0 to 1."""
     engine_sleep: bool = False

@@ -91,7 +91,7 @@ def mini_batch_of(group: int, member: int, group_size: int, step: int, mini_batc
 
 
 def balanced(
-    local: list[TrainSample], process: int, processes: int, *, share: bool
+    local: list[TrainSample], process: int, processes: int, *, share: bool, ranks_per_row: int = 1
 ) -> list[TrainSample]:
     """Redistribute the samples of all ranks so that each rank has about the same number of tokens.
 
@@ -102,12 +102,14 @@ def balanced(
         process: This rank, from 0.
         processes: Number of ranks.
         share: Whether samples share prefixes. Those that do then stay together.
+        ranks_per_row: Consecutive ranks that have the same samples, and get the same share.
     """
-    if processes == 1:
+    if processes == ranks_per_row:
         return local
-    samples: list[TrainSample] = gather_object(local)
+    samples: list[TrainSample] = gather_object(local if process % ranks_per_row == 0 else [])
     samples.sort(key=lambda s: (s.trajectory.group, s.trajectory.member))
-    return [samples[i] for i in rank_shares(samples, processes, share=share)[process]]
+    shares = rank_shares(samples, processes // ranks_per_row, share=share)
+    return [samples[i] for i in shares[process // ranks_per_row]]
 
 
 def rank_shares(samples: Sequence[TrainSample], processes: int, *, share: bool) -> list[list[int]]:

@@ -11,20 +11,23 @@ from the position ids, which restart at each row.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from inspect import signature
 from itertools import accumulate, pairwise
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from torch.nn.attention.bias import causal_lower_right
 from torch.nn.attention.varlen import varlen_attn
-from torch.nn.functional import scaled_dot_product_attention
+from torch.nn.functional import pad, scaled_dot_product_attention
 from transformers import AttentionInterface
 
 from configs.experiment import Policy
+
+if TYPE_CHECKING:
+    from tasks.training.context_parallel import ContextParallel
 
 FLASH = ("flash_attention_2", "flash_attention_3")
 SHARED = "shared_prefix"
@@ -60,10 +63,12 @@ class Segments:
     Attributes:
         parts: One for each row that adds tokens.
         device: Device of the tensors.
+        shared_by: The ranks that compute the packed row together. None: this rank alone.
     """
 
     parts: tuple[Segment, ...]
     device: torch.device
+    shared_by: ContextParallel | None = None
 
     @cached_property
     def context(self) -> torch.Tensor | None:
@@ -119,10 +124,16 @@ class Packed:
     places: torch.Tensor
     segments: Segments
 
-    def inputs(self, model: Any) -> dict[str, Any]:
-        """Return the arguments of the forward pass of a model that packs."""
+    def inputs(self, model: Any, ranks: ContextParallel | None = None) -> dict[str, Any]:
+        """Return the arguments of the forward pass of a model that packs.
+
+        With `ranks` they are those of this rank's part of the row.
+        """
         inputs = {"input_ids": self.ids, "position_ids": self.positions}
-        return inputs | {"segments": self.segments} if shares_prefixes(model) else inputs
+        if ranks is not None:
+            inputs = {name: ranks.part(row) for name, row in inputs.items()}
+        segments = replace(self.segments, shared_by=ranks)
+        return inputs | {"segments": segments} if shares_prefixes(model) else inputs
 
     def targets(
         self, ids: torch.Tensor, scored: torch.Tensor
@@ -255,7 +266,11 @@ def pack(
 
 
 def packed_scores(
-    model: Any, ids: torch.Tensor, mask: torch.Tensor, scored: torch.Tensor
+    model: Any,
+    ids: torch.Tensor,
+    mask: torch.Tensor,
+    scored: torch.Tensor,
+    ranks: ContextParallel | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
     """Compute log-probabilities and entropies of some tokens. All others get 0.
 
@@ -267,22 +282,41 @@ def packed_scores(
         mask: Token mask, as in `pack`, with at least one token.
         scored: True on the tokens to score, shape (B, L). The first token of a row cannot be
             scored.
+        ranks: The ranks that compute the row together, with the same arguments.
 
     Returns:
         Log-probabilities and, if the model computes them, entropies; each of shape (B, L).
     """
     packed = pack(ids, mask, share=shares_prefixes(model))
     targets, indices = packed.targets(ids, scored)
-    found = model(**packed.inputs(model), **targets, fused_lm_head=True)
-    logps, entropies = (
-        None
-        if values is None
-        else values.new_zeros(ids.shape).masked_scatter(scored, values[0, indices])
-        for values in (found.log_probs, found.entropy)
-    )
+    own = None
+    if ranks is not None:
+        targets, own = _own_targets(targets, ranks.own_tokens(packed.ids.size(1)))
+    found = model(**packed.inputs(model, ranks), **targets, fused_lm_head=True)
+
+    def scattered(values: torch.Tensor | None) -> torch.Tensor | None:
+        if values is None:
+            return None
+        row = values[0]
+        if ranks is not None and own is not None:
+            row = ranks.whole(values.new_zeros(own.shape).masked_scatter(own, row))
+        return values.new_zeros(ids.shape).masked_scatter(scored, row[indices])
+
+    logps, entropies = scattered(found.log_probs), scattered(found.entropy)
     assert logps is not None
     # Without a scored token the result stays connected to the weights, for DDP.
     return logps if len(indices) else logps + found.log_probs.sum(), entropies
+
+
+def _own_targets(
+    targets: dict[str, torch.Tensor], own: range
+) -> tuple[dict[str, torch.Tensor], torch.Tensor]:
+    """Return the targets in a part of a packed row, and which of all targets these are."""
+    labels, places = targets["shift_labels"], targets["score_at"]
+    inside = (places >= own.start) & (places < own.stop)
+    if not inside.any():
+        return {"shift_labels": labels.new_full((1, 1), -100), "score_at": places[:1] * 0}, inside
+    return {"shift_labels": labels[:, inside], "score_at": places[inside] - own.start}, inside
 
 
 def score_places(model: Any) -> None:
@@ -296,16 +330,22 @@ def score_places(model: Any) -> None:
     model.base_model.register_forward_hook(select, with_kwargs=True)
 
 
-def packed_values(model: Any, ids: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+def packed_values(
+    model: Any, ids: torch.Tensor, mask: torch.Tensor, ranks: ContextParallel | None = None
+) -> torch.Tensor:
     """Compute a critic's value after each token, 0 on padding; shape (B, L).
 
     Args:
         model: A `ValueModel`.
         ids: Token ids, as in `pack`.
         mask: Token mask, as in `pack`, with at least one token.
+        ranks: As in `packed_scores`.
     """
     packed = pack(ids, mask, share=shares_prefixes(model.backbone))
-    values: torch.Tensor = model(**packed.inputs(model.backbone))[0]
+    values: torch.Tensor = model(**packed.inputs(model.backbone, ranks))[0]
+    if ranks is not None:
+        own = ranks.own_tokens(packed.ids.size(1))
+        values = ranks.whole(pad(values, (own.start, len(own) * ranks.ranks - own.stop)))
     return values[packed.places] * mask
 
 
@@ -324,7 +364,7 @@ def shared_prefix_attention(
 
     Args:
         module: The attention layer.
-        query: Shape (1, heads, N, width).
+        query: Shape (1, heads, N, width). N is the row's length, or that of this rank's part.
         key: Shape (1, key heads, N, width).
         value: Shape (1, key heads, N, width).
         attention_mask: Must be None.
@@ -343,11 +383,30 @@ def shared_prefix_attention(
             f"attn_implementation {SHARED} does not support {', '.join(given)} of this model; set "
             "policy.attn_implementation to sdpa"
         )
-    length, dtype = query.size(2), value.dtype
+    dtype = value.dtype
     query, key = query.to(dtype), key.to(dtype)  # autocast does not see the attention below
-    segments = segments or Segments((Segment(0, length, None),), query.device)
+    segments = segments or Segments((Segment(0, query.size(2), None),), query.device)
+    if (ranks := segments.shared_by) is None:
+        return _attended(query, key, value, segments, scaling, dropout), None
+    length = segments.parts[-1].end
+    query, key, value = (ranks.to_heads(each, length) for each in (query, key, value))
+    return ranks.to_tokens(_attended(query, key, value, segments, scaling, dropout)), None
+
+
+def _attended(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    segments: Segments,
+    scaling: float | None,
+    dropout: float,
+) -> torch.Tensor:
+    """Attend to whole rows. Returns shape (1, N, heads, width).
+
+    The arguments are those of `shared_prefix_attention`.
+    """
     if dropout == 0.0 and _reads_flash(query):
-        return _flash(query, key, value, segments, scaling).unsqueeze(0), None
+        return _flash(query, key, value, segments, scaling).unsqueeze(0)
     own = zip(
         *(torch.split(each, segments.own_lengths, dim=2) for each in (query, key, value)),
         strict=True,
@@ -370,7 +429,7 @@ def shared_prefix_attention(
                 enable_gqa=True,
             )
         )
-    return torch.cat(parts, dim=2).transpose(1, 2).contiguous(), None
+    return torch.cat(parts, dim=2).transpose(1, 2).contiguous()
 
 
 def _reads_flash(query: torch.Tensor) -> bool:

@@ -27,6 +27,7 @@ from tasks.inference.weight_sync_check import WeightSyncError, episode_tolerance
 from tasks.rollout.trajectory import Outcome, Trajectory
 from tasks.training.algorithms.table import advantages as advantages_of
 from tasks.training.base_trainer import BaseTrainer
+from tasks.training.context_parallel import ContextParallel
 from tasks.training.critic import Critic
 from tasks.training.experience import Experience, experience_of
 from tasks.training.groups import learnable_groups, reward_range
@@ -166,6 +167,8 @@ class PolicyGradientTrainer(BaseTrainer, GRPOTrainer):
             WeightSyncError: No trajectory is left because the engine sampled with other weights.
         """
         algorithm, self._updates_of_batch = self.algorithm, 0
+        if self.context_parallel is not None:
+            trajectories = self.context_parallel.gathered(trajectories)
         trajectories, out_of_sync, scores = self.in_sync(trajectories, step)
         self.policy_learns = self.critic is None or step >= self.critic.settings.pretraining_steps
         groups = learnable_groups(trajectories, algorithm.compares_groups)
@@ -199,6 +202,7 @@ class PolicyGradientTrainer(BaseTrainer, GRPOTrainer):
                     self.accelerator.process_index,
                     self.accelerator.num_processes,
                     share=shares_prefixes(self.model),
+                    ranks_per_row=self.context_parallel.ranks if self.context_parallel else 1,
                 )
                 for share in shares
             ]
@@ -283,7 +287,7 @@ class PolicyGradientTrainer(BaseTrainer, GRPOTrainer):
         scores = {
             id(t): row
             for t, row in zip(
-                trajectories, self._rows(partial(self.score, self.model), trajectories), strict=True
+                trajectories, self._rows(self._score_together, trajectories), strict=True
             )
         }
         gaps = {}
@@ -307,7 +311,9 @@ class PolicyGradientTrainer(BaseTrainer, GRPOTrainer):
             advantages = advantages_of(algorithm, experience)
         else:
             with torch.no_grad():
-                values = self._rows(self.critic.values, trajectories, extra=1)
+                values = self._rows(
+                    partial(self.critic.values, ranks=self.context_parallel), trajectories, extra=1
+                )
             bootstrapped = algorithm.truncated == "bootstrapped"
             experience = replace(
                 experience, values=padded([row[:-1] for row in values], 0.0, torch.float64)
@@ -434,7 +440,7 @@ class PolicyGradientTrainer(BaseTrainer, GRPOTrainer):
                 old = (
                     padded(known or [torch.zeros(1)], 0.0, torch.float32)
                     if is_scored
-                    else self.score(self.model, tensors)
+                    else self._score_together(tensors)
                 )
                 tensors["old_per_token_logps"] = old
                 gap = (old - sampled) * tensors["completion_mask"] * tensors["tool_mask"]
@@ -471,7 +477,9 @@ class PolicyGradientTrainer(BaseTrainer, GRPOTrainer):
         = exp(mean of log pi / pi_old) over the trajectory. TRL's token ratio is pi_t / old_t, so
         old_t = sg[pi_t / s] yields s_t.
         """
-        found = self._scores(model, ids, mask, scored, self._in_loss, **named)
+        found = self._scores(
+            model, ids, mask, scored, self._in_loss, self.context_parallel, **named
+        )
         if (inputs := self._in_loss) is not None:
             self._logps, self._entropies = found[0], found[1]
             self.loss_record.note(inputs, found[0], found[1])
@@ -490,6 +498,7 @@ class PolicyGradientTrainer(BaseTrainer, GRPOTrainer):
         mask: torch.Tensor,
         scored: int,
         tensors: Tensors | None,
+        ranks: ContextParallel | None,
         **named: Any,
     ) -> Any:
         """Return TRL's triple of log-probabilities, entropies and auxiliary loss.
@@ -501,7 +510,7 @@ class PolicyGradientTrainer(BaseTrainer, GRPOTrainer):
         own = torch.zeros_like(mask, dtype=torch.bool)
         own[:, -scored:] = (tensors["tool_mask"] * tensors["completion_mask"]).bool()
         with self.accelerator.autocast():
-            logps, entropies = packed_scores(model, ids, mask, own)
+            logps, entropies = packed_scores(model, ids, mask, own, ranks)
         return logps[:, -scored:], None if entropies is None else entropies[:, -scored:], None
 
     def _loss_tokens(self, inputs: Tensors) -> LossTokens:
@@ -573,7 +582,8 @@ class PolicyGradientTrainer(BaseTrainer, GRPOTrainer):
         super().add_gradient(micro_batch, number, of)
         if self.critic is not None:
             self.critic.add_gradient(
-                {name: tensor.to(self.accelerator.device) for name, tensor in micro_batch.items()}
+                {name: tensor.to(self.accelerator.device) for name, tensor in micro_batch.items()},
+                self.context_parallel,
             )
 
     def optimiser_step(self) -> None:
@@ -589,15 +599,21 @@ class PolicyGradientTrainer(BaseTrainer, GRPOTrainer):
         self._updates_of_batch += 1
 
     @torch.no_grad()
-    def score(self, model: Any, tensors: Tensors) -> torch.Tensor:
+    def score(
+        self, model: Any, tensors: Tensors, ranks: ContextParallel | None = None
+    ) -> torch.Tensor:
         """Return the log-probabilities of the completions under `model`, shape (B, T), on the CPU.
 
-        They are computed at the temperature of the rollouts.
+        They are computed at the temperature of the rollouts, with the other `ranks` if there are
+        any. These must have the same tensors.
         """
         ids, mask = whole_rows(tensors, self.accelerator.device)
         scored = tensors["completion_ids"].size(1)
-        logps, _, _ = self._scores(model, ids, mask, scored, tensors)
+        logps, _, _ = self._scores(model, ids, mask, scored, tensors, ranks)
         return torch.as_tensor(logps.float().cpu())
+
+    def _score_together(self, tensors: Tensors) -> torch.Tensor:
+        return self.score(self.model, tensors, self.context_parallel)
 
     def save_training_state(self, written: Path) -> None:
         """Save the state of `BaseTrainer.save_training_state` and the critic."""
@@ -614,10 +630,10 @@ class PolicyGradientTrainer(BaseTrainer, GRPOTrainer):
     def score_reference(self, tensors: Tensors) -> torch.Tensor:
         """Return the log-probabilities under the reference model, in the format of `score`."""
         if self.ref_model is not None:
-            return self.score(self.ref_model, tensors)
+            return self.score(self.ref_model, tensors, self.context_parallel)
         if self.teacher is None:
             with without_lora(self.model):
-                return self.score(self.model, tensors)
+                return self._score_together(tensors)
         ids, mask = whole_rows(tensors, torch.device("cpu"))
         rows = [row[own.bool()].tolist() for row, own in zip(ids, mask, strict=True)]
         lengths = tensors["completion_mask"].sum(dim=1).tolist()

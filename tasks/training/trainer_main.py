@@ -48,6 +48,7 @@ class TrainerMain:
 
         from tasks.tracking.step_metrics_file import METRICS, read_steps
         from tasks.training import checkpoint
+        from tasks.training.context_parallel import context_parallel
         from tasks.training.implementations import batches_class, trainer_class
         from tasks.training.process_group import join
         from tasks.training.rank_watch import PART_S, Heartbeats
@@ -70,6 +71,7 @@ class TrainerMain:
         with without_vllm():
             trainer = trainer_class(algorithm)
         self.trainer = trainer(self.experiment, job.policy, tokenizer, job.folder, job.sharding)
+        self.trainer.context_parallel = context_parallel(job.context_parallel, self.trainer.model)
         checkpoints, fingerprint = job.folder / "checkpoints", self.experiment.fingerprint()
         self.resume, self.notes = (
             checkpoint.latest(checkpoints, fingerprint)

@@ -12,6 +12,7 @@ from trl.trainer.utils import add_fused_lm_head
 from configs.experiment import Policy
 from tasks.rollout.trajectory import Trajectory
 from tasks.training import packing
+from tasks.training.context_parallel import context_parallel
 from tasks.training.critic import ValueModel
 from tasks.training.micro_batches import pad_trajectories, whole_rows
 from tasks.training.packing import (
@@ -183,3 +184,12 @@ def test_a_float32_policy_keeps_the_attention_of_transformers(policy: str) -> No
     model = AutoModelForCausalLM.from_pretrained(policy)
     assert not packs(share_prefixes(model, Policy(dtype="float32")))
     assert packs(share_prefixes(model, Policy(dtype="bfloat16")))
+
+
+def test_ranks_share_only_packed_rows_and_whole_heads(policy: str) -> None:
+    model = AutoModelForCausalLM.from_pretrained(policy)
+    assert context_parallel(1, model) is None
+    with pytest.raises(ValueError, match=r"policy\.dtype"):
+        context_parallel(2, model)
+    with pytest.raises(ValueError, match="heads"):
+        context_parallel(3, share_prefixes(model, OURS))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -97,6 +98,28 @@ def test_a_run_is_refused_before_it_starts(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr("tasks.training.local_trainer.visible_gpus", lambda: ["0"])
     with pytest.raises(RecipeError, match="AGENTGYM_ENGINE_SERVERS"):
         checks.check_experiment(load_recipe("textcraft"), InfraSettings(engine_servers=2))
+
+
+@pytest.mark.parametrize(
+    ("recipe", "processes", "named"),
+    [
+        ("textcraft", 3, "AGENTGYM_TRAINER_PROCESSES"),
+        ("sft", 4, "algorithm.name"),
+        ("textcraft", 4, None),
+    ],
+)
+def test_ranks_that_compute_rows_together_divide_all_ranks_and_need_an_rl_method(
+    recipe: str, processes: int, named: str | None, tmp_path: Path
+) -> None:
+    (tmp_path / "pairs.yaml").write_text(f"{{processes: {processes}, context_parallel: 2}}")
+    fields = {"algorithm.name": "sft"} if recipe == "sft" else {}
+    experiment = load_recipe("textcraft", fields)
+    infrastructure = InfraSettings(launch=str(tmp_path / "pairs.yaml"))
+    if named is None:
+        checks.check_context_parallel(experiment, infrastructure)
+        return
+    with pytest.raises(RecipeError, match=named):
+        checks.check_context_parallel(experiment, infrastructure)
 
 
 def test_the_plan_shows_who_uses_each_gpu() -> None:

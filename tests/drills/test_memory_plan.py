@@ -132,6 +132,19 @@ def test_machines_with_copies_hold_as_much_as_one_machine(policy: str) -> None:
     assert held[0] == held[1]
 
 
+def test_ranks_that_compute_rows_together_hold_a_part_of_the_activations(policy: str) -> None:
+    fields = {"policy.model": policy, "rollout.trajectory_tokens": 8192}
+    recipe, one = load_recipe("textcraft", fields), {"gpus": 4, "gpu_memory": 80}
+    held = []
+    for ranks in (1, 4):
+        machine = {**one, "sharding": "fsdp2", "engine_fraction": 0.0, "context_parallel": ranks}
+        answer = plan_of(recipe, Machine.model_validate(machine))
+        assert answer is not None
+        held.append(answer.plan.trainer)
+    assert held[0]["weights"] == held[1]["weights"]
+    assert held[1]["activations"] < 0.5 * held[0]["activations"]
+
+
 def test_the_plan_of_a_language_model_on_a_cpu_adds_trainer_and_engine(policy: str) -> None:
     fields = {"policy.model": policy, "policy.dtype": "bfloat16", "rollout.trajectory_tokens": 256}
     text = cpu_section(

@@ -19,18 +19,27 @@ from tasks.provision.local import ON_LOOPBACK, free_port
 from tasks.training.lora import computed_weights
 from tests.support.counting_servers import ROOT
 from tests.support.recorded import RecordedBatches, train, trainer_of
-from tests.support.update_process import GOING_ON, SETTINGS, STEPS, experiment_of
+from tests.support.update_process import (
+    CONTEXT,
+    GOING_ON,
+    PACKED,
+    SETTINGS,
+    STEPS,
+    experiment_of,
+)
 
 pytestmark = pytest.mark.slow
 
 Launch = Callable[[int, str], Path]
-WAYS = {1: ["none"], 2: ["none", "fsdp2"], 4: ["hsdp", "fsdp2"]}
+WAYS = {1: ["none"], 2: ["none", "fsdp2", CONTEXT], 4: ["hsdp", CONTEXT, "fsdp2"]}
 GONE_ON_WITH = (1, 4)
 HOW = {
     "two": (2, "none"),
     "two sharded": (2, "fsdp2"),
     "four sharded on two nodes": (4, "fsdp2"),
     "four sharded within two nodes": (4, "hsdp"),
+    "two that compute rows together": (2, CONTEXT),
+    "two of four that compute rows together": (4, CONTEXT),
 }
 
 
@@ -116,8 +125,14 @@ def launched(policy: str, tmp_path_factory: pytest.TempPathFactory) -> Launch:
     return lambda processes, how: launch(processes) / how
 
 
-@pytest.mark.parametrize("algorithm", SETTINGS)
-@pytest.mark.parametrize("how", HOW)
+@pytest.mark.parametrize(
+    ("how", "algorithm"),
+    [
+        (how, algorithm)
+        for how, (_, way) in HOW.items()
+        for algorithm in (PACKED if way == CONTEXT else SETTINGS)
+    ],
+)
 def test_several_ranks_make_the_same_updates_as_one(
     how: str, algorithm: str, policy: str, launched: Launch
 ) -> None:

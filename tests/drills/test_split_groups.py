@@ -1,4 +1,4 @@
-"""More trainer ranks than groups: the ranks share a group's episodes, and train as one rank does."""
+"""Ranks that share a group's episodes, or the rows of the update, train as one rank does."""
 
 from __future__ import annotations
 
@@ -12,7 +12,15 @@ from transformers import AutoModelForCausalLM
 
 from configs.infrastructure import InfraSettings
 from tasks.rollout.trajectory_parquet import read_trajectories
+from tasks.training.packing import SHARED
 from tests.support.small_training import STEPS, train
+
+FIELDS = {
+    "rollout.tasks_per_step": 1,
+    "algorithm.micro_batches": None,
+    "algorithm.micro_batch_tokens": 4096,
+    "algorithm.entropy_coefficient": 0.1,  # a gradient, although this policy earns no reward
+}
 
 
 @pytest.mark.slow
@@ -20,15 +28,9 @@ from tests.support.small_training import STEPS, train
 def test_ranks_share_the_episodes_of_a_group_and_train_as_one(
     policy: str, tmp_path: Path, state_dir: Path
 ) -> None:
-    fields = {
-        "rollout.tasks_per_step": 1,
-        "algorithm.micro_batches": None,
-        "algorithm.micro_batch_tokens": 4096,
-        "algorithm.entropy_coefficient": 0.1,  # a gradient, although this policy earns no reward
-    }
     for ranks in (1, 2):
         (folder := tmp_path / str(ranks)).mkdir()
-        train(policy, folder, state_dir, InfraSettings(trainer_processes=ranks), fields)
+        train(policy, folder, state_dir, InfraSettings(trainer_processes=ranks), FIELDS)
     progress = [tmp_path / "2" / "progress" / f"episodes-of-rank-{rank}.json" for rank in (0, 1)]
     assert [json.loads(file.read_text())["total"] for file in progress] == [2, 2]
     for step in range(1, STEPS + 1):
@@ -40,11 +42,32 @@ def test_ranks_share_the_episodes_of_a_group_and_train_as_one(
             (t.group, t.member, t.seed) for t in one
         ]
         assert {t.group for t in two} == {0}
+    assert_trained_alike(policy, tmp_path / "1", tmp_path / "2")
+
+
+@pytest.mark.slow
+@pytest.mark.skipif((os.cpu_count() or 1) < 2, reason="needs two cores for two ranks")
+def test_ranks_compute_the_rows_of_the_update_together_and_train_as_one(
+    policy: str, tmp_path: Path, state_dir: Path
+) -> None:
+    (pairs := tmp_path / "pairs.yaml").write_text("{processes: 2, context_parallel: 2}")
+    fields = FIELDS | {"policy.attn_implementation": SHARED}
+    for name, infrastructure in {
+        "alone": InfraSettings(trainer_processes=1),
+        "together": InfraSettings(launch=str(pairs)),
+    }.items():
+        (folder := tmp_path / name).mkdir()
+        train(policy, folder, state_dir, infrastructure, fields)
+    assert_trained_alike(policy, tmp_path / "alone", tmp_path / "together")
+
+
+def assert_trained_alike(policy: str, *folders: Path) -> None:
+    """Two runs have trained, and their last weights are the same but for rounding."""
     start, one, two = (
         torch.cat([p.flatten() for p in AutoModelForCausalLM.from_pretrained(each).parameters()])
         for each in (
             policy,
-            *(tmp_path / ranks / "checkpoints" / f"step-{STEPS:06d}" for ranks in ("1", "2")),
+            *(folder / "checkpoints" / f"step-{STEPS:06d}" for folder in folders),
         )
     )
     assert (one - start).norm() > 0

@@ -11,6 +11,7 @@ import msgspec
 from configs.infrastructure import InfraSettings
 from configs.recipe import load_recipe
 from environments.registry import load_world
+from tasks.training.local_trainer import trainer_launch
 from tasks.training.messages import StepDone, TrainerJob
 from tasks.training.trainer_client import TrainerProcess
 from tests.support.playing import starting
@@ -60,7 +61,14 @@ def train(
     `fields` are further fields of the recipe.
     """
     with starting("textcraft", state_dir) as start:
-        job = small_job(policy, folder, start().url, fields, engine_urls=list(engine_urls))
+        job = small_job(
+            policy,
+            folder,
+            start().url,
+            fields,
+            engine_urls=list(engine_urls),
+            context_parallel=trainer_launch(infrastructure).context_parallel,
+        )
         with TrainerProcess(job, infrastructure, lambda: None) as trainer:
             trainer.ready()
             done = [event for event in trainer.train(STEPS) if isinstance(event, StepDone)]

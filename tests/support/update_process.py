@@ -1,7 +1,9 @@
 """One process of a training on recorded trajectories; its share of the groups depends on how many processes there are.
 
-torchrun --nproc_per_node N -m tests.support.update_process POLICY FOLDER {none,fsdp2,hsdp} ...
-[CHECKPOINTS ...]
+torchrun --nproc_per_node N -m tests.support.update_process POLICY FOLDER
+{none,fsdp2,hsdp,context} ... [CHECKPOINTS ...]
+
+"context" is fsdp2 with rows that two ranks compute together.
 
 Folders of checkpoints that others have left are gone on with, sharded.
 """
@@ -19,6 +21,7 @@ from accelerate import PartialState
 
 from configs.experiment import Experiment
 from configs.launch import Sharding
+from tasks.training.context_parallel import context_parallel
 from tasks.training.lora import computed_weights
 from tasks.training.model_loading import load_model, shard_loaded
 from tasks.training.packing import SHARED
@@ -43,6 +46,17 @@ SETTINGS: dict[str, dict[str, Any]] = {
         "micro_batch_tokens": 60,
         "truncated": "bootstrapped",
         "kl_coefficient": 0.1,
+    },
+    # The same with the loss per trajectory, and rows that no critic reads.
+    "packed grpo": {
+        "name": "grpo",
+        "attention": SHARED,
+        "mini_batches": 2,
+        "micro_batches": None,
+        "micro_batch_tokens": 60,
+        "loss_aggregation": "trajectory",
+        "entropy_coefficient": 0.01,
+        "importance_correction": "truncated",
     },
     # Trajectories without advantage are left out: the processes have other numbers of rows.
     "grpo": {
@@ -74,6 +88,9 @@ SETTINGS: dict[str, dict[str, Any]] = {
     },
 }
 STEPS = 3
+PACKED = ("packed", "packed grpo")
+"""Whose rows several ranks can compute together."""
+CONTEXT = "context"
 GOING_ON = ("ppo", "lora")
 """Whose checkpoints other numbers of processes go on with: one with all that there is to resume, one whose weights are sums."""
 
@@ -85,12 +102,15 @@ def experiment_of(algorithm: str) -> Experiment:
     )
 
 
-def update(algorithm: str, policy: str, out: Path, sharding: Sharding) -> None:
+def update(
+    algorithm: str, policy: str, out: Path, sharding: Sharding, context_ranks: int = 1
+) -> None:
     """Trains `STEPS` steps, writes a checkpoint, and saves the weights apart."""
     experiment = experiment_of(algorithm)
     processes = join(experiment, out.parent)
     share = slice(processes.process_index, None, processes.num_processes)
     trainer = trainer_of(experiment, policy, out.with_suffix(""), sharding=sharding)
+    trainer.context_parallel = context_parallel(context_ranks, trainer.model)
     made = train(trainer, RecordedBatches(policy, share), STEPS)
     weights = {
         f"policy.{name}": p.clone()
@@ -198,7 +218,11 @@ def updates(policy: str, folder: Path, sharding: Sharding) -> None:
 if __name__ == "__main__":
     POLICY, OUT, *WAYS = sys.argv[1:]
     for way in WAYS:
-        if way in get_args(Sharding):
+        if way == CONTEXT:
+            (Path(OUT) / way).mkdir()
+            for name in PACKED:
+                update(name, POLICY, Path(OUT) / way / f"{name}.pt", "fsdp2", context_ranks=2)
+        elif way in get_args(Sharding):
             updates(POLICY, Path(OUT) / way, way)
         else:
             folder = Path(OUT) / f"gone on with {Path(way).parent.name}"
