@@ -1,4 +1,4 @@
-# Every target runs the set-up first. Later runs skip it.
+# Most targets run the set-up first. Later runs skip it.
 #   make quickstart DEVICE=cpu      choose the lock file (cpu or gpu)
 #   make quickstart PYTHON=/path    build .venv with this Python, 3.11 to 3.13
 .DEFAULT_GOAL := help

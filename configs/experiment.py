@@ -58,8 +58,7 @@ class StarterPolicy(ConfigModel):
     """Stop behaviour cloning once this fraction of unseen expert episodes is predicted exactly.
 
     Every token of such an episode must be correct. The number of tokens until a policy learns to
-    copy
-    from its context differs between seeds. Empty: train on all of `tokens`.
+    copy from its context differs between seeds. Empty: train on all of `tokens`.
     """
     learning_rate: PositiveFloat = 3e-3
     """Peak learning rate of the behaviour cloning."""
@@ -153,7 +152,7 @@ class TurnFormat(ConfigModel):
     """Thoughts of the model, which it encloses in <think> and </think>.
 
     - keep: earlier thoughts stay in the context as they were sampled.
-    - strip: the chat template writes earlier turns anew, usually without their thoughts. An episode
+    - strip: the chat template writes earlier turns again, usually without their thoughts. An episode
       is then several rows of training, one for each context.
     - stop: the prompt ends the thought, so that the model writes none.
     """

@@ -38,7 +38,7 @@ CLONING = {
 """Fields of the supervised start that differ from the recipe. A step has 8 episodes."""
 NOTE = """\
 The expert plays up to {n} tasks, the model clones {episodes} of its episodes, and RL follows.
-This is planned for {time} on two quiet cores with AMX, and three times that without.
+This is planned for {time} on two quiet cores with AMX, and up to three times that without.
 It needs 11 to 14 GB of memory and 11 GB of disk.
 The same command continues."""
 

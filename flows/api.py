@@ -100,7 +100,7 @@ def evaluate(
 
     Args:
         world: A world's name, or module:Class.
-        policy: Who acts.
+        policy: The policy to evaluate.
         tasks: Task lists. One name stands for a single list.
         horizons: Turn limits.
         temperatures: Sampling temperatures. 0 is greedy.

@@ -68,9 +68,9 @@ def split_of(recipe: Recipe) -> Split:
 
 
 def n_distractors_of(index: int, variant: int) -> int:
-    """Return the number of distractors in a task: `MAX_DISTRACTORS`, or 0 to so many in lessons.
+    """Return the number of distractors: `MAX_DISTRACTORS`, or in lessons 0 to `MAX_DISTRACTORS`.
 
-    If every lesson had as many, a small policy would hardly learn to find the needed command.
+    With the maximum in every lesson a small policy hardly learns to find the needed command.
     """
     if variant in LESSONS:
         return order("distractors", str(index))[0] % (MAX_DISTRACTORS + 1)

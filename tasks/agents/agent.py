@@ -22,7 +22,7 @@ class Message:
         log_probabilities: One per token, as sampled. NaN if the agent does not report them.
         policy_version: Training step of the oldest weights that wrote it.
         cut: Budget that cut the message, e.g. "rollout.turn_tokens". Empty if it was not cut.
-        context: Token ids before the message if earlier turns were written anew. Empty: those of
+        context: Token ids before the message if earlier turns were written again. Empty: those of
             the
             earlier turns.
     """

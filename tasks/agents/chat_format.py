@@ -126,7 +126,7 @@ class ChatFormat:
             its end of a call and the ends of text of tokenizer and generation config.
         system_role: Whether the instruction is a system message. Otherwise it precedes the first
             observation.
-        rewrites: Whether `conversation` writes earlier turns anew in every turn.
+        rewrites: Whether `conversation` writes earlier turns again in every turn.
         compacts: Whether the oldest observations are dropped from a long context.
         thought_opened: Whether the template ends its prompts inside a thought, after <think>.
     """
@@ -321,7 +321,7 @@ class ChatFormat:
         return text.removeprefix("<think>")
 
     def conversation(self, observation: str, exchanges: Sequence[tuple[str, str]]) -> list[int]:
-        """Return the token ids up to the start of the next message, all turns written anew.
+        """Return the token ids up to the start of the next message, all turns written again.
 
         Args:
             observation: The first observation.

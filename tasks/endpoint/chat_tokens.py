@@ -69,7 +69,7 @@ class ChatTokens(ChatFormat):
     ) -> None:
         """Check the chat template, as `ChatFormat` does.
 
-        With `thinking` "strip" the template writes earlier answers anew.
+        With `thinking` "strip" the template writes earlier answers again.
         With `tools` the template carries them, and answers may call them.
         """
         super().__init__(

@@ -400,7 +400,7 @@ def _encode(
 
     Returns:
         The row and the token ids after its last answer, shape (R,). None and all token ids, shape
-        (P,), if there is no row, or if the template writes its turns anew.
+        (P,), if there is no row, or if the template writes its turns again.
     """
     if row is not None and not chat.rewrites:
         pieces = chat.pieces(messages, row.answers)

@@ -49,7 +49,7 @@ class Turn:
             provides none.
         began: Time of the request to the engine, in seconds since 1970. 0 if it was not recorded.
             `generate_seconds` starts then, and `environment_seconds` follows it.
-        context: Token ids before the message if the chat template wrote earlier turns anew. Empty:
+        context: Token ids before the message if the chat template wrote earlier turns again. Empty:
             those of the earlier turns. See `Trajectory.rows`.
     """
 
