@@ -16,7 +16,7 @@ from configs.task_selection import TaskSelection
 from environments.environment import TaskIndexError, UnknownWorldError
 from environments.registry import check_name, check_task_list, task_indices_of
 from flows.model_check import fit_experiment
-from tasks.training.local_trainer import default_processes, placement_of, trainer_launch
+from tasks.training.local_trainer import placement_of, trainer_launch
 
 ASK_S = 10.0
 """Timeout in seconds after which a server counts as unreachable."""
@@ -44,6 +44,11 @@ def check_experiment(experiment: Experiment, infrastructure: InfraSettings) -> N
     except PlacementError as problem:
         raise RecipeError(str(problem)) from None
     check_context_parallel(experiment, infrastructure)
+    if experiment.policy.dtype == "float16":
+        raise RecipeError(
+            "policy.dtype: float16 cannot be trained, since its gradients would need a loss scale; "
+            "set it to bfloat16 or float32"
+        )
     policy, world = experiment.policy, experiment.environment
     check_world("environment.name", world.name)
     lists: dict[str, TaskSelection] = {
@@ -73,25 +78,34 @@ def check_experiment(experiment: Experiment, infrastructure: InfraSettings) -> N
 
 
 def check_context_parallel(experiment: Experiment, infrastructure: InfraSettings) -> None:
-    """Check that the launch file's context_parallel suits the method and the number of ranks.
+    """Check that the launch file's context_parallel suits the recipe and the number of ranks.
 
     Raises:
         RecipeError: It does not. The message names the field.
     """
-    launch = trainer_launch(infrastructure)
-    shared = launch.context_parallel
-    ranks = launch.nodes * (
-        launch.processes or default_processes(infrastructure, experiment.policy.dtype)
-    )
-    if ranks % shared:
+    launch, policy = trainer_launch(infrastructure), experiment.policy
+    if (together := launch.context_parallel) == 1:
+        return
+    field, ranks = f"context_parallel: {together} of {infrastructure.launch}", launch.ranks
+    if ranks % together:
         raise RecipeError(
-            f"context_parallel: {shared} of {infrastructure.launch} does not divide the trainer's "
-            f"{ranks} processes; change it or AGENTGYM_TRAINER_PROCESSES"
+            f"{field} does not divide the trainer's {ranks} processes; change it or "
+            "AGENTGYM_TRAINER_PROCESSES"
         )
-    if shared > 1 and not isinstance(experiment.algorithm, PolicyGradient):
+    if not isinstance(experiment.algorithm, PolicyGradient):
         raise RecipeError(
-            f"context_parallel: {shared} of {infrastructure.launch} is for RL methods, and "
-            f"algorithm.name is {experiment.algorithm.name}; remove it from the launch file"
+            f"{field} is for RL methods, and algorithm.name is {experiment.algorithm.name}; remove "
+            "it from the launch file"
+        )
+    if policy.attn_implementation not in (None, "shared_prefix"):
+        raise RecipeError(
+            f"policy.attn_implementation: {policy.attn_implementation} excludes {field}; leave it "
+            "out, or remove context_parallel from the launch file"
+        )
+    if policy.dtype == "float32" and policy.attn_implementation is None:
+        raise RecipeError(
+            f"policy.dtype: float32 excludes {field}; set it to bfloat16, or set "
+            "policy.attn_implementation to shared_prefix"
         )
 
 

@@ -57,7 +57,8 @@ class Launch(ConfigModel):
     """
     context_parallel: PositiveInt = 1
     """Ranks that compute each row of the update together, so that a rank holds the activations of
-    a part of its tokens only. It must divide the number of ranks and the policy's heads.
+    a part of its tokens only. It must divide the number of ranks and the policy's heads, and
+    needs `processes`.
     """
     first_node: str = "127.0.0.1"
     """Address of the first machine, as seen from the others."""
@@ -68,12 +69,26 @@ class Launch(ConfigModel):
     environment: Needs = Needs(gpus=0)
     """Resources that Ray reserves for each environment server (AGENTGYM_RAY_ADDRESS)."""
 
+    @property
+    def ranks(self) -> int:
+        """Number of trainer processes on all machines, if `processes` is given."""
+        return self.nodes * (self.processes or 1)
+
     @model_validator(mode="after")
     def _check_rendezvous(self) -> Self:
         if self.nodes > 1 and (self.port is None or self.first_node in ("127.0.0.1", "localhost")):
             raise ValueError(
                 f"nodes ({self.nodes}) requires first_node ({self.first_node}), an address that "
                 f"every node can reach, and port ({self.port}); set both"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _check_context_parallel(self) -> Self:
+        if self.context_parallel > 1 and self.processes is None:
+            raise ValueError(
+                f"context_parallel ({self.context_parallel}) requires processes; set it to the "
+                "number of GPUs"
             )
         return self
 

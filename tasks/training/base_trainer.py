@@ -10,6 +10,7 @@ two processes and of resuming detect an incompatible version.
 from __future__ import annotations
 
 import json
+import shutil
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
@@ -100,14 +101,10 @@ class BaseTrainer(Trainer):
             sharding: How to shard weights, gradients and optimiser state across ranks.
 
         Raises:
-            ValueError: The dtype is float16 with sharding. float16 needs gradient scaling, which
-                sharded gradients do not support.
+            ValueError: The dtype is float16, whose gradients would need a loss scale.
         """
-        if sharding != "none" and experiment.policy.dtype == "float16":
-            raise ValueError(
-                f"policy.dtype is float16, which sharding: {sharding} does not support. Set it to "
-                "bfloat16."
-            )
+        if experiment.policy.dtype == "float16":
+            raise ValueError("policy.dtype: float16 cannot be trained; set it to bfloat16")
         self.experiment, self.policy, self.sharding = experiment, policy, sharding
         self.batch_metrics: dict[str, float] = {}
         self.policy_learns = True
@@ -313,10 +310,13 @@ class BaseTrainer(Trainer):
             steps: Metrics of all these steps, on rank 0. They are published with the weights, so
                 that a kill keeps both or neither.
         """
+        unfinished, published = Path(self.args.output_dir), None
+        if self.accelerator.is_main_process:  # a killed save may have left files of other ranks
+            shutil.rmtree(unfinished, ignore_errors=True)
+        self.accelerator.wait_for_everyone()
         Trainer._save_checkpoint(self, self.wrapped_model, None)  # TRL's adds a model card
         self.accelerator.wait_for_everyone()
-        published = None
-        written = Path(self.args.output_dir) / f"checkpoint-{self.state.global_step}"
+        written = unfinished / f"checkpoint-{self.state.global_step}"
         self.save_training_state(written)
         self.accelerator.wait_for_everyone()
         if self.accelerator.is_main_process:

@@ -7,8 +7,9 @@ section 3).
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from accelerate import PartialState
@@ -18,6 +19,10 @@ from torch.nn.functional import pad
 
 from tasks.rollout.trajectory import Trajectory
 from tasks.training.packing import shares_prefixes
+
+T = TypeVar("T")
+BY_LENGTH = ("dynamic", "longrope")
+"""Rotary embeddings whose factors depend on the last position, which only one rank knows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,16 +40,28 @@ class ContextParallel:
         """Number of ranks that compute a row together."""
         return self.mesh.size()
 
-    @property
-    def is_first(self) -> bool:
-        """Whether this rank is the first of them."""
-        return self.mesh.get_local_rank() == 0
-
     def gathered(self, local: list[Trajectory]) -> list[Trajectory]:
         """Return the trajectories of all these ranks, by group and member."""
         parts: list[Any] = [None] * self.ranks
         torch.distributed.all_gather_object(parts, local, group=self.mesh.get_group())
         return sorted((t for part in parts for t in part), key=lambda t: (t.group, t.member))
+
+    def from_first(self, compute: Callable[[], T]) -> T:
+        """Let the first of these ranks compute something, and return it on all of them.
+
+        An exception is raised on all of them, too.
+        """
+        box: list[Any] = [None]
+        if self.mesh.get_local_rank() == 0:
+            try:
+                box = [compute()]
+            except Exception as problem:  # noqa: BLE001 - raised below
+                box = [problem]
+        torch.distributed.broadcast_object_list(box, group=self.mesh.get_group(), group_src=0)
+        if isinstance(box[0], Exception):
+            raise box[0]
+        found: T = box[0]
+        return found
 
     def own_tokens(self, tokens: int) -> range:
         """Return the places of this rank's part of a row. The last parts may exceed the row."""
@@ -99,33 +116,29 @@ class ContextParallel:
         return shared.redistribute(placements=[Shard(1)]).to_local()
 
 
-def context_parallel(ranks: int, model: Any) -> ContextParallel | None:
+def context_parallel(ranks: int, policy: Any, reference: Any = None) -> ContextParallel | None:
     """Let every `ranks` consecutive ranks compute rows together. None for one rank each.
 
     Every rank must call it.
 
     Args:
         ranks: Number of ranks for each row, a divisor of the number of all ranks.
-        model: The policy.
+        policy: The policy.
+        reference: The model of the KL term, if it is loaded.
 
     Raises:
-        ValueError: The policy's rows are not packed, or its heads cannot be shared.
+        ValueError: The policy's rows are not packed, or the heads of a model cannot be shared.
     """
     if ranks == 1:
         return None
-    text = model.config.get_text_config()
-    heads = text.num_attention_heads
-    of_keys = getattr(text, "num_key_value_heads", None) or heads
-    if not shares_prefixes(model):
+    if not shares_prefixes(policy):
         raise ValueError(
-            f"context_parallel: {ranks} needs packed rows, which this policy does not read; set "
-            "policy.dtype to bfloat16, or remove it from the launch file"
+            f"context_parallel: {ranks} needs packed rows with shared prefixes, which the policy "
+            f"({policy.config.model_type}) does not read here; remove it from the launch file"
         )
-    if heads % ranks or (of_keys % ranks and ranks % of_keys):
-        raise ValueError(
-            f"context_parallel: {ranks} does not divide the policy's {heads} heads and {of_keys} "
-            "key heads; change it in the launch file"
-        )
+    for model in (policy, reference):
+        if model is not None and shares_prefixes(model):
+            _check_layers(ranks, model.config.get_text_config())
     processes = PartialState()
     mesh = init_device_mesh(
         processes.device.type,
@@ -133,3 +146,37 @@ def context_parallel(ranks: int, model: Any) -> ContextParallel | None:
         mesh_dim_names=("rows", "tokens"),
     )
     return ContextParallel(mesh["tokens"])
+
+
+def rank_of_group(group: int, ranks: int, together: int) -> int:
+    """Return the rank to which a group of episodes belongs.
+
+    Groups go to the shares of the batch in turn, and within a share to its ranks in turn.
+
+    Args:
+        group: Number of the group.
+        ranks: Number of all ranks.
+        together: Number of consecutive ranks that compute rows together, and have the same share.
+    """
+    shares = ranks // together
+    return (group % shares) * together + (group // shares) % together
+
+
+def _check_layers(ranks: int, text: Any) -> None:
+    """
+    Raises:
+        ValueError: `ranks` cannot share the layers of this text configuration.
+    """
+    heads = text.num_attention_heads
+    of_keys = getattr(text, "num_key_value_heads", None) or heads
+    if heads % ranks or (of_keys % ranks and ranks % of_keys):
+        raise ValueError(
+            f"context_parallel: {ranks} does not divide the {heads} heads and {of_keys} key heads "
+            f"of a model ({text.model_type}); change it in the launch file"
+        )
+    rope = (getattr(text, "rope_parameters", None) or {}).get("rope_type")
+    if rope in BY_LENGTH:
+        raise ValueError(
+            f"context_parallel: {ranks} does not support rotary embeddings of type {rope} "
+            f"({text.model_type}); remove it from the launch file"
+        )

@@ -39,7 +39,11 @@ def save_optimiser(folder: Path, model: nn.Module, optimiser: torch.optim.Optimi
         folder: Created by this function.
         model: The unwrapped model whose parameters the optimiser updates.
     """
+    is_new = not optimiser.state
     state: dict[str, Any] = dict(get_optimizer_state_dict(model, optimiser))
+    if is_new:  # torch has made an update with gradients of 0, which must not count
+        for each in (*optimiser.state.values(), *state["state"].values()):
+            each["step"].zero_()
     save_tensors(folder, state["state"])
     if not torch.distributed.is_initialized() or torch.distributed.get_rank() == 0:
         (folder / GROUPS).write_text(json.dumps(state["param_groups"]), encoding="utf-8")

@@ -637,9 +637,10 @@ class PolicyGradientTrainer(BaseTrainer, GRPOTrainer):
         ids, mask = whole_rows(tensors, torch.device("cpu"))
         rows = [row[own.bool()].tolist() for row, own in zip(ids, mask, strict=True)]
         lengths = tensors["completion_mask"].sum(dim=1).tolist()
+        ask = partial(self.teacher.score, rows)
+        answers = ask() if self.context_parallel is None else self.context_parallel.from_first(ask)
         scores = [
-            found[len(found) - length :]
-            for found, length in zip(self.teacher.score(rows), lengths, strict=True)
+            found[len(found) - length :] for found, length in zip(answers, lengths, strict=True)
         ]
         return padded(scores, 0.0, torch.float32)
 

@@ -12,6 +12,7 @@ from tasks.curriculum.horizon import horizon_at
 from tasks.rollout.trajectory import Outcome, Trajectory
 from tasks.tracking.step_metrics_file import Steps
 from tasks.training.base_trainer import BaseTrainer
+from tasks.training.context_parallel import rank_of_group
 from tasks.training.messages import TrainerJob
 from tasks.training.offline_selection import (
     NothingToImitateError,
@@ -55,6 +56,7 @@ class RecordedGroups:
         assert isinstance(algorithm, PolicyGradient)
         assert algorithm.trajectories is not None
         self._experiment, self._worker = job.experiment, worker
+        self._together = job.context_parallel
         smallest = 2 if algorithm.compares_groups else 1
         recorded = read_recorded(Path(algorithm.trajectories))
         self._episodes = recorded_episodes(recorded, job.experiment.rollout.group_size, smallest)
@@ -85,7 +87,12 @@ class RecordedGroups:
             for group, members in enumerate(chosen)
             for member, t in enumerate(members)
         ]
-        local = [t for t in batch if t.group % processes.num_processes == processes.process_index]
+        local = [
+            t
+            for t in batch
+            if rank_of_group(t.group, processes.num_processes, self._together)
+            == processes.process_index
+        ]
         self._worker.sleep()  # an evaluation woke it
         metrics = {"rollout/recorded_unused": float(self._episodes.unused)}
         return Collected(local, batch, batch, time.perf_counter() - began, metrics)

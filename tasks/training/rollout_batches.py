@@ -14,6 +14,7 @@ from tasks.rollout.trajectory import Trajectory
 from tasks.rollout.trajectory_parquet import write_trajectories
 from tasks.tracking.step_metrics_file import Steps
 from tasks.training.base_trainer import BaseTrainer
+from tasks.training.context_parallel import rank_of_group
 from tasks.training.dynamic_sampling import discarded_cost, resampled
 from tasks.training.left_out import check_left_out
 from tasks.training.messages import TrainerJob
@@ -28,8 +29,8 @@ class RolloutBatches:
     """A `BatchSource` of groups, split across ranks.
 
     A rank samples whole groups, so that its engine computes their prompt once. With more ranks than
-    groups, the episodes of a group are sampled on several ranks, and group g then goes to rank g,
-    which computes its advantages. Rank 0 stores the trajectories of all ranks.
+    groups, the episodes of a group are sampled on several ranks, and the group then goes to one
+    rank, which computes its advantages. Rank 0 stores the trajectories of all ranks.
     """
 
     def __init__(self, job: TrainerJob, worker: RolloutWorker, trainer: BaseTrainer) -> None:
@@ -162,8 +163,9 @@ class RolloutBatches:
 
     def _owns(self, group: int) -> bool:
         """Whether this rank computes the advantages of a group."""
-        processes = self._worker.processes
-        return bool(group % processes.num_processes == processes.process_index)
+        processes, together = self._worker.processes, self._job.context_parallel
+        owner = rank_of_group(group, processes.num_processes, together)
+        return bool(owner == processes.process_index)
 
     def _weights(self, step: int) -> dict[int, float] | None:
         """Return the sampling weights of the tasks; None if their order is shuffled.

@@ -71,7 +71,9 @@ class TrainerMain:
         with without_vllm():
             trainer = trainer_class(algorithm)
         self.trainer = trainer(self.experiment, job.policy, tokenizer, job.folder, job.sharding)
-        self.trainer.context_parallel = context_parallel(job.context_parallel, self.trainer.model)
+        self.trainer.context_parallel = context_parallel(
+            job.context_parallel, self.trainer.model, getattr(self.trainer, "ref_model", None)
+        )
         checkpoints, fingerprint = job.folder / "checkpoints", self.experiment.fingerprint()
         self.resume, self.notes = (
             checkpoint.latest(checkpoints, fingerprint)

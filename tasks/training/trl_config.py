@@ -82,7 +82,6 @@ def _common(experiment: Experiment, folder: Path) -> dict[str, Any]:
         "weight_decay": algorithm.weight_decay,
         "max_grad_norm": algorithm.max_gradient_norm,
         "bf16": compute_dtype(experiment.policy.dtype) is torch.bfloat16,
-        "fp16": on_gpu and experiment.policy.dtype == "float16",
         "use_cpu": not on_gpu,
         "gradient_checkpointing": bool(experiment.policy.gradient_checkpointing),
         "seed": experiment.seeds.training,

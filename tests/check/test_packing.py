@@ -12,7 +12,7 @@ from trl.trainer.utils import add_fused_lm_head
 from configs.experiment import Policy
 from tasks.rollout.trajectory import Trajectory
 from tasks.training import packing
-from tasks.training.context_parallel import context_parallel
+from tasks.training.context_parallel import context_parallel, rank_of_group
 from tasks.training.critic import ValueModel
 from tasks.training.micro_batches import pad_trajectories, whole_rows
 from tasks.training.packing import (
@@ -189,7 +189,12 @@ def test_a_float32_policy_keeps_the_attention_of_transformers(policy: str) -> No
 def test_ranks_share_only_packed_rows_and_whole_heads(policy: str) -> None:
     model = AutoModelForCausalLM.from_pretrained(policy)
     assert context_parallel(1, model) is None
-    with pytest.raises(ValueError, match=r"policy\.dtype"):
+    with pytest.raises(ValueError, match="context_parallel"):
         context_parallel(2, model)
     with pytest.raises(ValueError, match="heads"):
         context_parallel(3, share_prefixes(model, OURS))
+
+
+def test_every_share_of_a_batch_gets_as_many_groups() -> None:
+    assert [rank_of_group(group, 4, 1) for group in range(5)] == [0, 1, 2, 3, 0]
+    assert [rank_of_group(group, 8, 4) for group in range(5)] == [0, 4, 1, 5, 2]

@@ -101,19 +101,20 @@ def test_a_run_is_refused_before_it_starts(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 @pytest.mark.parametrize(
-    ("recipe", "processes", "named"),
+    ("fields", "processes", "named"),
     [
-        ("textcraft", 3, "AGENTGYM_TRAINER_PROCESSES"),
-        ("sft", 4, "algorithm.name"),
-        ("textcraft", 4, None),
+        ({}, 3, "AGENTGYM_TRAINER_PROCESSES"),
+        ({"algorithm.name": "sft"}, 4, r"algorithm\.name"),
+        ({"policy.dtype": "float32"}, 4, r"policy\.dtype"),
+        ({"policy.attn_implementation": "sdpa"}, 4, r"policy\.attn_implementation"),
+        ({}, 4, None),
     ],
 )
-def test_ranks_that_compute_rows_together_divide_all_ranks_and_need_an_rl_method(
-    recipe: str, processes: int, named: str | None, tmp_path: Path
+def test_ranks_that_compute_rows_together_suit_the_recipe_and_divide_all_ranks(
+    fields: dict[str, Any], processes: int, named: str | None, tmp_path: Path
 ) -> None:
     (tmp_path / "pairs.yaml").write_text(f"{{processes: {processes}, context_parallel: 2}}")
-    fields = {"algorithm.name": "sft"} if recipe == "sft" else {}
-    experiment = load_recipe("textcraft", fields)
+    experiment = load_recipe("textcraft", {"policy.dtype": "bfloat16", **fields})
     infrastructure = InfraSettings(launch=str(tmp_path / "pairs.yaml"))
     if named is None:
         checks.check_context_parallel(experiment, infrastructure)

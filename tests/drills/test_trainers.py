@@ -100,6 +100,26 @@ def test_policy_is_frozen_during_critic_pretraining_and_then_warms_up(
     assert any(not torch.equal(p, start[name]) for name, p in trainer.model.named_parameters())
 
 
+def test_a_checkpoint_before_the_first_update_counts_no_update(policy: str, tmp_path: Path) -> None:
+    experiment = small_experiment(name="ppo", steps=2, critic__pretraining_steps=1)
+    trainer = trainer_of(experiment, policy, tmp_path)
+    train(trainer, RecordedBatches(policy), 1)
+    states = trainer.optimizer.optimizer.state.values()
+    assert states
+    assert all(state["step"] == 0 and not state["exp_avg"].any() for state in states)
+
+
+def test_files_of_a_killed_save_enter_no_checkpoint(policy: str, tmp_path: Path) -> None:
+    trainer = trainer_of(small_experiment(steps=1, mini_batches=1), policy, tmp_path)
+    killed = tmp_path / "checkpoints" / ".unfinished" / "checkpoint-1" / "optimiser"
+    killed.mkdir(parents=True)
+    (killed / "shard-00002-model-00001-of-00001.safetensors").write_bytes(b"of another rank")
+    train(trainer, RecordedBatches(policy), 1)
+    saved = tmp_path / "checkpoints" / "step-000001"
+    assert not list(saved.rglob("shard-00002*"))
+    assert trainer.state.global_step == 1
+
+
 def test_critic_learns_returns(policy: str, tmp_path: Path) -> None:
     experiment = small_experiment(name="ppo", micro_batches=2, critic__learning_rate=1e-3)
     trainer = trainer_of(experiment, policy, tmp_path)
