@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,13 +16,14 @@ from dashboards.by_turn import success_by_horizon, success_by_turn
 from dashboards.divergence import attempts_of_task, divergence_of
 from dashboards.index import Index
 from dashboards.links import Links
-from dashboards.run_folders import RunFolder, run_folders
+from dashboards.run_folders import SILENT_SECONDS, RunFolder, run_folders
 from dashboards.step_timeline import covered, step_timeline
 from dashboards.trajectory import Address, group_of, load_trajectory
 from dashboards.web import application
 from tasks.provision.services import Addresses
 from tasks.rollout.trajectory import Outcome
 from tasks.rollout.trajectory_parquet import read_trajectories, write_trajectories
+from tasks.tracking.owner import RunBusyError
 from tasks.tracking.run_folder import COLLAPSED, FINISHED
 from tasks.tracking.run_folder import RunFolder as StoredRun
 from tasks.tracking.timeline import TIMELINE, append_spans, read_spans
@@ -278,13 +281,48 @@ def test_a_run_has_its_recorded_title_status_and_duration(tmp_path: Path) -> Non
     with written.claimed():
         written.begin("grpo, stepwise, textcraft, seed 0")
         written.begin("grpo, stepwise, textcraft, seed 0, again")
-    [run] = run_folders(tmp_path)
+        [run] = run_folders(tmp_path)
+        assert run.status(run.changed) == "running"
     assert run.title == "grpo, stepwise, textcraft, seed 0, again"
     assert run.began is not None
     assert run.duration is not None
-    assert run.status(run.changed) == "running"
-    assert run.status(run.changed + 3600) == "stopped"
+    assert run.status(run.changed) == "stopped"
     written.mark_done(FINISHED)
     assert run.status(run.changed) == "finished"
     written.mark_done(COLLAPSED)
     assert run.status(run.changed) == "collapsed"
+
+
+def test_a_run_is_live_as_long_as_a_process_owns_it_however_long_its_steps_take(
+    tmp_path: Path,
+) -> None:
+    written = StoredRun(tmp_path, load_recipe("textcraft"))
+    with written.claimed():
+        written.begin("long steps")
+        [run] = run_folders(tmp_path)
+        assert run.is_live(run.changed + 86_400)
+        with pytest.raises(RunBusyError), written.claimed():
+            pass
+    assert not run.is_live(run.changed)
+    with written.claimed():
+        assert run.is_live(run.changed)
+
+
+@pytest.mark.parametrize("owner", ["17 boot-of-another-machine", "17", None])
+@pytest.mark.parametrize(
+    "name", ["metrics.jsonl", "timeline.jsonl", "progress/0.json", "rollouts/1.parquet"]
+)
+def test_a_run_of_another_machine_is_live_until_it_has_written_nothing_for_long(
+    tmp_path: Path, owner: str | None, name: str
+) -> None:
+    written = StoredRun(tmp_path, load_recipe("textcraft"))
+    with written.claimed():
+        written.begin("elsewhere")
+    lock = written.path / "owner.lock"
+    lock.unlink() if owner is None else lock.write_text(owner)
+    os.utime(written.path / "recipe.yaml", (0, 0))
+    (written.path / name).parent.mkdir(exist_ok=True)
+    (written.path / name).write_text("")
+    [run] = run_folders(tmp_path)
+    assert run.is_live(time.time() + 1200)
+    assert not run.is_live(time.time() + 2 * SILENT_SECONDS)

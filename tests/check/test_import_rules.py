@@ -25,6 +25,7 @@ BELOW = {
         "tasks.provision",
         "tasks.tracking.mlflow_page",
         "tasks.tracking.outbox",
+        "tasks.tracking.owner",
         "tasks.tracking.run_folder",
         "tasks.tracking.step_metrics_file",
         "tasks.tracking.timeline",
