@@ -53,6 +53,8 @@ def test_the_index_holds_every_trajectory_of_every_file(runs: Path, index: Index
         ({"outcome": "success"}, lambda t: t.outcome == "success"),
         ({"reason": "horizon"}, lambda t: t.reason == "horizon"),
         ({"turns_from": "3", "turns_to": "5"}, lambda t: 3 <= len(t.turns) <= 5),
+        ({"success": "yes"}, lambda t: t.succeeded),
+        ({"success": "no"}, lambda t: not t.succeeded),
         ({"reward_to": "0.5"}, lambda t: t.reward <= 0.5),
         (
             {"text": "CRAFTED"},
@@ -84,7 +86,7 @@ def test_sql_and_patterns_in_a_search_text_are_plain_text(index: Index) -> None:
 
 
 def test_an_invalid_filter_is_rejected_by_name() -> None:
-    for field, value in (("turns_from", "many"), ("order", "chaos")):
+    for field, value in (("turns_from", "many"), ("order", "chaos"), ("success", "maybe")):
         with pytest.raises(FilterError) as rejected:
             Filters.parse({field: value})
         assert rejected.value.field == field

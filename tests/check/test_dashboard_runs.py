@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import html
 import json
 import os
+import re
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -326,3 +328,24 @@ def test_a_run_of_another_machine_is_live_until_it_has_written_nothing_for_long(
     [run] = run_folders(tmp_path)
     assert run.is_live(time.time() + 1200)
     assert not run.is_live(time.time() + 2 * SILENT_SECONDS)
+
+
+def test_the_failures_of_an_evaluation_are_its_episodes_without_success(tmp_path: Path) -> None:
+    made = recorded_run(tmp_path, skills=(0.5,), tasks=3)
+    file = made.path / "evaluations" / "phase-1.parquet"
+    batch = read_trajectories(file)
+    for each in batch:
+        each.outcome = Outcome.FINISHED
+        for turn in each.turns:
+            turn.reward = 0.0
+    batch[0].outcome, batch[0].turns[-1].reward = Outcome.SUCCESS, 0.5  # e.g. AgentGym's BabyAI
+    batch[1].outcome, batch[1].turns[-1].reward = Outcome.FINISHED, 1.0
+    batch[2].outcome = Outcome.FAILED
+    write_trajectories(file, batch)
+    app = application(tmp_path, Links(None, lambda: None), ["testserver"], LOGIN)
+    app.state.index.refresh()
+    with TestClient(app, headers=basic(LOGIN)) as client:
+        page = client.get(f"/runs/{made.path.name}").text
+        links = re.findall(r'href="([^"]*)" data-do="failures"', page)
+        listed = client.get(html.unescape(links[-1])).text
+    assert f'data-count="{len(batch) - 2}"' in listed
