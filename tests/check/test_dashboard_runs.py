@@ -23,12 +23,13 @@ from dashboards.step_timeline import covered, step_timeline
 from dashboards.trajectory import Address, group_of, load_trajectory
 from dashboards.web import application
 from tasks.provision.services import Addresses
-from tasks.rollout.trajectory import Outcome
+from tasks.rollout.trajectory import Outcome, Trajectory, Turn
 from tasks.rollout.trajectory_parquet import read_trajectories, write_trajectories
 from tasks.tracking.owner import RunBusyError
 from tasks.tracking.run_folder import COLLAPSED, FINISHED
 from tasks.tracking.run_folder import RunFolder as StoredRun
 from tasks.tracking.timeline import TIMELINE, append_spans, read_spans
+from tasks.training.step_metrics import rollout_metrics
 from tests.support.recorded_runs import numbers_of, played, recorded_run
 from tests.support.viewer_login import basic
 
@@ -349,3 +350,55 @@ def test_the_failures_of_an_evaluation_are_its_episodes_without_success(tmp_path
         links = re.findall(r'href="([^"]*)" data-do="failures"', page)
         listed = client.get(html.unescape(links[-1])).text
     assert f'data-count="{len(batch) - 2}"' in listed
+
+
+def test_groups_of_zero_variance_are_those_of_training_without_failed_members(
+    tmp_path: Path,
+) -> None:
+    made = StoredRun(tmp_path, load_recipe("textcraft"))
+    with made.claimed():
+        made.begin("groups")
+    rewards: list[list[float | None]] = [
+        [0.7] * 6,
+        [0.1 + 0.2, 0.3, 0.3],
+        [0.7, 0.7, None],
+        [0.7, 0.3, None],
+        [None, None],
+    ]
+    batch = [
+        Trajectory(
+            "textcraft",
+            group,
+            group,
+            member,
+            0,
+            8,
+            0,
+            "test",
+            turns=[Turn([1], [-0.5], "wait", reward=reward or 0.0)] * (1 if reward else 5),
+            outcome=Outcome.FAILED if reward is None else Outcome.FINISHED,
+        )
+        for group, members in enumerate(rewards)
+        for member, reward in enumerate(members)
+    ]
+    write_trajectories(made.path / "rollouts" / "step-000001.parquet", batch)
+    zero_variance_groups = rollout_metrics(batch, 8, 1.0, 0, False)["rollout/zero_variance_groups"]
+    assert zero_variance_groups == pytest.approx(3 / 4)  # all but the one without episodes
+    app = application(tmp_path, Links(None, lambda: None), ["testserver"], LOGIN)
+    app.state.index.refresh()
+    with TestClient(app, headers=basic(LOGIN)) as client:
+        run = client.get(f"/runs/{made.path.name}").text
+        step = client.get(f"/steps/{made.path.name}/rollouts/step-000001").text
+        groups = [
+            client.get(f"/groups/{made.path.name}/rollouts/step-000001/{group}").text
+            for group in range(len(rewards))
+        ]
+    assert 'data-alike="3"' in run
+    assert re.findall(r"<td>([\d.—]+)</td><td>([\d.—]+)</td><td>(<span class=\"warn\")?", step) == [
+        ("0.70", "1.0", '<span class="warn"'),
+        ("0.30", "1.0", '<span class="warn"'),
+        ("0.70", "1.0", '<span class="warn"'),
+        ("0.50", "1.0", ""),
+        ("—", "—", ""),
+    ]
+    assert ['<p class="warn">' in page for page in groups] == [True, True, True, False, False]

@@ -30,6 +30,7 @@ BELOW = {
         "tasks.tracking.step_metrics_file",
         "tasks.tracking.timeline",
         "tasks.training.collapse",
+        "tasks.training.groups",
         "environments",
         "configs",
     },
