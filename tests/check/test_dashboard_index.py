@@ -9,6 +9,7 @@ import pytest
 
 from dashboards.filters import FilterError, Filters, list_trajectories
 from dashboards.index import Index
+from environments.registry import WORLDS
 from tasks.rollout.trajectory_parquet import read_trajectories, write_trajectories
 from tests.support.recorded_runs import recorded_run
 
@@ -203,3 +204,39 @@ def test_a_viewer_killed_during_a_refresh_restarts_with_all_files(tmp_path: Path
     index.refresh()
     assert list_trajectories(index, Filters()).count == len(every(tmp_path / "runs"))
     index.close()
+
+
+def tags(index: Index) -> dict[int, str]:
+    return {row["task"]: row["tag"] for row in index.query("select task, tag from tags")}
+
+
+def test_an_unknown_task_does_not_hide_the_kinds_of_the_others(tmp_path: Path) -> None:
+    folder = recorded_run(tmp_path / "runs", skills=(0.5,), tasks=3)
+    file = folder.path / "rollouts" / "step-000001.parquet"
+    batch = read_trajectories(file)
+    batch[0].task = 10**9
+    write_trajectories(file, batch)
+    index = Index(tmp_path / "runs")
+    index.refresh()
+    found = tags(index)
+    assert found.pop(10**9) == ""
+    assert found
+    assert all(tag.startswith("depth ") for tag in found.values())
+    index.close()
+
+
+def test_the_kinds_of_tasks_are_asked_again_once_their_world_is_installed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recorded_run(tmp_path / "runs", skills=(0.5,), tasks=3)
+    with monkeypatch.context() as without:
+        without.setitem(WORLDS, "textcraft", "not_installed:TextCraft")
+        index = Index(tmp_path / "runs")
+        index.refresh()
+        assert tags(index) == {}
+        index.close()
+    again = Index(tmp_path / "runs")
+    assert again.refresh().read == 0
+    assert tags(again)
+    assert all(tag.startswith("depth ") for tag in tags(again).values())
+    again.close()
