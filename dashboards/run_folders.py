@@ -14,7 +14,7 @@ import yaml
 
 from tasks.files import read_json
 from tasks.tracking.owner import is_claimed
-from tasks.tracking.run_folder import COLLAPSED, FINISHED, TITLE
+from tasks.tracking.run_folder import COLLAPSED, FINISHED, ROLLED_BACK, TITLE
 from tasks.tracking.step_metrics_file import METRICS, Steps, read_steps
 from tasks.tracking.timeline import TIMELINE
 
@@ -105,7 +105,12 @@ class RunFolder:
         return dict(
             sorted(
                 found.items(),
-                key=lambda item: (item[1].get("step", 0), item[0] != "start", item[0]),
+                key=lambda item: (
+                    item[0] == ROLLED_BACK,
+                    item[1].get("step", 0),
+                    item[0] != "start",
+                    item[0],
+                ),
             )
         )
 

@@ -6,6 +6,7 @@ import html
 import json
 import os
 import re
+import shutil
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,8 +17,10 @@ from starlette.testclient import TestClient
 from configs.recipe import load_recipe
 from dashboards.by_turn import success_by_horizon, success_by_turn
 from dashboards.divergence import attempts_of_task, divergence_of
+from dashboards.figures import learning_curve
 from dashboards.index import Index
 from dashboards.links import Links
+from dashboards.overlay import final_evaluation
 from dashboards.run_folders import SILENT_SECONDS, RunFolder, run_folders
 from dashboards.step_timeline import covered, step_timeline
 from dashboards.trajectory import Address, group_of, load_trajectory
@@ -402,3 +405,31 @@ def test_groups_of_zero_variance_are_those_of_training_without_failed_members(
         ("—", "—", ""),
     ]
     assert ['<p class="warn">' in page for page in groups] == [True, True, True, False, False]
+
+
+@pytest.mark.parametrize("step", [0, 1])
+def test_the_latest_success_after_a_roll_back_is_that_of_the_restored_policy(
+    tmp_path: Path, step: int
+) -> None:
+    made = recorded_run(tmp_path, skills=(0.5, 0.6), tasks=3)
+    start, rolled_back = made.evaluation("start"), made.evaluation("rolled-back")
+    rolled_back.write_text(json.dumps(json.loads(start.read_text()) | {"step": step}))
+    shutil.copy(start.with_suffix(".parquet"), rolled_back.with_suffix(".parquet"))
+    index = Index(tmp_path)
+    index.refresh()
+    [run] = run_folders(tmp_path)
+    assert list(run.evaluations()) == ["start", "phase-1", "phase-2", "rolled-back"]
+    assert final_evaluation(run) == run.evaluations()["rolled-back"]
+    *_, low, high, last = success_by_turn(index, run)["data"]
+    assert (last["name"], high["fill"]) == ("rolled-back", "tonexty")
+    assert low["x"] == last["x"]
+    [held_out] = [trace for trace in learning_curve(run)["data"] if trace.get("error_y")]
+    assert held_out["x"] == sorted([0, step, 1, 2])
+    index.close()
+
+
+def test_a_run_without_an_evaluation_after_training_has_no_latest_success(tmp_path: Path) -> None:
+    made = recorded_run(tmp_path, skills=(0.5,), tasks=3)
+    made.evaluation("phase-1").unlink()
+    [run] = run_folders(tmp_path)
+    assert final_evaluation(run) is None
