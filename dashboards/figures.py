@@ -194,11 +194,14 @@ def band(
 
 def with_interval(evaluations: Mapping[str, Mapping[str, Any]], colour: str) -> dict[str, Any]:
     """Plot each evaluation's held-out success over the steps, with its 95 % interval over tasks."""
-    found = [
-        (e["step"], e["success"], name)
-        for name, e in evaluations.items()
-        if e.get("success", {}).get("value") is not None
-    ]
+    found = sorted(
+        (
+            (e["step"], e["success"], name)
+            for name, e in evaluations.items()
+            if e.get("success", {}).get("value") is not None
+        ),
+        key=lambda each: each[0],  # an evaluation after a roll-back is of an earlier step
+    )
     points = measured(
         [step for step, _, _ in found],
         [(s["value"], s["low"], s["high"]) for _, s, _ in found],

@@ -23,6 +23,8 @@ ORDERS = {
     "-reward": "reward desc, file, row",
     "-step": "step desc, file, row",
 }
+SUCCESS = {"": "", "yes": "succeeded", "no": "not succeeded and outcome <> 'failed'"}
+"""SQL conditions of the filter by success."""
 ROW = (
     'run, kind, name, step, temperature, environment, task, tag, "group", member, horizon, '
     "policy_version, engine, outcome, reason, "
@@ -85,6 +87,7 @@ class Filters:
         kind: "rollouts", "evaluations" or "collected".
         name: A file, e.g. "phase-1".
         outcome: success, finished, truncated or failed.
+        success: "yes" or "no". Failed episodes match neither, since their result is unknown.
         reason: Cause of a truncation or failure, e.g. "horizon".
         tag: Kind of task, e.g. "depth 2".
         step_from, step_to: Range of training steps, inclusive.
@@ -102,6 +105,7 @@ class Filters:
     name: str = ""
     environment: str = ""
     outcome: str = ""
+    success: str = ""
     reason: str = ""
     tag: str = ""
     task: int | None = None
@@ -123,7 +127,7 @@ class Filters:
         """Parse the filters of an address. Unknown keys are ignored.
 
         Raises:
-            FilterError: A number is invalid or out of range, or the order is unknown.
+            FilterError: A number is invalid or out of range, or a word is unknown.
         """
         values: dict[str, Any] = {}
         for field in fields(cls):
@@ -138,10 +142,11 @@ class Filters:
                 word, field.name, 1 if field.name == "page" else -MAX_NUMBER
             )
         found = cls(**values)
-        if found.order not in ORDERS:
-            raise FilterError(
-                "order", f"must be one of {', '.join(filter(None, ORDERS))}, not {found.order!r}"
-            )
+        for name, known in (("order", ORDERS), ("success", SUCCESS)):
+            if (word := getattr(found, name)) not in known:
+                raise FilterError(
+                    name, f"must be one of {', '.join(filter(None, known))}, not {_shortened(word)}"
+                )
         return found
 
     def query_string(self, **changes: Any) -> str:
@@ -164,7 +169,7 @@ class Filters:
 
     def condition(self) -> tuple[str, list[Any]]:
         """Return the SQL condition over `trajectories left join tags` and its values."""
-        parts: list[str] = []
+        parts: list[str] = [SUCCESS[self.success]] if self.success else []
         values: list[Any] = []
         for name in (
             "run",

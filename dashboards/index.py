@@ -22,8 +22,8 @@ from dashboards.run_folders import Source, sources, temperature_of
 
 log = logging.getLogger(__name__)
 
-SCHEMA_VERSION = 2
-"""Schema version. Increase it whenever the tables change."""
+SCHEMA_VERSION = 3
+"""Schema version. Increase it whenever the tables or the meaning of their values change."""
 FILES_AT_ONCE = 64
 """Files per transaction. After a kill at most this many are read again."""
 MEMORY = "512MB"
@@ -85,6 +85,7 @@ class Index:
         """
         self.runs = runs
         self._writing, self._closing = threading.Lock(), False
+        self._ask_tags = True  # a world may have been installed since the last viewer
         self._temporary: tempfile.TemporaryDirectory[str] | None = None
         self._connection = self._open(store or runs / ".dashboards" / "index.duckdb")
 
@@ -119,7 +120,8 @@ class Index:
                 if self._closing:  # the rest is read at the next refresh
                     break
                 self._read(new[start : start + FILES_AT_ONCE])
-            if new and not self._closing:
+            if (new or self._ask_tags) and not self._closing:
+                self._ask_tags = False
                 self._update_tags()
             problems = {
                 row["path"]: row["problem"]
@@ -199,7 +201,8 @@ class Index:
     def _update_tags(self) -> None:
         """Look up the tag of each new task, e.g. "depth 2".
 
-        It requires that the environment is installed here and defines tags.
+        It requires that the environment is installed here and defines tags. If it cannot be loaded,
+        its tasks stay unknown, and the next call asks again.
         """
         unknown = self.query(
             "select environment, list(distinct task) as tasks from trajectories anti join tags "
@@ -240,18 +243,25 @@ def unreadable(path: Path) -> str:
 
 
 def tags_of(environment: str, tasks: Sequence[int]) -> dict[int, str]:
-    """Return the tags of tasks.
+    """Return task index to tag.
 
-    They are empty if the environment defines none or is not installed here.
+    A tag is empty if the environment defines none for the task. There are no tags if the
+    environment cannot be loaded here.
     """
     from environments.registry import load_world
 
     try:
         world = load_world(environment)
-        return {task: world.tag(task) for task in tasks}
     except Exception as problem:  # noqa: BLE001 - third-party code, and tags are optional
         log.info("the kinds of %s's tasks are not available: %s", environment, problem)
-        return dict.fromkeys(tasks, "")
+        return {}
+    tags = dict.fromkeys(tasks, "")
+    for task in tasks:
+        try:
+            tags[task] = world.tag(task)
+        except Exception as problem:  # noqa: BLE001 - as above; e.g. a task that no longer exists
+            log.info("the kind of %s's task %s is not available: %s", environment, task, problem)
+    return tags
 
 
 def _connect(store: Path) -> duckdb.DuckDBPyConnection:

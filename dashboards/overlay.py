@@ -81,7 +81,5 @@ def tallies(evaluation: Mapping[str, Any]) -> dict[int, Tally]:
 
 def final_evaluation(run: RunFolder) -> dict[str, Any] | None:
     """Return the last evaluation of a run, or None if only the initial policy was evaluated."""
-    found = [
-        evaluation for evaluation in run.evaluations().values() if evaluation.get("step", 0) > 0
-    ]
+    found = [each for name, each in run.evaluations().items() if name != "start"]
     return found[-1] if found else None

@@ -34,7 +34,14 @@ from dashboards.step_timeline import step_timeline
 from dashboards.templating import NotFoundError, html
 from dashboards.trajectory import Address, TrajectoryView, group_of
 from tasks.training.collapse import last_good_step, verdict_at
+from tasks.training.groups import EQUAL
 
+SCORED = "where outcome <> 'failed'"
+ALIKE = f"max(reward) filter ({SCORED}) - min(reward) filter ({SCORED}) < {EQUAL}"
+"""SQL for whether a group has zero variance, over its members without infrastructure failures.
+
+Null if all members failed.
+"""
 STUDY_PICTURES = ("success.png", "training.png")
 """Pictures of a study's report."""
 
@@ -77,11 +84,12 @@ def run(request: Request) -> Response:
     folder = requested_run(request)
     index = index_of(request)
     steps = index.query(
-        f"""select step, any_value(horizon) as horizon, count(*) as n, {BOUNDS}, avg(turns) as turns,
-        avg((outcome = 'truncated')::int) as cut, count(distinct "group") as groups,
-        count(distinct "group") - count(distinct case when reward <> mean then "group" end) as alike
-        from (select *, avg(reward) over (partition by step, "group") as mean from trajectories where run = ? and kind = 'rollouts')
-        group by step order by step""",
+        f"""with episodes as (select * from trajectories where run = ? and kind = 'rollouts'),
+        variance as (select step, count(*) as groups, count(*) filter (where alike) as alike
+        from (select step, {ALIKE} as alike from episodes group by step, "group") group by step)
+        select step, any_value(horizon) as horizon, count(*) as n, {BOUNDS}, avg(turns) filter ({SCORED}) as turns,
+        avg((outcome = 'truncated')::int) filter ({SCORED}) as cut, any_value(groups) as groups, any_value(alike) as alike
+        from episodes join variance using (step) group by step order by step""",
         [folder.name],
     )
     evaluations = folder.evaluations()
@@ -106,9 +114,9 @@ def step(request: Request) -> Response:
     words = request.path_params
     index = index_of(request)
     groups = index.query(
-        """select "group", any_value(task) as task, any_value(tag) as tag,
-        list({'member': member, 'reward': reward, 'outcome': outcome, 'turns': turns} order by member) as members,
-        stddev_pop(reward) as deviation, avg(reward) as mean, avg(turns) as turns
+        f"""select "group", any_value(task) as task, any_value(tag) as tag,
+        list({{'member': member, 'reward': reward, 'outcome': outcome, 'turns': turns}} order by member) as members,
+        {ALIKE} as alike, avg(reward) filter ({SCORED}) as mean, avg(turns) filter ({SCORED}) as turns
         from trajectories left join tags using (environment, task) where run = ? and kind = ? and name = ?
         group by "group" order by "group" """,
         [words["run"], words["kind"], words["name"]],
@@ -167,15 +175,14 @@ def group(request: Request) -> Response:
         raise NotFoundError(
             f"There is no group {words['group']} in {words['run']}/{words['kind']}/{words['name']}."
         )
-    rewards = [member.row["reward"] for member in members if member.row["outcome"] != "failed"] or [
-        0.0
-    ]
+    rewards = [member.row["reward"] for member in members if member.row["outcome"] != "failed"]
     return html(
         request,
         "group.html",
         members=members,
-        mean=fmean(rewards),
-        deviation=pstdev(rewards),
+        mean=fmean(rewards) if rewards else 0.0,
+        deviation=pstdev(rewards) if rewards else 0.0,
+        alike=bool(rewards) and max(rewards) - min(rewards) < EQUAL,
         **words,
     )
 

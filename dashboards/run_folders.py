@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,8 +13,10 @@ from typing import Any
 import yaml
 
 from tasks.files import read_json
-from tasks.tracking.run_folder import COLLAPSED, FINISHED, TITLE
+from tasks.tracking.owner import is_claimed
+from tasks.tracking.run_folder import COLLAPSED, FINISHED, ROLLED_BACK, TITLE
 from tasks.tracking.step_metrics_file import METRICS, Steps, read_steps
+from tasks.tracking.timeline import TIMELINE
 
 NO_TRAJECTORIES = {
     "checkpoints",
@@ -30,9 +33,22 @@ NO_TRAJECTORIES = {
 
 `records` holds copies for MLflow, `damaged` holds unreadable files.
 """
+WRITTEN = (
+    METRICS,
+    TIMELINE,
+    "recipe.yaml",
+    "trainer.log",
+    "evaluations",
+    "progress",
+    "rollouts",
+)
+"""Files that a run appends to, and folders whose files it replaces. Both change their mtime."""
 STEP_FILE = re.compile(r"step-(\d+)\.parquet")
-LIVE_SECONDS = 120.0
-"""An unfinished run counts as stopped if it has written nothing for this long."""
+SILENT_SECONDS = 3600.0
+"""Longest time without a write of a run whose owner this machine does not know.
+
+A long update writes nothing until it ends.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +105,12 @@ class RunFolder:
         return dict(
             sorted(
                 found.items(),
-                key=lambda item: (item[1].get("step", 0), item[0] != "start", item[0]),
+                key=lambda item: (
+                    item[0] == ROLLED_BACK,
+                    item[1].get("step", 0),
+                    item[0] != "start",
+                    item[0],
+                ),
             )
         )
 
@@ -133,19 +154,24 @@ class RunFolder:
         return "finished" if self.is_finished else "running" if self.is_live(now) else "stopped"
 
     def is_live(self, now: float) -> bool:
-        """Return whether the run seems active: it has not finished and has written recently."""
-        return not self.is_finished and now - self.changed < LIVE_SECONDS
+        """Return whether the run has not finished and a process owns it.
+
+        If this machine cannot tell, e.g. because the run is on another one, a run is live until it
+        has written nothing for `SILENT_SECONDS`.
+        """
+        if self.is_finished:
+            return False
+        claimed = is_claimed(self.path)
+        return now - self.changed < SILENT_SECONDS if claimed is None else claimed
 
     @property
     def changed(self) -> float:
         """Time of the last write, in seconds since 1970."""
-        paths = (
-            self.path / METRICS,
-            self.path / "recipe.yaml",
-            self.path / "trainer.log",
-            self.path / "evaluations",
-        )
-        return max((path.stat().st_mtime for path in paths if path.exists()), default=0.0)
+        latest = 0.0
+        for name in WRITTEN:
+            with suppress(OSError):  # not written yet
+                latest = max(latest, (self.path / name).stat().st_mtime)
+        return latest
 
 
 def run_folders(runs: Path) -> list[RunFolder]:

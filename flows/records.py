@@ -14,12 +14,9 @@ from tasks.curriculum.horizon import Phase, phases
 from tasks.evaluation.benchmark import EvaluationFileError, EvaluationResult, read_evaluation
 from tasks.provision.services import addresses
 from tasks.tracking.orphans import end_killed_runs, send_left_over, unsent_outboxes
-from tasks.tracking.run_folder import COLLAPSED, FINISHED, RunFolder
+from tasks.tracking.run_folder import COLLAPSED, FINISHED, ROLLED_BACK, RunFolder
 from tasks.tracking.step_metrics_file import Steps
 from tasks.tracking.tracker import Tracker
-
-ROLLED_BACK = "rolled-back"
-"""Name of the evaluation after a collapse."""
 
 
 def mlflow_address(infrastructure: InfraSettings) -> tuple[str, str]:

@@ -36,7 +36,6 @@ from flows.model_check import fit_experiment
 from flows.prefect_stand_in import wait_for_prefect
 from flows.recipe_form import NOTHING_CHANGED, Recipe, RecipeForm, requested_run
 from flows.records import (
-    ROLLED_BACK,
     START,
     Measurement,
     earlier_records_sent,
@@ -73,7 +72,7 @@ from tasks.evaluation.time_breakdown import TimeBreakdown
 from tasks.provision.replica_set import Replicas
 from tasks.rollout.trajectory_parquet import TrajectoryFileError, read_trajectories
 from tasks.tracking.checkpoints import CheckpointEntry
-from tasks.tracking.run_folder import COLLAPSED, RunFolder
+from tasks.tracking.run_folder import COLLAPSED, ROLLED_BACK, RunFolder
 from tasks.tracking.traces import sample_of
 from tasks.training.checkpoint import CheckpointError, of_step, roll_back, steps_in, verify
 from tasks.training.collapse import TrainingCollapsedError

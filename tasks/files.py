@@ -84,3 +84,19 @@ def locked(path: Path, *, wait: bool = True) -> Iterator[IO[str]]:
     with path.open("a+", encoding="utf-8") as file:
         fcntl.flock(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
         yield file
+
+
+def is_locked(path: Path) -> bool:
+    """Return whether a process holds the lock of `locked` on a file. Changes nothing on disk.
+
+    A free lock is taken for a moment, so a `locked` without waiting may fail at this moment.
+
+    Raises:
+        OSError: The file does not exist or is not readable.
+    """
+    with path.open("rb") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+    return False

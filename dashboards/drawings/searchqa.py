@@ -15,7 +15,7 @@ from dashboards.trajectory import TrajectoryView
 SEARCH = re.compile(r"<search>(.*?)</search>", re.DOTALL)
 ANSWER = re.compile(r"<answer>(.*?)</answer>", re.DOTALL)
 PASSAGE = re.compile(
-    r"Doc (\d+)\(Title: (.*?)\) ?(.*?)(?=\nDoc \d+\(Title: |</information>|\Z)", re.DOTALL
+    r"Doc (\d+)\(Title: (.*?)\)(?!\)) ?(.*?)(?=\nDoc \d+\(Title: |</information>|\Z)", re.DOTALL
 )
 SMALL = {"a", "an", "and", "in", "is", "of", "on", "or", "the", "to"}
 

@@ -23,7 +23,7 @@ def play(choose: Choice, observation: str) -> Generator[str, str, None]:
     )
     while True:
         found = re.findall(
-            r"Doc \d+\(Title: [^)]*\) (.*?)(?=\n|</information>)",
+            r"Doc \d+\(Title: .*?\) (.*?)(?=\n|</information>)",
             (yield f"<search>{query}</search>"),
         )
         name = other_name(choose(found or [query], query), query)

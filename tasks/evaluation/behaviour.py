@@ -10,7 +10,8 @@ from statistics import fmean
 
 from tasks.rollout.trajectory import Trajectory
 
-_PASSAGE = re.compile(r"Doc (\d+)\(Title: [^)]*\) ([^\n<]*)")
+_PASSAGE = re.compile(r"Doc (\d+)\(Title: .*?\) ([^\n<]*)")
+"""A line of passages: its place and text. A title may contain ")", e.g. "Mercury (planet)"."""
 _ANSWER = re.compile(r"<answer>\s*(.*?)\s*</answer>")
 NOWHERE, EARLIER = "no passage", "an earlier search"
 

@@ -69,11 +69,16 @@ def details(results: Sequence[EvaluationResult]) -> tuple[list[str], list[list[s
     rows += [
         [
             f"answers from {source}",
-            *(f"{100 * each.answers_from.get(source, 0.0):.1f} %" for each in shown),
+            *(number(100 * answers_from(source, each), ".1f", " %") for each in shown),
         ]
         for source in sources
     ]
     return ["", *(result.label for result in shown)], rows
+
+
+def answers_from(source: str, result: EvaluationResult) -> float:
+    """Return the share of answers from a source, e.g. "passage 1". nan if no sources are known."""
+    return result.answers_from.get(source, 0.0) if result.answers_from else math.nan
 
 
 def share(estimate: Estimate) -> str:

@@ -18,7 +18,7 @@ from tasks.evaluation.baselines import baseline_rows
 from tasks.evaluation.benchmark import EvaluationResult
 from tasks.evaluation.bootstrap import PairedDifference
 from tasks.evaluation.multiple_comparisons import holm, median_time
-from tasks.evaluation.report import change, share
+from tasks.evaluation.report import answers_from, change, share
 from tasks.evaluation.seed_tests import equivalence_p
 from tasks.evaluation.statistics import Estimate, mean
 from tasks.evaluation.study_results import (
@@ -419,7 +419,7 @@ def behaviour_section(runs: Runs) -> list[Section]:
     }
     ends = [run.results[i] for of_arm in runs.values() for run in of_arm for i in (0, -1)]
     for source in sorted({source for result in ends for source in result.answers_from}):
-        figures[f"answers from {source}"] = partial(_answers_from, source)
+        figures[f"answers from {source}"] = partial(answers_from, source)
     rows, data = [], dict[str, dict[str, list[float | None]]]()
     for title, figure in figures.items():
         for arm, of_arm in runs.items():
@@ -434,10 +434,6 @@ def behaviour_section(runs: Runs) -> list[Section]:
         "episode had before. An answer is from the first passage of the last search that holds it."
     )
     return [Section("Behaviour before and after training", header, rows, note, data)] * bool(rows)
-
-
-def _answers_from(source: str, result: EvaluationResult) -> float:
-    return result.answers_from.get(source, 0.0) if result.answers_from else math.nan
 
 
 def mechanism_sections(runs: Runs) -> list[Section]:

@@ -276,6 +276,7 @@ def _machine() -> tuple[str, str, str]:
     )
 
 
+@cache
 def boot_id() -> str:
     """Return the id of this machine's boot, which all its containers share."""
     return _text("/proc/sys/kernel/random/boot_id") or platform.node()

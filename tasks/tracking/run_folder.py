@@ -24,6 +24,8 @@ from tasks.training.collapse import TrainingCollapsedError
 
 FINISHED, COLLAPSED = "run", "collapsed"
 """Marks of a run that completed, and of one that ended because training collapsed."""
+ROLLED_BACK = "rolled-back"
+"""Name of the evaluation after a collapse with on_collapse "roll_back". It is the last one."""
 TITLE = "title.json"
 """File with the run's name in Prefect and MLflow, and its first start in seconds since 1970."""
 

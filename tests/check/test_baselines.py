@@ -12,6 +12,7 @@ from configs.evaluation_grid import EvaluationGrid
 from configs.infrastructure import InfraSettings
 from configs.recipe import load_recipe
 from environments.registry import load_world
+from environments.searchqa.scripts import CHOICES, READER, play
 from environments.textcraft.goals import goals
 from environments.textcraft.lists import task_list
 from environments.textcraft.tasks import depth
@@ -28,6 +29,8 @@ from tasks.evaluation.baselines import (
     baseline_table,
     baselines,
 )
+from tasks.evaluation.behaviour import answer_sources
+from tasks.rollout.trajectory import Trajectory, Turn
 
 
 def test_held_out_templates_cannot_be_replayed_and_equal_templates_with_other_words_can(
@@ -160,3 +163,20 @@ def test_an_answer_is_traced_to_the_passage_that_holds_it(tmp_path: Path) -> Non
     assert sum(places.values()) == pytest.approx(1.0)
     assert found["first passage"].by_tag["right passage first"].value == 1.0
     assert found["first passage"].by_tag["right passage not first"].value == 0.0
+
+
+@pytest.mark.parametrize(
+    "title", ["Mercury", "Mercury (planet)", '"Mercury (planet)"', "(a) Mercury"]
+)
+def test_passages_are_recognised_whatever_their_title(title: str) -> None:
+    found = (
+        "<information>Doc 1(Title: Venus) Its moons are none.\n"
+        f"Doc 2(Title: {title}) The lake (large) of Badok Defam is Lake Habim.</information>"
+    )
+    query, answer = "lake of Badok Defam", "<answer>Lake Habim</answer>"
+    script = play(CHOICES[READER], f"What is the {query}?")
+    assert next(script) == f"<search>{query}</search>"
+    assert script.send(found) == answer
+    turns = [Turn([1], [-0.5], f"<search>{query}</search>", found), Turn([1], [-0.5], answer)]
+    sources = answer_sources([Trajectory("searchqa", 0, 0, 0, 0, 6, 0, "vllm", turns=turns)])
+    assert sources == {"passage 2": 1.0}

@@ -88,7 +88,7 @@ def test_passages_of_searchqa_are_drawn_with_the_words_of_the_answer_marked() ->
     trajectory = Trajectory(
         "searchqa", 0, 0, 0, 0, 5, 0, "t", first_observation="Question: Who wrote it?"
     )
-    found = "<information>Doc 1(Title: A book) It was written by Ada Byron in 1843.\nDoc 2(Title: Ada) A town.</information>"
+    found = "<information>Doc 1(Title: A book) It was written by Ada Byron in 1843.\nDoc 2(Title: Ada (town)) A town.</information>"
     trajectory.turns = [
         Turn([], [], "<search>the book</search>", found, message="<search>the book</search>"),
         Turn([], [], "<answer>Ada Byron</answer>", "The answer is right.", reward=1.0),
@@ -96,6 +96,7 @@ def test_passages_of_searchqa_are_drawn_with_the_words_of_the_answer_marked() ->
     html = str(draw_trajectory(view_of(trajectory), 2))
     assert "<mark>Ada Byron</mark> in 1843" in html
     assert html.count("<details") == 2
+    assert "<mark>Ada</mark> (town)</summary><p>A town.</p>" in html
     assert "the book" in html
 
 

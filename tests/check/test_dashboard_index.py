@@ -9,6 +9,7 @@ import pytest
 
 from dashboards.filters import FilterError, Filters, list_trajectories
 from dashboards.index import Index
+from environments.registry import WORLDS
 from tasks.rollout.trajectory_parquet import read_trajectories, write_trajectories
 from tests.support.recorded_runs import recorded_run
 
@@ -53,6 +54,8 @@ def test_the_index_holds_every_trajectory_of_every_file(runs: Path, index: Index
         ({"outcome": "success"}, lambda t: t.outcome == "success"),
         ({"reason": "horizon"}, lambda t: t.reason == "horizon"),
         ({"turns_from": "3", "turns_to": "5"}, lambda t: 3 <= len(t.turns) <= 5),
+        ({"success": "yes"}, lambda t: t.succeeded),
+        ({"success": "no"}, lambda t: not t.succeeded),
         ({"reward_to": "0.5"}, lambda t: t.reward <= 0.5),
         (
             {"text": "CRAFTED"},
@@ -84,7 +87,7 @@ def test_sql_and_patterns_in_a_search_text_are_plain_text(index: Index) -> None:
 
 
 def test_an_invalid_filter_is_rejected_by_name() -> None:
-    for field, value in (("turns_from", "many"), ("order", "chaos")):
+    for field, value in (("turns_from", "many"), ("order", "chaos"), ("success", "maybe")):
         with pytest.raises(FilterError) as rejected:
             Filters.parse({field: value})
         assert rejected.value.field == field
@@ -201,3 +204,39 @@ def test_a_viewer_killed_during_a_refresh_restarts_with_all_files(tmp_path: Path
     index.refresh()
     assert list_trajectories(index, Filters()).count == len(every(tmp_path / "runs"))
     index.close()
+
+
+def tags(index: Index) -> dict[int, str]:
+    return {row["task"]: row["tag"] for row in index.query("select task, tag from tags")}
+
+
+def test_an_unknown_task_does_not_hide_the_kinds_of_the_others(tmp_path: Path) -> None:
+    folder = recorded_run(tmp_path / "runs", skills=(0.5,), tasks=3)
+    file = folder.path / "rollouts" / "step-000001.parquet"
+    batch = read_trajectories(file)
+    batch[0].task = 10**9
+    write_trajectories(file, batch)
+    index = Index(tmp_path / "runs")
+    index.refresh()
+    found = tags(index)
+    assert found.pop(10**9) == ""
+    assert found
+    assert all(tag.startswith("depth ") for tag in found.values())
+    index.close()
+
+
+def test_the_kinds_of_tasks_are_asked_again_once_their_world_is_installed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recorded_run(tmp_path / "runs", skills=(0.5,), tasks=3)
+    with monkeypatch.context() as without:
+        without.setitem(WORLDS, "textcraft", "not_installed:TextCraft")
+        index = Index(tmp_path / "runs")
+        index.refresh()
+        assert tags(index) == {}
+        index.close()
+    again = Index(tmp_path / "runs")
+    assert again.refresh().read == 0
+    assert tags(again)
+    assert all(tag.startswith("depth ") for tag in tags(again).values())
+    again.close()

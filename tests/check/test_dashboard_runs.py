@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import html
 import json
+import os
+import re
+import shutil
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,18 +17,22 @@ from starlette.testclient import TestClient
 from configs.recipe import load_recipe
 from dashboards.by_turn import success_by_horizon, success_by_turn
 from dashboards.divergence import attempts_of_task, divergence_of
+from dashboards.figures import learning_curve
 from dashboards.index import Index
 from dashboards.links import Links
-from dashboards.run_folders import RunFolder, run_folders
+from dashboards.overlay import final_evaluation
+from dashboards.run_folders import SILENT_SECONDS, RunFolder, run_folders
 from dashboards.step_timeline import covered, step_timeline
 from dashboards.trajectory import Address, group_of, load_trajectory
 from dashboards.web import application
 from tasks.provision.services import Addresses
-from tasks.rollout.trajectory import Outcome
+from tasks.rollout.trajectory import Outcome, Trajectory, Turn
 from tasks.rollout.trajectory_parquet import read_trajectories, write_trajectories
+from tasks.tracking.owner import RunBusyError
 from tasks.tracking.run_folder import COLLAPSED, FINISHED
 from tasks.tracking.run_folder import RunFolder as StoredRun
 from tasks.tracking.timeline import TIMELINE, append_spans, read_spans
+from tasks.training.step_metrics import rollout_metrics
 from tests.support.recorded_runs import numbers_of, played, recorded_run
 from tests.support.viewer_login import basic
 
@@ -278,13 +287,149 @@ def test_a_run_has_its_recorded_title_status_and_duration(tmp_path: Path) -> Non
     with written.claimed():
         written.begin("grpo, stepwise, textcraft, seed 0")
         written.begin("grpo, stepwise, textcraft, seed 0, again")
-    [run] = run_folders(tmp_path)
+        [run] = run_folders(tmp_path)
+        assert run.status(run.changed) == "running"
     assert run.title == "grpo, stepwise, textcraft, seed 0, again"
     assert run.began is not None
     assert run.duration is not None
-    assert run.status(run.changed) == "running"
-    assert run.status(run.changed + 3600) == "stopped"
+    assert run.status(run.changed) == "stopped"
     written.mark_done(FINISHED)
     assert run.status(run.changed) == "finished"
     written.mark_done(COLLAPSED)
     assert run.status(run.changed) == "collapsed"
+
+
+def test_a_run_is_live_as_long_as_a_process_owns_it_however_long_its_steps_take(
+    tmp_path: Path,
+) -> None:
+    written = StoredRun(tmp_path, load_recipe("textcraft"))
+    with written.claimed():
+        written.begin("long steps")
+        [run] = run_folders(tmp_path)
+        assert run.is_live(run.changed + 86_400)
+        with pytest.raises(RunBusyError), written.claimed():
+            pass
+    assert not run.is_live(run.changed)
+    with written.claimed():
+        assert run.is_live(run.changed)
+
+
+@pytest.mark.parametrize("owner", ["17 boot-of-another-machine", "17", None])
+@pytest.mark.parametrize(
+    "name", ["metrics.jsonl", "timeline.jsonl", "progress/0.json", "rollouts/1.parquet"]
+)
+def test_a_run_of_another_machine_is_live_until_it_has_written_nothing_for_long(
+    tmp_path: Path, owner: str | None, name: str
+) -> None:
+    written = StoredRun(tmp_path, load_recipe("textcraft"))
+    with written.claimed():
+        written.begin("elsewhere")
+    lock = written.path / "owner.lock"
+    lock.unlink() if owner is None else lock.write_text(owner)
+    os.utime(written.path / "recipe.yaml", (0, 0))
+    (written.path / name).parent.mkdir(exist_ok=True)
+    (written.path / name).write_text("")
+    [run] = run_folders(tmp_path)
+    assert run.is_live(time.time() + 1200)
+    assert not run.is_live(time.time() + 2 * SILENT_SECONDS)
+
+
+def test_the_failures_of_an_evaluation_are_its_episodes_without_success(tmp_path: Path) -> None:
+    made = recorded_run(tmp_path, skills=(0.5,), tasks=3)
+    file = made.path / "evaluations" / "phase-1.parquet"
+    batch = read_trajectories(file)
+    for each in batch:
+        each.outcome = Outcome.FINISHED
+        for turn in each.turns:
+            turn.reward = 0.0
+    batch[0].outcome, batch[0].turns[-1].reward = Outcome.SUCCESS, 0.5  # e.g. AgentGym's BabyAI
+    batch[1].outcome, batch[1].turns[-1].reward = Outcome.FINISHED, 1.0
+    batch[2].outcome = Outcome.FAILED
+    write_trajectories(file, batch)
+    app = application(tmp_path, Links(None, lambda: None), ["testserver"], LOGIN)
+    app.state.index.refresh()
+    with TestClient(app, headers=basic(LOGIN)) as client:
+        page = client.get(f"/runs/{made.path.name}").text
+        links = re.findall(r'href="([^"]*)" data-do="failures"', page)
+        listed = client.get(html.unescape(links[-1])).text
+    assert f'data-count="{len(batch) - 2}"' in listed
+
+
+def test_groups_of_zero_variance_are_those_of_training_without_failed_members(
+    tmp_path: Path,
+) -> None:
+    made = StoredRun(tmp_path, load_recipe("textcraft"))
+    with made.claimed():
+        made.begin("groups")
+    rewards: list[list[float | None]] = [
+        [0.7] * 6,
+        [0.1 + 0.2, 0.3, 0.3],
+        [0.7, 0.7, None],
+        [0.7, 0.3, None],
+        [None, None],
+    ]
+    batch = [
+        Trajectory(
+            "textcraft",
+            group,
+            group,
+            member,
+            0,
+            8,
+            0,
+            "test",
+            turns=[Turn([1], [-0.5], "wait", reward=reward or 0.0)] * (1 if reward else 5),
+            outcome=Outcome.FAILED if reward is None else Outcome.FINISHED,
+        )
+        for group, members in enumerate(rewards)
+        for member, reward in enumerate(members)
+    ]
+    write_trajectories(made.path / "rollouts" / "step-000001.parquet", batch)
+    zero_variance_groups = rollout_metrics(batch, 8, 1.0, 0, False)["rollout/zero_variance_groups"]
+    assert zero_variance_groups == pytest.approx(3 / 4)  # all but the one without episodes
+    app = application(tmp_path, Links(None, lambda: None), ["testserver"], LOGIN)
+    app.state.index.refresh()
+    with TestClient(app, headers=basic(LOGIN)) as client:
+        run = client.get(f"/runs/{made.path.name}").text
+        step = client.get(f"/steps/{made.path.name}/rollouts/step-000001").text
+        groups = [
+            client.get(f"/groups/{made.path.name}/rollouts/step-000001/{group}").text
+            for group in range(len(rewards))
+        ]
+    assert 'data-alike="3"' in run
+    assert re.findall(r"<td>([\d.—]+)</td><td>([\d.—]+)</td><td>(<span class=\"warn\")?", step) == [
+        ("0.70", "1.0", '<span class="warn"'),
+        ("0.30", "1.0", '<span class="warn"'),
+        ("0.70", "1.0", '<span class="warn"'),
+        ("0.50", "1.0", ""),
+        ("—", "—", ""),
+    ]
+    assert ['<p class="warn">' in page for page in groups] == [True, True, True, False, False]
+
+
+@pytest.mark.parametrize("step", [0, 1])
+def test_the_latest_success_after_a_roll_back_is_that_of_the_restored_policy(
+    tmp_path: Path, step: int
+) -> None:
+    made = recorded_run(tmp_path, skills=(0.5, 0.6), tasks=3)
+    start, rolled_back = made.evaluation("start"), made.evaluation("rolled-back")
+    rolled_back.write_text(json.dumps(json.loads(start.read_text()) | {"step": step}))
+    shutil.copy(start.with_suffix(".parquet"), rolled_back.with_suffix(".parquet"))
+    index = Index(tmp_path)
+    index.refresh()
+    [run] = run_folders(tmp_path)
+    assert list(run.evaluations()) == ["start", "phase-1", "phase-2", "rolled-back"]
+    assert final_evaluation(run) == run.evaluations()["rolled-back"]
+    *_, low, high, last = success_by_turn(index, run)["data"]
+    assert (last["name"], high["fill"]) == ("rolled-back", "tonexty")
+    assert low["x"] == last["x"]
+    [held_out] = [trace for trace in learning_curve(run)["data"] if trace.get("error_y")]
+    assert held_out["x"] == sorted([0, step, 1, 2])
+    index.close()
+
+
+def test_a_run_without_an_evaluation_after_training_has_no_latest_success(tmp_path: Path) -> None:
+    made = recorded_run(tmp_path, skills=(0.5,), tasks=3)
+    made.evaluation("phase-1").unlink()
+    [run] = run_folders(tmp_path)
+    assert final_evaluation(run) is None

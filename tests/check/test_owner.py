@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import fcntl
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -11,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from tasks.provision.process import is_gone, this_process
-from tasks.tracking.owner import RunBusyError, claimed
+from tasks.tracking.owner import RunBusyError, claimed, is_claimed
 
 HOLD = """
 import sys
@@ -60,3 +62,24 @@ def test_killed_owner_releases_the_lock_and_is_known_to_be_gone(tmp_path: Path) 
         with claimed(tmp_path, "this run", "wait"):
             assert is_gone(name)
             assert not is_gone(this_process())
+
+
+def test_other_processes_can_tell_whether_a_folder_is_owned(tmp_path: Path) -> None:
+    assert is_claimed(tmp_path) is None  # it never had an owner
+    with holding(tmp_path) as (process, _):
+        assert is_claimed(tmp_path) is True
+        process.kill()
+        process.wait()
+        assert is_claimed(tmp_path) is False
+    (tmp_path / "owner.lock").write_text("17 boot-of-another-machine")
+    assert is_claimed(tmp_path) is None
+
+
+def test_a_folder_can_be_claimed_while_others_test_who_owns_it(tmp_path: Path) -> None:
+    with claimed(tmp_path, "this run", "wait"):
+        pass
+    with (tmp_path / "owner.lock").open("rb") as lock:
+        fcntl.flock(lock, fcntl.LOCK_SH)  # as is_claimed does for a moment
+        threading.Timer(0.2, lambda: fcntl.flock(lock, fcntl.LOCK_UN)).start()
+        with claimed(tmp_path, "this run", "wait"):
+            pass

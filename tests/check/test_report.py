@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import matplotlib.image
@@ -94,6 +95,9 @@ def test_success_by_kind_of_task_and_behaviour_of_start_and_end_follow_the_table
     assert found["success, right passage first"][0].startswith("0.0 %")
     assert found["repeated turns"] == ["33.3 %"] * 2
     assert found["answers from passage 2"] == ["100.0 %"] * 2
+    no_answers, source = replace(results[-1], answers_from={}), "answers from passage 2"
+    [unknown] = [cells for name, *cells in details([results[0], no_answers])[1] if name == source]
+    assert unknown == ["100.0 %", "-"]
     assert all(
         cell in text_table(results) and cell in markdown_table(results)
         for row in rows
