@@ -154,7 +154,8 @@ def test_a_call_that_cannot_be_read_is_a_text() -> None:
     tokenizer = tokenizer_with(template_of("qwen2_5"))
     chat = ChatTokens(tokenizer).with_tools(SCHEMAS)
     broken = '<tool_call>\n{"name": "get", "arguments": {"count"}}\n</tool_call>'
-    for text in (broken, "I do not know."):
+    surrogate = broken.replace('{"count"}', '{"item": "\\ud83d"}')
+    for text in (broken, surrogate, "I do not know."):
         tokens = [*tokenizer.encode(text, add_special_tokens=False), chat.stop_tokens[0]]
         assert chat.answer(tokens) == {"role": "assistant", "content": text}
 

@@ -30,6 +30,7 @@ from tasks.agents.agent import Budgets
 from tasks.agents.agent_factory import open_agent
 from tasks.agents.chat_format import CALL_ID, ChatFormat, chat_formats
 from tasks.agents.scripted_agent import ScriptedAgent
+from tasks.agents.tool_calls import Call, plain_calls, plain_text
 from tests.check.test_chat_format import build_tokenizer
 from tests.support.playing import starting
 from tests.support.shipped_templates import template_of, tokenizer_with
@@ -133,12 +134,23 @@ CALL = '<tool_call>\n{"name": "get", "arguments": {"count": 1, "item": "log"}}\n
         (CALL.replace("log", 'lo"g'), "unreadable_call"),
         (CALL.replace("1", '"x"'), "invalid_call"),
         (CALL.replace("get", "take"), "invalid_call"),
+        (CALL.replace("log", "\\ud83d"), "unreadable_call"),
+        (CALL.replace("item", "\\ud83d"), "unreadable_call"),
+        (CALL.replace("get", "\\ud83d"), "unreadable_call"),
     ],
 )
 def test_a_message_without_one_good_call_is_malformed(text: str, code: str) -> None:
     with pytest.raises(MalformedActionError) as malformed:
         chat_format().action_in(text)
     assert malformed.value.code == code
+    str(malformed.value).encode()
+
+
+def test_a_plain_text_with_a_lone_surrogate_in_its_call_has_no_call() -> None:
+    arguments = {"count": 1, "item": "log"}
+    text = plain_text("", [Call("get", arguments)])
+    assert plain_calls(text) == [Call("get", arguments)]
+    assert plain_calls(text.replace("log", "\\ud83d")) == []
 
 
 def test_only_a_message_with_a_call_is_answered_by_a_tool_message() -> None:
