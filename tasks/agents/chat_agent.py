@@ -15,6 +15,7 @@ from typing import Any
 
 import aiohttp
 import msgspec
+from pydantic_core import from_json
 from yarl import URL
 
 from configs.conversation_start import ConversationStart
@@ -291,6 +292,7 @@ def _read(body: bytes, url: str) -> EndpointMessage:
         LookupError,
         TypeError,
         AttributeError,
+        RecursionError,
     ) as unreadable:
         raise EngineError(
             f"{url} returned an invalid chat completion ({unreadable}): {body[:200]!r}"
@@ -306,10 +308,13 @@ def _read(body: bytes, url: str) -> EndpointMessage:
 
 
 def _arguments(text: str) -> Any:
-    """Return the arguments of a call. The model's text itself if it is not JSON."""
+    """Return the arguments of a call.
+
+    The model's text itself if it is not JSON or is nested more than 200 levels deep.
+    """
     try:
-        return msgspec.json.decode(text)
-    except msgspec.DecodeError:
+        return from_json(text, allow_inf_nan=False)
+    except ValueError:
         return text
 
 

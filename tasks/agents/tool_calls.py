@@ -158,8 +158,8 @@ def parse_message(
         schemas: The tools in the form of OpenAI's chat protocol.
 
     Raises:
-        MalformedActionError: A call cannot be read, e.g. because it is not JSON, or it cannot be
-            written as UTF-8.
+        MalformedActionError: A call cannot be read, e.g. because it is not JSON, is nested more
+            than 200 levels deep, or cannot be written as UTF-8.
     """
     try:
         parsed: dict[str, Any] = tokenizer.parse_response(
@@ -167,9 +167,10 @@ def parse_message(
         )
         functions = [each["function"] for each in parsed.get("tool_calls", ())]
         calls = [Call(function["name"], function.get("arguments", {})) for function in functions]
-        # Unlike the json module, it rejects lone surrogates. They have no form in UTF-8.
+        # Unlike the json module, it rejects lone surrogates, which have no form in UTF-8, and a
+        # nesting that could exceed the interpreter's stack later.
         from_json(json.dumps(functions))
-    except (ValueError, KeyError, TypeError, AttributeError) as unreadable:
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as unreadable:
         raise MalformedActionError(
             f"Nothing was done: the tool call cannot be read ({str(unreadable)[:200]}).",
             code="unreadable_call",

@@ -21,7 +21,7 @@ from tasks.endpoint.app import Endpoint, ServedPolicy
 from tasks.endpoint.chat_tokens import ChatTokens, UnsuitableMessagesError, UnsuitableToolsError
 from tasks.endpoint.episodes import Call, Episodes
 from tasks.endpoint.recording import Recording
-from tasks.endpoint.requests import AnthropicRequest, ChatRequest, OpenAIRequest, read
+from tasks.endpoint.requests import AnthropicRequest, ChatRequest, OpenAIRequest, RequestError, read
 from tasks.inference.engine import Generation, Sampling
 from tasks.inference.token_guard import VARIABLE
 from tasks.training.offline_selection import read_recorded
@@ -127,6 +127,14 @@ def test_a_request_without_a_choice_of_tools_has_none(
     for choice, number in ((None, 1), (auto, 1), (none, 0)):
         asked = read(form, json.dumps({**body, "tool_choice": choice}).encode())
         assert len(asked.schemas()) == number
+
+
+@pytest.mark.parametrize("form", [OpenAIRequest, AnthropicRequest])
+@pytest.mark.parametrize("text", ["[" * 100_000 + "]" * 100_000, '"\\ud83d"', "x"])
+def test_a_body_that_is_not_json_is_refused(form: type[ChatRequest], text: str) -> None:
+    with pytest.raises(RequestError) as refused:
+        read(form, b'{"messages": %s}' % text.encode())
+    assert (refused.value.status, refused.value.code) == (400, "invalid_json")
 
 
 def test_neither_tools_nor_calls_can_forge_special_tokens() -> None:
