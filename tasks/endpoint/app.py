@@ -98,7 +98,7 @@ class ServedPolicy:
         engine: The engine that samples.
         chat: Its chat template.
         answer_tokens: Most tokens of an answer for which the client gives no limit.
-        horizon: Most calls of an episode.
+        horizon: Most calls of an episode. Calls without an answer do not count.
         success_score: Smallest reward of a success.
         environment: Name of the world, for the trajectories.
         seed: Seed of the calls that give none.
@@ -203,7 +203,7 @@ class Endpoint:
         except UnsuitableToolsError as problem:
             raise RequestError(f"tools: {problem}", 400, "unsupported_value", "tools") from None
         room = policy.engine.context_length - len(call.context)
-        if call.number >= policy.horizon:
+        if call.episode.horizon_used > policy.horizon:
             raise self._spent(
                 call, "horizon", f"the episode has had {policy.horizon} calls; send its reward"
             )

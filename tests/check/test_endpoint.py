@@ -446,6 +446,17 @@ def test_a_fault_of_the_engine_is_mended_by_the_same_request_only(served: Served
     assert served.counts() == {"open": 0, "recorded": 1, "failed": 1, "without_reward": 0}
 
 
+def test_calls_without_an_answer_do_not_use_up_the_horizon(served: Served) -> None:
+    asked, named = [{"role": "user", "content": "hello"}], {"x-episode": "retried"}
+    in_event_loop(_to_sleep(served.engine))
+    assert {served.chat(asked, named).status_code for _ in range(7)} == {503}
+    in_event_loop(_awake(served.engine))
+    assert [served.chat(asked, named).status_code for _ in range(7)] == [200] * 6 + [400]
+    served.reward("retried", reward=0)
+    (episode,) = served.recorded()
+    assert (len(episode.turns), episode.outcome) == (6, Outcome.TRUNCATED)
+
+
 async def _to_sleep(engine: VllmEngine) -> None:
     engine._asleep = True
 
