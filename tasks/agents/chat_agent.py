@@ -10,7 +10,7 @@ import asyncio
 import os
 import random
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import aiohttp
@@ -245,10 +245,24 @@ class ChatConversation:
         self._called: list[str] = []
 
     async def act(self, turn: int) -> Message:
-        """Return the endpoint's next message, as in `Conversation.act`."""
-        answer = await self._agent.answer(
-            self._messages, self._budgets, self._seed + turn, self._schemas
-        )
+        """Return the endpoint's next message, as in `Conversation.act`.
+
+        If `rollout.turn_tokens` leaves no room for the first message, that is an `EngineError`.
+        """
+        agent, budgets, seed = self._agent, self._budgets, self._seed + turn
+        try:
+            answer = await agent.answer(self._messages, budgets, seed, self._schemas)
+        except TokenBudgetError as full:
+            if turn == 0:
+                # If the prompt alone is too long, this raises the error again.
+                one_token = replace(budgets, turn_tokens=1)
+                await agent.answer(self._messages, one_token, seed, self._schemas)
+                raise EngineError(
+                    f"rollout.turn_tokens: {budgets.turn_tokens} tokens for the first message of "
+                    f"an episode exceed the {full}; set a smaller value, or serve the model with a "
+                    "longer context"
+                ) from full
+            raise
         self._messages.append(answer.of_chat())
         self._called, cut = answer.ids, "rollout.turn_tokens" if answer.cut else ""
         if self._agent.action_format == "tools":
