@@ -134,7 +134,9 @@ class Endpoint:
             verifier: Scores the episodes that end without a reward of the client.
         """
         self._policy, self._recording, self._verifier = policy, recording, verifier
-        self.episodes = Episodes(policy.chat, policy.seed, IDLE_S, OPEN_EPISODES)
+        # An endpoint that continues a recording draws other seeds than those before it.
+        seed = stable_seed("start", policy.seed, recording.begin() if recording else 0)
+        self.episodes = Episodes(policy.chat, seed, IDLE_S, OPEN_EPISODES)
         self.app = Starlette(
             routes=[
                 Route("/v1/chat/completions", self._chat_completions, methods=["POST"]),

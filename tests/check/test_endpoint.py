@@ -502,6 +502,29 @@ def test_a_recording_continues_for_the_same_policy_only(served: Served, policy: 
         Recording(served.folder, {"model": "another"})
 
 
+def test_a_continued_recording_has_new_seeds_and_a_new_one_the_same(tmp_path: Path) -> None:
+    engine: Any = None
+    policy = ServedPolicy(
+        "tiny",
+        engine,
+        ChatTokens(TOKENIZERS["chatml"]),
+        answer_tokens=12,
+        horizon=6,
+        success_score=1.0,
+        environment="textcraft",
+        seed=0,
+    )
+
+    def seeds(folder: str) -> list[int]:
+        episodes = Endpoint(policy, Recording(tmp_path / folder, {"model": "tiny"})).episodes
+        asked = [{"role": "user", "content": "hello"}]
+        return [episodes.begin_call(asked, None, None).episode.seed for _ in range(3)]
+
+    begun, continued, other = seeds("one"), seeds("one"), seeds("other")
+    assert begun == other
+    assert len({*begun, *continued}) == 6
+
+
 def test_a_verifier_that_cannot_be_imported_is_refused() -> None:
     assert load_verifier("math:fsum") is math.fsum
     for name in ("math", "math:nothing", "nowhere.at:all", "math:pi"):
