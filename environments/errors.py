@@ -10,7 +10,8 @@ class EnvironmentCallError(Exception):
 
     Attributes:
         code: The server's name of the error, e.g. "no_such_task". Empty if it sent none.
-        field: The invalid field of the request or the recipe. Empty if no field is invalid.
+        field: The invalid field of the request or the recipe, or environment variable. Empty if
+            none is invalid.
         reason: The server's explanation. Empty if it sent none.
     """
 

@@ -25,6 +25,7 @@ from environments.errors import (
 )
 from environments.protocol import WorldInfo
 from environments.registry import entry_of, task_indices_of
+from environments.token import VARIABLE
 
 
 class EpisodeClient(Protocol):
@@ -77,7 +78,7 @@ async def verify_servers(urls: Sequence[str], world: World) -> WorldInfo:
         world: The world of the recipe or collection.
 
     Raises:
-        EnvironmentCallError: A server does not answer.
+        EnvironmentCallError: A server does not answer, or wants another token.
         WrongWorldError: A server hosts another world, version or set of rules.
         ValueError: AgentGym's protocol is unknown for this world.
     """
@@ -102,6 +103,12 @@ async def verify_servers(urls: Sequence[str], world: World) -> WorldInfo:
                 sent=away.sent,
             ) from away
         except (RefusedError, ServerFailedError) as strange:
+            if strange.code == "no_token":
+                refusal = RefusedError(f"{strange}. Set {VARIABLE} to the server's token")
+                refusal.code, refusal.field = strange.code, VARIABLE
+                raise refusal from strange
+            if strange.code:
+                raise
             raise WrongWorldError(
                 f"environment.dialect: a server does not use this project's protocol ({strange}). "
                 "If it is AgentGym's own server, set environment.dialect: agentgym",

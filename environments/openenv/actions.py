@@ -7,6 +7,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from pydantic_core import from_json
+
 from environments.environment import InvalidActionError
 
 METADATA = "metadata"
@@ -179,7 +181,7 @@ def _tool_result(result: Any) -> str:
 
 def _object(text: str) -> dict[str, Any] | None:
     try:
-        read = json.loads(text)
+        read = from_json(text)  # unlike the json module, it limits the nesting, to 200 levels
     except ValueError:
         return None
     return read if isinstance(read, dict) else None

@@ -10,11 +10,12 @@ import asyncio
 import os
 import random
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import aiohttp
 import msgspec
+from pydantic_core import from_json
 from yarl import URL
 
 from configs.conversation_start import ConversationStart
@@ -244,10 +245,24 @@ class ChatConversation:
         self._called: list[str] = []
 
     async def act(self, turn: int) -> Message:
-        """Return the endpoint's next message, as in `Conversation.act`."""
-        answer = await self._agent.answer(
-            self._messages, self._budgets, self._seed + turn, self._schemas
-        )
+        """Return the endpoint's next message, as in `Conversation.act`.
+
+        If `rollout.turn_tokens` leaves no room for the first message, that is an `EngineError`.
+        """
+        agent, budgets, seed = self._agent, self._budgets, self._seed + turn
+        try:
+            answer = await agent.answer(self._messages, budgets, seed, self._schemas)
+        except TokenBudgetError as full:
+            if turn == 0:
+                # If the prompt alone is too long, this raises the error again.
+                one_token = replace(budgets, turn_tokens=1)
+                await agent.answer(self._messages, one_token, seed, self._schemas)
+                raise EngineError(
+                    f"rollout.turn_tokens: {budgets.turn_tokens} tokens for the first message of "
+                    f"an episode exceed the {full}; set a smaller value, or serve the model with a "
+                    "longer context"
+                ) from full
+            raise
         self._messages.append(answer.of_chat())
         self._called, cut = answer.ids, "rollout.turn_tokens" if answer.cut else ""
         if self._agent.action_format == "tools":
@@ -291,6 +306,7 @@ def _read(body: bytes, url: str) -> EndpointMessage:
         LookupError,
         TypeError,
         AttributeError,
+        RecursionError,
     ) as unreadable:
         raise EngineError(
             f"{url} returned an invalid chat completion ({unreadable}): {body[:200]!r}"
@@ -306,10 +322,13 @@ def _read(body: bytes, url: str) -> EndpointMessage:
 
 
 def _arguments(text: str) -> Any:
-    """Return the arguments of a call. The model's text itself if it is not JSON."""
+    """Return the arguments of a call.
+
+    The model's text itself if it is not JSON or is nested more than 200 levels deep.
+    """
     try:
-        return msgspec.json.decode(text)
-    except msgspec.DecodeError:
+        return from_json(text, allow_inf_nan=False)
+    except ValueError:
         return text
 
 

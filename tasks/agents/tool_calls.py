@@ -12,6 +12,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from pydantic_core import from_json
+
 from environments.tools import Tool, ToolCallError, action_of, call_of, integer, text, texts
 from tasks.agents.action_format import MalformedActionError
 
@@ -156,7 +158,8 @@ def parse_message(
         schemas: The tools in the form of OpenAI's chat protocol.
 
     Raises:
-        MalformedActionError: A call cannot be read, e.g. because it is not JSON.
+        MalformedActionError: A call cannot be read, e.g. because it is not JSON, is nested more
+            than 200 levels deep, or cannot be written as UTF-8.
     """
     try:
         parsed: dict[str, Any] = tokenizer.parse_response(
@@ -164,7 +167,10 @@ def parse_message(
         )
         functions = [each["function"] for each in parsed.get("tool_calls", ())]
         calls = [Call(function["name"], function.get("arguments", {})) for function in functions]
-    except (ValueError, KeyError, TypeError, AttributeError) as unreadable:
+        # Unlike the json module, it rejects lone surrogates, which have no form in UTF-8, and a
+        # nesting that could exceed the interpreter's stack later.
+        from_json(json.dumps(functions))
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as unreadable:
         raise MalformedActionError(
             f"Nothing was done: the tool call cannot be read ({str(unreadable)[:200]}).",
             code="unreadable_call",
@@ -226,7 +232,7 @@ def plain_calls(message: str) -> list[Call]:
     calls: list[Call] = []
     for line in reversed(message.splitlines()):
         try:
-            read = json.loads(line)
+            read = from_json(line)
             calls.insert(0, Call(read["name"], read["arguments"]))
         except (ValueError, LookupError, TypeError):
             break

@@ -98,7 +98,7 @@ class ServedPolicy:
         engine: The engine that samples.
         chat: Its chat template.
         answer_tokens: Most tokens of an answer for which the client gives no limit.
-        horizon: Most calls of an episode.
+        horizon: Most calls of an episode. Calls without an answer do not count.
         success_score: Smallest reward of a success.
         environment: Name of the world, for the trajectories.
         seed: Seed of the calls that give none.
@@ -134,7 +134,9 @@ class Endpoint:
             verifier: Scores the episodes that end without a reward of the client.
         """
         self._policy, self._recording, self._verifier = policy, recording, verifier
-        self.episodes = Episodes(policy.chat, policy.seed, IDLE_S, OPEN_EPISODES)
+        # An endpoint that continues a recording draws other seeds than those before it.
+        seed = stable_seed("start", policy.seed, recording.begin() if recording else 0)
+        self.episodes = Episodes(policy.chat, seed, IDLE_S, OPEN_EPISODES)
         self.app = Starlette(
             routes=[
                 Route("/v1/chat/completions", self._chat_completions, methods=["POST"]),
@@ -203,7 +205,7 @@ class Endpoint:
         except UnsuitableToolsError as problem:
             raise RequestError(f"tools: {problem}", 400, "unsupported_value", "tools") from None
         room = policy.engine.context_length - len(call.context)
-        if call.number >= policy.horizon:
+        if call.episode.horizon_used > policy.horizon:
             raise self._spent(
                 call, "horizon", f"the episode has had {policy.horizon} calls; send its reward"
             )

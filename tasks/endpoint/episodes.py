@@ -83,7 +83,7 @@ class Episode:
         task: Number of its task. Episodes of the same task form a group.
         seed: Seed of its calls that give none.
         rows: Its rows, in the order in which they began.
-        calls: Number of calls so far.
+        calls: Number of calls so far, also of those without an answer.
         in_flight: Number of calls that are being answered.
         is_named: Whether a client chose the id.
         faults: Why calls have no answer, by a digest of their messages. A call with the same
@@ -103,6 +103,11 @@ class Episode:
     cut: str = ""
     began: float = field(default_factory=time.time)
     used: float = field(default_factory=time.time)
+
+    @property
+    def horizon_used(self) -> int:
+        """Number of calls that are answered or are being answered."""
+        return self.in_flight + sum(len(row.turns) for row in self.rows)
 
     @property
     def messages(self) -> list[Message]:

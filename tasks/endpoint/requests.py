@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Literal, Self, TypeVar
 
 from pydantic import BaseModel, Field, Json, ValidationError, model_validator
+from pydantic_core import from_json
 
 from tasks.agents.chat_format import Message
 
@@ -350,7 +351,8 @@ def read(model: type[M], body: bytes) -> M:
         RequestError: It is invalid, or has a field whose value is not supported.
     """
     try:
-        given = json.loads(body or b"{}")
+        # Unlike the json module, it rejects lone surrogates, and more than 200 levels of nesting.
+        given = from_json(body or b"{}")
         found = model.model_validate(given)
     except ValidationError as problem:
         first = problem.errors()[0]

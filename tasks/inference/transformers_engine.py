@@ -1,13 +1,14 @@
 """Plain transformers as an inference engine for models that vLLM does not support.
 
 It is correct and slow. Waiting requests run together as one padded batch from beginning to end.
-Requests that arrive meanwhile form the next batch.
+Requests that arrive meanwhile form the next batch. The event loop runs between two decode steps, so
+environment answers that arrive during a batch are not delayed further.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -119,21 +120,35 @@ class TransformersEngine:
             ]
             if not batch:
                 continue
+            answers = [Generation([], [], self.policy_version) for _ in batch]
             try:
-                answers = self._continue(batch)
+                for _ in self._continue(batch, answers):
+                    await asyncio.sleep(0)
             except Exception as problem:  # noqa: BLE001 - every error must fail the waiting episodes
                 for request in batch:
-                    request.answer.set_exception(
-                        EngineError(f"transformers failed during generation: {problem!r}")
-                    )
+                    if not request.answer.done():
+                        request.answer.set_exception(
+                            EngineError(f"transformers failed during generation: {problem!r}")
+                        )
                 continue
             for request, answer in zip(batch, answers, strict=True):
                 self.prompt_tokens += len(request.tokens)
-                request.answer.set_result(answer)
+                if not request.answer.done():
+                    request.answer.set_result(answer)
 
+    # of a generator, it is off while the event loop runs
     @torch.inference_mode()
-    def _continue(self, batch: Sequence[_Request]) -> list[Generation]:
-        """Sample all requests of a batch until each reaches a stop token or its token budget."""
+    def _continue(self, batch: Sequence[_Request], written: Sequence[Generation]) -> Iterator[None]:
+        """Sample all requests of a batch until each reaches a stop token or its token budget.
+
+        A cancelled request is not continued.
+
+        Args:
+            written: Filled with the answers.
+
+        Yields:
+            After each step of the model.
+        """
         if self._device.type == "cuda":
             torch.cuda.set_device(self._device)  # the current device is set per thread
         widest = max(len(request.tokens) for request in batch)
@@ -142,7 +157,6 @@ class TransformersEngine:
         padding = torch.tensor([[widest - len(request.tokens)] for request in batch])
         mask = (torch.arange(widest) >= padding).long().to(self._device)
         temperatures = torch.tensor([r.sampling.temperature for r in batch], device=self._device)
-        written = [Generation([], [], self.policy_version) for _ in batch]
         room = [min(r.sampling.max_tokens, self.context_length - len(r.tokens)) for r in batch]
         draws = torch.stack([_draws(r.sampling.seed, max(room)) for r in batch]).to(self._device)
         open_rows = set(range(len(batch)))
@@ -158,6 +172,10 @@ class TransformersEngine:
         self.progress += 1
         decode = self._decoding(cache, mask, max(room))
         for each in draws.T:
+            yield
+            open_rows -= {row for row in open_rows if batch[row].answer.done()}
+            if not open_rows:
+                break
             tokens, log_probabilities = sample(logits.float(), temperatures, each)
             for row, (token, log_probability) in enumerate(
                 zip(tokens.tolist(), log_probabilities.tolist(), strict=True)
@@ -173,7 +191,6 @@ class TransformersEngine:
                 break
             logits = decode(tokens)
             self.progress += 1
-        return written
 
     def _decoding(
         self, cache: DynamicCache, mask: torch.Tensor, new_tokens: int

@@ -12,6 +12,7 @@ from typing import Any
 from configs.experiment import SLOWEST_TOKEN_SECONDS, Rollout
 from environments.errors import EnvironmentCallError, WrongWorldError
 from environments.handshake import EpisodeClient
+from environments.protocol import MAX_LEASE_S
 from tasks.agents.agent import (
     Agent,
     Budgets,
@@ -264,8 +265,9 @@ def _lease(rollout: Rollout) -> float:
     """Return the lease of a session in seconds.
 
     It covers a message of full length, an update if the rollout is off-policy, and a margin for a
-    busy event loop. An engine slower than SLOWEST_TOKEN_SECONDS may lose sessions. Such episodes
-    fail and are counted.
+    busy event loop, up to the longest lease that servers grant. An engine slower than
+    SLOWEST_TOKEN_SECONDS may lose sessions. Such episodes fail and are counted.
     """
     message = rollout.turn_seconds * 2 + rollout.turn_tokens * SLOWEST_TOKEN_SECONDS
-    return message + 60 + (UPDATE_SECONDS if rollout.max_off_policy_steps else 0)
+    update = UPDATE_SECONDS if rollout.max_off_policy_steps else 0
+    return min(MAX_LEASE_S, message + 60 + update)

@@ -248,6 +248,28 @@ def test_chat_message_without_content_is_truncated(tmp_path: Path, url: str) -> 
 
 
 @pytest.mark.parametrize(
+    ("room", "outcome", "budget"),
+    [(10, Outcome.FAILED, "rollout.turn_tokens"), (0, Outcome.TRUNCATED, "context length")],
+)
+def test_turn_tokens_above_the_endpoints_context_are_a_fault_and_no_score(
+    tmp_path: Path, url: str, room: int, outcome: Outcome, budget: str
+) -> None:
+    async def answer(request: web.Request) -> web.Response:
+        if json.loads(await request.read())["max_tokens"] > room:
+            error = {"message": "too long", "code": "context_length_exceeded"}
+            return web.json_response({"error": error}, status=400)
+        return web.json_response(
+            {"choices": [{"message": {"content": "x"}, "finish_reason": "length"}]}
+        )
+
+    played = play_by_endpoint(answer, tmp_path, url)
+    if (failed := tmp_path / "failed" / "part-000000.parquet").exists():
+        played += read_trajectories(failed)
+    assert {(t.outcome, len(t.turns)) for t in played} == {(outcome, 0)}
+    assert all(budget in t.reason for t in played)
+
+
+@pytest.mark.parametrize(
     ("arguments", "complaint"),
     [
         (["textcraft"], "one of the arguments"),

@@ -101,6 +101,15 @@ def test_trajectories_are_in_the_order_of_the_plan(counting_server: str) -> None
     assert open_sessions(counting_server) == 0
 
 
+def test_episodes_with_a_turn_limit_beyond_the_longest_lease_are_played(
+    counting_server: str,
+) -> None:
+    [trajectory] = collect(
+        counting_server, CountingAgent(), plans(2, members=1), turn_seconds=1e6, retries=0
+    )
+    assert trajectory.outcome is Outcome.SUCCESS
+
+
 def test_horizon_truncates_and_is_named(counting_server: str) -> None:
     [trajectory] = collect(
         counting_server, CountingAgent(), plans(9, members=1), RolloutSettings(4, 1.0)

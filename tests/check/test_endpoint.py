@@ -446,6 +446,17 @@ def test_a_fault_of_the_engine_is_mended_by_the_same_request_only(served: Served
     assert served.counts() == {"open": 0, "recorded": 1, "failed": 1, "without_reward": 0}
 
 
+def test_calls_without_an_answer_do_not_use_up_the_horizon(served: Served) -> None:
+    asked, named = [{"role": "user", "content": "hello"}], {"x-episode": "retried"}
+    in_event_loop(_to_sleep(served.engine))
+    assert {served.chat(asked, named).status_code for _ in range(7)} == {503}
+    in_event_loop(_awake(served.engine))
+    assert [served.chat(asked, named).status_code for _ in range(7)] == [200] * 6 + [400]
+    served.reward("retried", reward=0)
+    (episode,) = served.recorded()
+    assert (len(episode.turns), episode.outcome) == (6, Outcome.TRUNCATED)
+
+
 async def _to_sleep(engine: VllmEngine) -> None:
     engine._asleep = True
 
@@ -489,6 +500,29 @@ def test_a_recording_continues_for_the_same_policy_only(served: Served, policy: 
     assert [t.group for t in served.recorded()] == [0, 1]
     with pytest.raises(DifferentCollectionError):
         Recording(served.folder, {"model": "another"})
+
+
+def test_a_continued_recording_has_new_seeds_and_a_new_one_the_same(tmp_path: Path) -> None:
+    engine: Any = None
+    policy = ServedPolicy(
+        "tiny",
+        engine,
+        ChatTokens(TOKENIZERS["chatml"]),
+        answer_tokens=12,
+        horizon=6,
+        success_score=1.0,
+        environment="textcraft",
+        seed=0,
+    )
+
+    def seeds(folder: str) -> list[int]:
+        episodes = Endpoint(policy, Recording(tmp_path / folder, {"model": "tiny"})).episodes
+        asked = [{"role": "user", "content": "hello"}]
+        return [episodes.begin_call(asked, None, None).episode.seed for _ in range(3)]
+
+    begun, continued, other = seeds("one"), seeds("one"), seeds("other")
+    assert begun == other
+    assert len({*begun, *continued}) == 6
 
 
 def test_a_verifier_that_cannot_be_imported_is_refused() -> None:

@@ -21,7 +21,7 @@ from tasks.endpoint.app import Endpoint, ServedPolicy
 from tasks.endpoint.chat_tokens import ChatTokens, UnsuitableMessagesError, UnsuitableToolsError
 from tasks.endpoint.episodes import Call, Episodes
 from tasks.endpoint.recording import Recording
-from tasks.endpoint.requests import AnthropicRequest, ChatRequest, OpenAIRequest, read
+from tasks.endpoint.requests import AnthropicRequest, ChatRequest, OpenAIRequest, RequestError, read
 from tasks.inference.engine import Generation, Sampling
 from tasks.inference.token_guard import VARIABLE
 from tasks.training.offline_selection import read_recorded
@@ -129,6 +129,14 @@ def test_a_request_without_a_choice_of_tools_has_none(
         assert len(asked.schemas()) == number
 
 
+@pytest.mark.parametrize("form", [OpenAIRequest, AnthropicRequest])
+@pytest.mark.parametrize("text", ["[" * 100_000 + "]" * 100_000, '"\\ud83d"', "x"])
+def test_a_body_that_is_not_json_is_refused(form: type[ChatRequest], text: str) -> None:
+    with pytest.raises(RequestError) as refused:
+        read(form, b'{"messages": %s}' % text.encode())
+    assert (refused.value.status, refused.value.code) == (400, "invalid_json")
+
+
 def test_neither_tools_nor_calls_can_forge_special_tokens() -> None:
     tokenizer = tokenizer_with(template_of("qwen2_5"))
     chat = ChatTokens(tokenizer)
@@ -154,7 +162,8 @@ def test_a_call_that_cannot_be_read_is_a_text() -> None:
     tokenizer = tokenizer_with(template_of("qwen2_5"))
     chat = ChatTokens(tokenizer).with_tools(SCHEMAS)
     broken = '<tool_call>\n{"name": "get", "arguments": {"count"}}\n</tool_call>'
-    for text in (broken, "I do not know."):
+    surrogate = broken.replace('{"count"}', '{"item": "\\ud83d"}')
+    for text in (broken, surrogate, "I do not know."):
         tokens = [*tokenizer.encode(text, add_special_tokens=False), chat.stop_tokens[0]]
         assert chat.answer(tokens) == {"role": "assistant", "content": text}
 

@@ -204,6 +204,36 @@ def test_a_cancelled_request_leaves_the_engine_usable(engine: Engine) -> None:
     assert in_event_loop(cancel_one()) == generate(engine, [(PROMPTS[0], sampling(5))])[0].tokens
 
 
+def test_the_event_loop_runs_between_the_steps_of_an_engine(engine: Engine) -> None:
+    async def watch() -> set[int | None]:
+        answer = asyncio.create_task(engine.generate(PROMPTS[0], Sampling(1.0, 50, (), 3)))
+        seen = set()
+        while not answer.done():
+            seen.add(engine.progress)
+            assert not torch.is_inference_mode_enabled()
+            await asyncio.sleep(0)
+        return seen
+
+    assert len(in_event_loop(watch())) > 40
+
+
+def test_a_request_that_is_cancelled_midway_is_not_finished(engine: Engine) -> None:
+    async def cancel_one() -> list[int]:
+        before = engine.progress or 0
+        kept = asyncio.create_task(engine.generate(PROMPTS[0], Sampling(1.0, 50, (), 5)))
+        doomed = asyncio.create_task(engine.generate(PROMPTS[1], Sampling(1.0, 400, (), 1)))
+        while (engine.progress or 0) < before + 3:  # noqa: ASYNC110 - a counter has no event
+            await asyncio.sleep(0)
+        doomed.cancel()
+        tokens = (await kept).tokens
+        await engine.generate(PROMPTS[0], sampling(5))
+        return [len(tokens), (engine.progress or 0) - before]
+
+    tokens, steps = in_event_loop(cancel_one())
+    assert tokens == 50
+    assert steps < 100
+
+
 def test_too_long_prompt_is_an_engine_error(engine: Engine) -> None:
     with pytest.raises(EngineError):
         generate(engine, [([5] * 600, sampling())])

@@ -131,6 +131,7 @@ def test_text_becomes_the_data_of_a_step_by_the_schema() -> None:
         (several, "1 2"),
         (tools, '{"name": "jump"}'),
         (tools, "look"),
+        (tools, "[" * 100_000 + "]" * 100_000),
     ):
         with pytest.raises(InvalidActionError):
             form.data(text)

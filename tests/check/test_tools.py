@@ -28,8 +28,11 @@ from environments.webarena.tools import TOOLS as WEBARENA
 from tasks.agents.action_format import MalformedActionError
 from tasks.agents.agent import Budgets
 from tasks.agents.agent_factory import open_agent
+from tasks.agents.chat_agent import _read
 from tasks.agents.chat_format import CALL_ID, ChatFormat, chat_formats
 from tasks.agents.scripted_agent import ScriptedAgent
+from tasks.agents.tool_calls import Call, plain_calls, plain_text
+from tasks.inference.engine import EngineError
 from tests.check.test_chat_format import build_tokenizer
 from tests.support.playing import starting
 from tests.support.shipped_templates import template_of, tokenizer_with
@@ -122,6 +125,7 @@ def chat_format(template: str = "qwen2_5") -> ChatFormat:
     return ChatFormat(tokenizer_with(template_of(template)), "tools", "You craft.", tools=TEXTCRAFT)
 
 
+DEEP = "[" * 100_000 + "]" * 100_000
 CALL = '<tool_call>\n{"name": "get", "arguments": {"count": 1, "item": "log"}}\n</tool_call>'
 
 
@@ -133,12 +137,25 @@ CALL = '<tool_call>\n{"name": "get", "arguments": {"count": 1, "item": "log"}}\n
         (CALL.replace("log", 'lo"g'), "unreadable_call"),
         (CALL.replace("1", '"x"'), "invalid_call"),
         (CALL.replace("get", "take"), "invalid_call"),
+        (CALL.replace("log", "\\ud83d"), "unreadable_call"),
+        (CALL.replace("item", "\\ud83d"), "unreadable_call"),
+        (CALL.replace("get", "\\ud83d"), "unreadable_call"),
+        (CALL.replace("1", DEEP), "unreadable_call"),
     ],
 )
 def test_a_message_without_one_good_call_is_malformed(text: str, code: str) -> None:
     with pytest.raises(MalformedActionError) as malformed:
         chat_format().action_in(text)
     assert malformed.value.code == code
+    str(malformed.value).encode()
+
+
+def test_a_plain_text_with_an_unreadable_call_has_no_call() -> None:
+    arguments = {"count": 1, "item": "log"}
+    text = plain_text("", [Call("get", arguments)])
+    assert plain_calls(text) == [Call("get", arguments)]
+    assert plain_calls(text.replace("log", "\\ud83d")) == []
+    assert plain_calls(text.replace("1", DEEP)) == []
 
 
 def test_only_a_message_with_a_call_is_answered_by_a_tool_message() -> None:
@@ -239,7 +256,8 @@ def test_the_server_of_a_mixture_lists_the_tools_of_each_world(state_dir: Path) 
     assert hosted.tool_lists == [list(load_world(name).tools) for name in ("textcraft", "babyai")]
 
 
-def test_a_chat_endpoint_plays_by_calls(tmp_path: Path) -> None:
+@pytest.mark.parametrize("malformed", ["{count: 1}", f'{{"count": {DEEP}}}'])
+def test_a_chat_endpoint_plays_by_calls(malformed: str) -> None:
     """Its first call is malformed, and the error is the result of that call."""
     world = load_world("textcraft")
     task = world.tasks("train")[0]
@@ -248,7 +266,7 @@ def test_a_chat_endpoint_plays_by_calls(tmp_path: Path) -> None:
     async def answer(request: web.Request) -> web.Response:
         body = json.loads(await request.read())
         requests.append(body)
-        arguments = "{count: 1}" if len(requests) == 1 else '{"count": 1, "item": "oak log"}'
+        arguments = malformed if len(requests) == 1 else '{"count": 1, "item": "oak log"}'
         calls = [
             {
                 "id": f"id{len(requests)}",
@@ -299,6 +317,11 @@ def test_a_chat_endpoint_plays_by_calls(tmp_path: Path) -> None:
     assert [
         message["tool_call_id"] for message in requests[-1]["messages"] if message["role"] == "tool"
     ] == ["id1", "id2"]
+
+
+def test_an_endpoint_that_nests_its_answer_too_deeply_is_an_engine_error() -> None:
+    with pytest.raises(EngineError):
+        _read(b'{"choices": %s}' % DEEP.encode(), "http://127.0.0.1/v1")
 
 
 def test_the_starter_policy_has_no_tools() -> None:

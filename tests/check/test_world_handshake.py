@@ -21,6 +21,7 @@ from environments.handshake import check_same, open_client, task_indices, verify
 from environments.registry import load_world
 from environments.textcraft.goals import goals
 from environments.textcraft.tasks import task_of
+from environments.token import VARIABLE
 from flows.collection_session import ask
 from tasks.agents.agent_factory import open_agent
 from tasks.agents.scripted_agent import ScriptedAgent
@@ -164,6 +165,28 @@ def test_a_server_of_agentgyms_own_is_refused_with_the_setting_that_plays_on_it(
     agentgym_only: str,
 ) -> None:
     assert refused([agentgym_only], World(name="textcraft")).field == "environment.dialect"
+
+
+@pytest.mark.parametrize("token", [None, "another"])
+def test_a_server_that_wants_another_token_is_refused_with_the_variable(
+    state_dir: Path, monkeypatch: pytest.MonkeyPatch, token: str | None
+) -> None:
+    monkeypatch.delenv(VARIABLE, raising=False)
+    server = LocalServer(
+        "guarded",
+        counting_command("counting"),
+        state_dir=state_dir,
+        environment={"PYTHONPATH": str(ROOT), VARIABLE: "secret"},
+    )
+    server.start()
+    try:
+        if token is not None:
+            monkeypatch.setenv(VARIABLE, token)
+        with pytest.raises(RefusedError) as refusal:
+            asyncio.run(verify_servers([server.url], World(name="counting")))
+        assert (refusal.value.code, refusal.value.field) == ("no_token", VARIABLE)
+    finally:
+        server.end()
 
 
 def test_a_server_of_another_world_is_refused_in_agentgyms_dialect_too(
