@@ -64,8 +64,8 @@ from tasks.tracking.checkpoints import CheckpointEntry, aliased_checkpoint
 from tasks.tracking.mlflow_import import is_transient
 from tasks.tracking.owner import claimed
 from tasks.tracking.run_folder import RunFolder
-from tasks.tracking.tracker import RUN
-from tasks.training.checkpoint import verify
+from tasks.tracking.tracker import RUN, Tracker
+from tasks.training.checkpoint import Checkpoint, verify
 
 CHAMPION, CHALLENGER = "champion", "challenger"
 """Aliases of the registered model in MLflow."""
@@ -278,9 +278,22 @@ def judge(folder: Path, begun: Night, run: RunFolder, infrastructure: InfraSetti
     """Compare tonight's policy with the champion on the same held-out tasks and sampling seeds.
 
     The champion is the current one. It may be another one than at the start of the night.
+
+    If training collapsed and the weights of its last evaluation are in no checkpoint, e.g. those of
+    the start, the verdict is "collapsed".
     """
     challenger = list(evaluations(run).values())[-1]
     checkpoint = run.checkpoint(challenger.step)
+    if (fall := run.collapse()) is not None and not checkpoint.is_dir():
+        return Night(
+            begun.date,
+            begun.seed,
+            begun.champion,
+            verdict="collapsed",
+            missed=begun.missed,
+            said=str(fall),
+            champion_at_start=begun.champion_at_start,
+        )
     current = champion(infrastructure, run.experiment.name, read_nights(folder)[0])
     if Path(current) == checkpoint:  # promoted before an interruption: compare as before
         current = begun.champion
@@ -362,26 +375,15 @@ def show(folder: Path, model: str) -> str:
 def record(
     folder: Path, night: Night, run: RunFolder, infrastructure: InfraSettings, table: str
 ) -> None:
-    """Log the verdict to MLflow, on the challenger's run: aliases, metrics and table."""
-    published = verify(Path(night.challenger), run.fingerprint)
-    horizon = int(run.metrics().get(published.step, {}).get("rollout/horizon", 0))
-    entry = CheckpointEntry(
-        run.experiment.name, published.folder, published.digest, published.step, horizon
-    )
+    """Log the verdict to MLflow, on the night's run: aliases, metrics and table.
+
+    A night without a challenger moves no alias.
+    """
+    published = verify(Path(night.challenger), run.fingerprint) if night.challenger else None
     with open_tracker(infrastructure, run.experiment.name, run.path) as tracker:
         link_to_mlflow(tracker, RUN, infrastructure.runs.absolute(), flow_log())
-        tracker.point_aliases(
-            RUN, entry, [CHALLENGER, CHAMPION] if night.promoted else [CHALLENGER]
-        )
-        if night.promoted:
-            success = night.challenger_success.value
-            announce(
-                "agentgym.challenger.promoted",
-                run.experiment.name,
-                checkpoint=night.challenger,
-                success=success,
-            )
-            describe_version(asset_of(run.experiment.name, "champion"), published, success)
+        if published is not None:
+            point_aliases(night, published, run, tracker)
         gain = night.difference
         figures = {
             "challenger_success": night.challenger_success.value,
@@ -394,7 +396,25 @@ def record(
         tracker.log_metrics(
             RUN,
             {f"nightly/{name}": value for name, value in figures.items()},
-            published.step,
+            published.step if published is not None else max(run.metrics(), default=0),
             of="night",
         )
         tracker.log_table(RUN, table, "nights.md")
+
+
+def point_aliases(night: Night, published: Checkpoint, run: RunFolder, tracker: Tracker) -> None:
+    """Point MLflow's aliases to the challenger's checkpoint, and announce a promotion."""
+    horizon = int(run.metrics().get(published.step, {}).get("rollout/horizon", 0))
+    entry = CheckpointEntry(
+        run.experiment.name, published.folder, published.digest, published.step, horizon
+    )
+    tracker.point_aliases(RUN, entry, [CHALLENGER, CHAMPION] if night.promoted else [CHALLENGER])
+    if night.promoted:
+        success = night.challenger_success.value
+        announce(
+            "agentgym.challenger.promoted",
+            run.experiment.name,
+            checkpoint=night.challenger,
+            success=success,
+        )
+        describe_version(asset_of(run.experiment.name, "champion"), published, success)

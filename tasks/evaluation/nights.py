@@ -19,11 +19,14 @@ from tasks.evaluation.report import change, share
 from tasks.evaluation.statistics import UNKNOWN, Estimate
 from tasks.files import replace_file
 
-Verdict = Literal["begun", "failed", "first", "better", "not better", "champion missing"]
+Verdict = Literal[
+    "begun", "failed", "collapsed", "first", "better", "not better", "champion missing"
+]
 
 WORDS: dict[Verdict, str] = {
     "begun": "not finished",
     "failed": "failed",
+    "collapsed": "no challenger",
     "first": "**new champion**: the first one",
     "better": "**new champion**: significantly better",
     "not better": "champion kept: challenger not significantly better",
@@ -42,13 +45,14 @@ class Night:
         champion: Folder of the checkpoint that the challenger is compared with: the champion at the
             time of the verdict, before that the one at the night's first start. Empty if there was
             none.
-        challenger: Folder of the checkpoint trained in the night. Empty until it is measured.
+        challenger: Folder of the checkpoint trained in the night. Empty until it is measured, and
+            if training collapsed without a checkpoint to compare.
         verdict: Result of the night.
         challenger_success: Held-out success of the challenger.
         champion_success: Held-out success of the champion on the same tasks with the same seeds.
         difference: Challenger's success minus the champion's, paired by task.
         missed: Earlier scheduled dates on which no night began.
-        said: Reason of a failure, in one line.
+        said: Reason of a failure or a collapse, in one line.
         champion_at_start: Folder of the champion's checkpoint at the night's first start. A
             challenger that starts from the champion starts from it, also when the night continues.
         promoted_at: Time of the promotion, in seconds since 1970. 0 without a promotion.
@@ -147,7 +151,7 @@ def nights_table(nights: Sequence[Night], maximum: int = 30) -> str:
         "|---|---:|---:|---:|---|",
     ]
     for night in reversed(nights[-maximum:]):
-        if night.verdict == "failed":
+        if night.verdict in ("failed", "collapsed"):
             words = f"{WORDS[night.verdict]}: {night.said}"
         else:
             words = WORDS[night.verdict]
