@@ -48,6 +48,7 @@ from tasks.evaluation.benchmark import evaluate as found_in
 from tasks.evaluation.grid_report import Results, draw_grid, grid_tables
 from tasks.evaluation.tables import Row, aligned, markdown
 from tasks.files import replace_file
+from tasks.rollout.resumable_writer import check_settings
 
 
 def described(parameters: Mapping[str, Any]) -> str:
@@ -65,11 +66,13 @@ def evaluate(
     Args:
         grid: The policy, the world, and the tasks, horizons and temperatures of the evaluation.
         folder: Where episodes and tables go. By default a folder below runs/evaluated that is named
-            after the evaluation.
+            after the evaluation. It may hold other cells of the same policy.
         against: The folder of another policy's evaluation. Success is compared with it, paired by
             task.
 
     Raises:
+        DifferentCollectionError: The folder holds the evaluation of another policy, or of this one
+            with other settings. Nothing has been played.
         EvaluationFileError: `against` holds no evaluation, or shares no cell with this one.
         IncompleteEvaluationError: Infrastructure failures broke episodes of this evaluation or of
             `against`. The bounds of this evaluation are still recorded, and the same command plays
@@ -79,6 +82,8 @@ def evaluate(
     grid = grid.model_copy(update={"rollout": fit_source(grid.source, grid.rollout)})
     folder = folder or infrastructure.runs / "evaluated" / folder_name(grid)
     other = comparable(grid, against) if against else None
+    folder.mkdir(parents=True, exist_ok=True)
+    check_settings(folder / "settings.json", shared_settings(grid))
     results: dict[str, EvaluationResult] = {}
     lines: list[str] = []
     agentgym: list[Row] = []
@@ -102,6 +107,12 @@ def evaluate(
     record(grid, folder, results, other, infrastructure, agentgym)
     check_complete(results.values(), f"the evaluation in {folder}")
     return Evaluation(folder.absolute(), grid, results, other or {})
+
+
+def shared_settings(grid: EvaluationGrid) -> dict[str, Any]:
+    """Return the settings that all cells in the folder of an evaluation share."""
+    of_cells = ("tasks", "categories", "horizons", "temperatures")
+    return {name: value for name, value in identity(grid).items() if name not in of_cells}
 
 
 def categories_of(grid: EvaluationGrid) -> dict[int, str]:

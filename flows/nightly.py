@@ -3,7 +3,8 @@
     agentgym nightly RECIPE [--start-from champion] [--night 2026-11-22] [--field.path value ...]
 
 The challenger replaces the champion only if it is better. A night is named after its date (UTC),
-which is also its seed. Running the same night again continues it from where it was interrupted.
+which is also its seed. Running the same night again continues it from where it was interrupted. If
+it is decided, its result is shown.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ if __name__ == "__main__":
 
     run("nightly")  # ends the process before the slow imports below
 
+import time
 from collections.abc import Mapping
 from dataclasses import replace
 from datetime import UTC, date, datetime
@@ -32,6 +34,7 @@ from configs.model_folder import ModelError, recipe_of
 from configs.recipe import RecipeError, load_recipe
 from flows.checks import check_experiment
 from flows.collect import collect
+from flows.collection_session import folder_name
 from flows.command import set_engine_variables
 from flows.events import announce, announce_collapse, asset_of, describe_version
 from flows.flow_page import flow_log, link_to_mlflow, show_viewer_link
@@ -61,8 +64,8 @@ from tasks.tracking.checkpoints import CheckpointEntry, aliased_checkpoint
 from tasks.tracking.mlflow_import import is_transient
 from tasks.tracking.owner import claimed
 from tasks.tracking.run_folder import RunFolder
-from tasks.tracking.tracker import RUN
-from tasks.training.checkpoint import verify
+from tasks.tracking.tracker import RUN, Tracker
+from tasks.training.checkpoint import Checkpoint, verify
 
 CHAMPION, CHALLENGER = "champion", "challenger"
 """Aliases of the registered model in MLflow."""
@@ -106,8 +109,8 @@ def nightly(
         changes: The fields that people change most. Empty fields keep the recipe's value. The seed
             is derived from the date.
         start_from: Whether the challenger starts from the recipe's policy or from the champion.
-        night: Date (UTC) of the night, e.g. 2026-11-22, to make up for a missed one. Empty: the
-            date on which the run was due.
+        night: Date (UTC) of the night, e.g. 2026-11-22, to make up for a missed one or to continue
+            a failed one. Empty: the date on which the run was due.
         overrides: Other recipe fields by dotted name (see configs/experiment.py), e.g.
             {"rollout.temperature": 0.8}.
 
@@ -132,6 +135,13 @@ def nightly(
         PageProgress(STAGES) as page,
     ):
         begun = begin(folder, tonight, infrastructure, experiment.name)
+        if begun.decided:
+            table = show(folder, experiment.name)
+            print(
+                f"\nNight {begun.date} is already decided: {begun.verdict}. No training ran. To "
+                f"train again, give another night or another name.\n\n{table}"
+            )
+            return begun
         try:
             seeded = night_overrides(requested.overrides, begun, start_from)
             challenger = fit_experiment(load_recipe(recipe, seeded))
@@ -141,7 +151,7 @@ def nightly(
             scaling_inter(recipe, overrides=seeded)
             announce_collapse(run)
             page.show(1, "comparing the challenger with the champion")
-            judged = judge(folder, begun, run)
+            judged = judge(folder, begun, run, infrastructure)
         except Exception as problem:
             write_night(
                 folder,
@@ -162,6 +172,9 @@ def nightly(
             recorded(folder, judged, run, infrastructure, table)
         else:
             record(folder, judged, run, infrastructure, table)
+        # A missing champion can be replaced: the same night then compares with the new one.
+        judged = replace(judged, decided=judged.verdict != "champion missing")
+        write_night(folder, judged)
         page.show(STAGES, f"verdict: {judged.verdict}")
         log(f"Night {judged.date}: {judged.verdict}")
     print(f"\n{table}")
@@ -206,7 +219,8 @@ def check_night(start_from: str, overrides: Mapping[str, Any]) -> None:
 def begin(folder: Path, tonight: date, infrastructure: InfraSettings, model: str) -> Night:
     """Record the start of a night, or return the record of a night that was started before.
 
-    The record fixes the champion that the challenger is compared with.
+    The record fixes the champion that the challenger may start from, because the training run
+    depends on it.
     """
     nights, damaged = read_nights(folder)
     log = flow_log()
@@ -217,11 +231,13 @@ def begin(folder: Path, tonight: date, infrastructure: InfraSettings, model: str
     earlier = [each for each in nights if each.date < tonight.isoformat()]
     due = due_dates(date.fromisoformat(earlier[-1].date), tonight) if earlier else []
     missed = missed_nights(earlier, due, tonight)
+    current = champion(infrastructure, model, nights)
     begun = Night(
         tonight.isoformat(),
         seed_of(tonight),
-        champion(infrastructure, model, earlier),
+        current,
         missed=missed,
+        champion_at_start=current,
     )
     if begun.missed:
         log(f"Missed nights: {', '.join(begun.missed)}")
@@ -230,9 +246,9 @@ def begin(folder: Path, tonight: date, infrastructure: InfraSettings, model: str
 
 
 def champion(infrastructure: InfraSettings, model: str, nights: list[Night]) -> str:
-    """Return the folder of the champion's checkpoint, or "" without a champion.
+    """Return the folder of the current champion's checkpoint, or "" without a champion.
 
-    MLflow's alias names the champion. If MLflow is unreachable, the record of the last night does.
+    MLflow's alias names the champion. If MLflow is unreachable, the last promotion on record does.
     """
     with earlier_records_sent(infrastructure):  # MLflow may not have the last night's verdict yet
         pass
@@ -241,7 +257,7 @@ def champion(infrastructure: InfraSettings, model: str, nights: list[Night]) -> 
     except Exception as away:
         if not is_transient(away):
             raise
-        flow_log()(f"MLflow is not reachable ({away}). The champion of the last night is used.")
+        flow_log()(f"MLflow is not reachable ({away}). The last promoted challenger is used.")
         return last_champion(nights)
     return str(found) if found else ""
 
@@ -249,37 +265,68 @@ def champion(infrastructure: InfraSettings, model: str, nights: list[Night]) -> 
 def night_overrides(overrides: Mapping[str, Any], begun: Night, start_from: str) -> dict[str, Any]:
     """Return the overrides with the night's seed.
 
-    If the night starts from the champion, they also name its weights.
+    If the night starts from the champion, they also name the weights of the champion at its first
+    start.
     """
     seeded = {**overrides, "seeds.training": begun.seed, "seeds.evaluation": begun.seed}
-    if start_from == "champion" and begun.champion:
-        seeded["policy.model"] = begun.champion
+    if start_from == "champion" and begun.champion_at_start:
+        seeded["policy.model"] = begun.champion_at_start
     return seeded
 
 
-def judge(folder: Path, begun: Night, run: RunFolder) -> Night:
-    """Compare tonight's policy with the champion on the same held-out tasks and sampling seeds."""
+def judge(folder: Path, begun: Night, run: RunFolder, infrastructure: InfraSettings) -> Night:
+    """Compare tonight's policy with the champion on the same held-out tasks and sampling seeds.
+
+    The champion is the current one. It may be another one than at the start of the night.
+
+    If training collapsed and the weights of its last evaluation are in no checkpoint, e.g. those of
+    the start, the verdict is "collapsed".
+    """
     challenger = list(evaluations(run).values())[-1]
-    measured = replace(
-        begun,
-        challenger=str(run.checkpoint(challenger.step)),
+    checkpoint = run.checkpoint(challenger.step)
+    if (fall := run.collapse()) is not None and not checkpoint.is_dir():
+        return Night(
+            begun.date,
+            begun.seed,
+            begun.champion,
+            verdict="collapsed",
+            missed=begun.missed,
+            said=str(fall),
+            champion_at_start=begun.champion_at_start,
+        )
+    current = champion(infrastructure, run.experiment.name, read_nights(folder)[0])
+    if Path(current) == checkpoint:  # promoted before an interruption: compare as before
+        current = begun.champion
+    measured = Night(
+        begun.date,
+        begun.seed,
+        current,
+        str(checkpoint),
         challenger_success=challenger.success,
-        said="",
+        missed=begun.missed,
+        champion_at_start=begun.champion_at_start,
     )
-    if not begun.champion:
-        return replace(measured, verdict="first")
+    if not current:
+        return replace(measured, verdict="first", promoted_at=time.time())
     try:
-        held = measure_champion(folder / begun.date, Path(begun.champion), run.experiment)
+        held = measure_champion(folder / begun.date, Path(current), run.experiment)
     except ModelError as problem:
         return replace(measured, verdict="champion missing", said=str(problem))
     check_complete([held, challenger], "the comparison of champion and challenger")
     gain = difference(held.tallies, challenger.tallies)
-    verdict: Literal["better", "not better"] = "better" if is_better(gain) else "not better"
-    return replace(measured, verdict=verdict, champion_success=held.success, difference=gain)
+    compared = replace(measured, champion_success=held.success, difference=gain)
+    if is_better(gain):
+        return replace(compared, verdict="better", promoted_at=time.time())
+    return replace(compared, verdict="not better")
 
 
 def measure_champion(folder: Path, checkpoint: Path, experiment: Experiment) -> EvaluationResult:
     """Evaluate the champion on tonight's held-out tasks, in the action format it was trained in.
+
+    Args:
+        folder: Folder of the night. Each champion's episodes have their own folder in it.
+        checkpoint: The champion.
+        experiment: The night's recipe.
 
     Raises:
         ModelError: The champion's weights are gone.
@@ -302,6 +349,7 @@ def measure_champion(folder: Path, checkpoint: Path, experiment: Experiment) -> 
     (collection,) = (
         grid_of_run(experiment.model_copy(update=by_champion), str(checkpoint)).cells().values()
     )
+    folder /= folder_name(collection)
     collect(collection, folder)
     played = stored_episodes(folder)
     result = evaluate(
@@ -327,26 +375,15 @@ def show(folder: Path, model: str) -> str:
 def record(
     folder: Path, night: Night, run: RunFolder, infrastructure: InfraSettings, table: str
 ) -> None:
-    """Log the verdict to MLflow, on the challenger's run: aliases, metrics and table."""
-    published = verify(Path(night.challenger), run.fingerprint)
-    horizon = int(run.metrics().get(published.step, {}).get("rollout/horizon", 0))
-    entry = CheckpointEntry(
-        run.experiment.name, published.folder, published.digest, published.step, horizon
-    )
+    """Log the verdict to MLflow, on the night's run: aliases, metrics and table.
+
+    A night without a challenger moves no alias.
+    """
+    published = verify(Path(night.challenger), run.fingerprint) if night.challenger else None
     with open_tracker(infrastructure, run.experiment.name, run.path) as tracker:
         link_to_mlflow(tracker, RUN, infrastructure.runs.absolute(), flow_log())
-        tracker.point_aliases(
-            RUN, entry, [CHALLENGER, CHAMPION] if night.promoted else [CHALLENGER]
-        )
-        if night.promoted:
-            success = night.challenger_success.value
-            announce(
-                "agentgym.challenger.promoted",
-                run.experiment.name,
-                checkpoint=night.challenger,
-                success=success,
-            )
-            describe_version(asset_of(run.experiment.name, "champion"), published, success)
+        if published is not None:
+            point_aliases(night, published, run, tracker)
         gain = night.difference
         figures = {
             "challenger_success": night.challenger_success.value,
@@ -359,7 +396,25 @@ def record(
         tracker.log_metrics(
             RUN,
             {f"nightly/{name}": value for name, value in figures.items()},
-            published.step,
+            published.step if published is not None else max(run.metrics(), default=0),
             of="night",
         )
         tracker.log_table(RUN, table, "nights.md")
+
+
+def point_aliases(night: Night, published: Checkpoint, run: RunFolder, tracker: Tracker) -> None:
+    """Point MLflow's aliases to the challenger's checkpoint, and announce a promotion."""
+    horizon = int(run.metrics().get(published.step, {}).get("rollout/horizon", 0))
+    entry = CheckpointEntry(
+        run.experiment.name, published.folder, published.digest, published.step, horizon
+    )
+    tracker.point_aliases(RUN, entry, [CHALLENGER, CHAMPION] if night.promoted else [CHALLENGER])
+    if night.promoted:
+        success = night.challenger_success.value
+        announce(
+            "agentgym.challenger.promoted",
+            run.experiment.name,
+            checkpoint=night.challenger,
+            success=success,
+        )
+        describe_version(asset_of(run.experiment.name, "champion"), published, success)

@@ -116,8 +116,7 @@ def study(
             return page
 
         page = written()
-        if not failures:
-            tracker.end_run(run)
+        tracker.end_run(run, "FAILED" if failures else "FINISHED")
     print(f"\n{page.markdown}\nReport, figures and data: {runs.folder}")
     if failures:
         raise TrainerFailedError("\n".join(failures))

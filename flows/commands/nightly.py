@@ -13,6 +13,7 @@ EXAMPLES = """examples:
   agentgym nightly quickstart --night 2026-11-22 --algorithm.steps 60
 
 The training seed is derived from the date. The same command on the same day continues the run.
+If the night is decided, the command shows its result.
 --night trains for another date, e.g. after a missed night."""
 ABOUT = "Train tonight's challenger, and promote it to champion if it is better."
 

@@ -19,11 +19,14 @@ from tasks.evaluation.report import change, share
 from tasks.evaluation.statistics import UNKNOWN, Estimate
 from tasks.files import replace_file
 
-Verdict = Literal["begun", "failed", "first", "better", "not better", "champion missing"]
+Verdict = Literal[
+    "begun", "failed", "collapsed", "first", "better", "not better", "champion missing"
+]
 
 WORDS: dict[Verdict, str] = {
     "begun": "not finished",
     "failed": "failed",
+    "collapsed": "no challenger",
     "first": "**new champion**: the first one",
     "better": "**new champion**: significantly better",
     "not better": "champion kept: challenger not significantly better",
@@ -39,15 +42,21 @@ class Night:
     Attributes:
         date: Its date, e.g. "2026-11-22".
         seed: Seed of training and evaluation, derived from the date.
-        champion: Folder of the champion's checkpoint at the start of the night. Empty if there was
+        champion: Folder of the checkpoint that the challenger is compared with: the champion at the
+            time of the verdict, before that the one at the night's first start. Empty if there was
             none.
-        challenger: Folder of the checkpoint trained in the night. Empty until it is measured.
+        challenger: Folder of the checkpoint trained in the night. Empty until it is measured, and
+            if training collapsed without a checkpoint to compare.
         verdict: Result of the night.
         challenger_success: Held-out success of the challenger.
         champion_success: Held-out success of the champion on the same tasks with the same seeds.
         difference: Challenger's success minus the champion's, paired by task.
         missed: Earlier scheduled dates on which no night began.
-        said: Reason of a failure, in one line.
+        said: Reason of a failure or a collapse, in one line.
+        champion_at_start: Folder of the champion's checkpoint at the night's first start. A
+            challenger that starts from the champion starts from it, also when the night continues.
+        promoted_at: Time of the promotion, in seconds since 1970. 0 without a promotion.
+        decided: Whether the verdict is final and recorded. The night is then not judged again.
     """
 
     __pydantic_config__: ClassVar = ConfigDict(extra="forbid")
@@ -61,6 +70,9 @@ class Night:
     difference: Estimate = UNKNOWN
     missed: tuple[str, ...] = ()
     said: str = ""
+    champion_at_start: str = ""
+    promoted_at: float = 0.0
+    decided: bool = False
 
     @property
     def promoted(self) -> bool:
@@ -121,18 +133,25 @@ def read_nights(folder: Path) -> tuple[list[Night], list[str]]:
 
 
 def last_champion(nights: Sequence[Night]) -> str:
-    """Return the checkpoint that became champion last, empty if none did."""
-    return next((night.challenger for night in reversed(nights) if night.promoted), "")
+    """Return the checkpoint that was promoted last, whatever its date. Empty if none was."""
+    promoted = [night for night in nights if night.promoted]
+    if not promoted:
+        return ""
+    return max(promoted, key=lambda night: (night.promoted_at, night.date)).challenger
 
 
 def nights_table(nights: Sequence[Night], maximum: int = 30) -> str:
-    """Format the nights in Markdown, newest first. Missed nights have a row."""
+    """Format the nights in Markdown, newest first.
+
+    Missed nights have a row, unless they were made up for.
+    """
+    begun = {night.date for night in nights}
     lines = [
         "| night | challenger | champion | challenger - champion | verdict |",
         "|---|---:|---:|---:|---|",
     ]
     for night in reversed(nights[-maximum:]):
-        if night.verdict == "failed":
+        if night.verdict in ("failed", "collapsed"):
             words = f"{WORDS[night.verdict]}: {night.said}"
         else:
             words = WORDS[night.verdict]
@@ -146,7 +165,9 @@ def nights_table(nights: Sequence[Night], maximum: int = 30) -> str:
             "|"
         )
         lines += [
-            f"| {each} | | | | **missed**: no training ran |" for each in reversed(night.missed)
+            f"| {each} | | | | **missed**: no training ran |"
+            for each in reversed(night.missed)
+            if each not in begun
         ]
     now = last_champion(nights)
     return "\n".join(

@@ -21,11 +21,18 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 
+RECORDED = ("*", "*/*", "studies/*/evaluations/*")
+"""Folders with records, below the runs folder.
+
+These are runs, then evaluations, studies and comparisons before and after RL, and last the further
+evaluations of a study.
+"""
+
+
 def unsent_outboxes(runs: Path) -> list[Path]:
     """Return the outboxes below a runs folder with records that MLflow may lack."""
-    return [
-        path.parent for path in sorted(runs.glob(f"*/records/{OUTBOX}")) if is_unsent(path.parent)
-    ]
+    outboxes = sorted(path for each in RECORDED for path in runs.glob(f"{each}/records/{OUTBOX}"))
+    return [path.parent for path in outboxes if is_unsent(path.parent)]
 
 
 def send_left_over(tracking_uri: str, folders: Sequence[Path], store: str) -> int:

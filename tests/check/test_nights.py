@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 
@@ -117,3 +118,17 @@ def test_the_table_lists_verdicts_failures_and_missed_nights_newest_first() -> N
     assert "TrainerFailedError: it ended / badly at once |" in rows[2]
     assert "`/runs/b/step-2`" in nights_table(NIGHTS)
     assert last_champion(NIGHTS[:2]) == "/runs/a/step-1"
+
+
+def test_a_night_that_was_made_up_for_is_not_listed_as_missed() -> None:
+    made_up = Night("2026-11-21", 20261121, "/runs/b/step-2", "/runs/c/step-1", "not better")
+    rows = nights_table([*NIGHTS[:2], made_up, BETTER]).splitlines()
+    (row,) = [row for row in rows if row.startswith("| 2026-11-21")]
+    assert WORDS["not better"] in row
+
+
+def test_the_champion_is_the_checkpoint_that_was_promoted_last_whatever_its_date() -> None:
+    later = replace(BETTER, promoted_at=1.0)
+    made_up = replace(NIGHTS[0], verdict="better", promoted_at=2.0)
+    assert last_champion([made_up, later]) == made_up.challenger
+    assert last_champion([replace(made_up, verdict="not better"), later]) == later.challenger

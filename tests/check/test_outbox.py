@@ -13,6 +13,7 @@ from tasks.provision.process import is_gone, this_process
 from tasks.tracking import background
 from tasks.tracking import sender as sender_module
 from tasks.tracking.mlflow_import import TrackingError
+from tasks.tracking.orphans import unsent_outboxes
 from tasks.tracking.outbox import OUTBOX, Outbox, Record, Sent, is_unsent
 from tasks.tracking.sender import Sender
 from tasks.tracking.step_metrics_file import append_step, read_steps, write_steps
@@ -40,6 +41,24 @@ def test_record_is_stored_once_and_updates_only_if_changed(tmp_path: Path) -> No
         True,
         True,
     ]
+
+
+def test_unsent_records_of_runs_evaluations_studies_and_comparisons_are_found(
+    tmp_path: Path,
+) -> None:
+    folders = [
+        tmp_path / name / "records"
+        for name in (
+            "before-after/quickstart-1a2b-step-000036",
+            "evaluated/textcraft-oracle-1a2b",
+            "quickstart-1a2b",
+            "studies/methods-1a2b",
+            "studies/methods-1a2b/evaluations/grpo-seed-0",
+        )
+    ]
+    for folder in folders:
+        Outbox(folder).add(table(1))
+    assert set(unsent_outboxes(tmp_path)) == set(folders)
 
 
 @pytest.mark.parametrize("cut", [1, 5, 30])

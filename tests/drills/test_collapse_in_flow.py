@@ -8,11 +8,16 @@ from pathlib import Path
 import mlflow
 import pytest
 
+from configs.experiment import Experiment
 from configs.infrastructure import InfraSettings
 from configs.recipe import load_recipe
+from flows.nightly import judge, record
 from flows.progress import RunBar
 from flows.run import Run
+from tasks.evaluation.benchmark import evaluate, write_evaluation
+from tasks.evaluation.nights import Night, nights_table
 from tasks.evaluation.time_breakdown import TimeBreakdown
+from tasks.rollout.trajectory import Outcome, Trajectory
 from tasks.tracking.run_folder import RunFolder
 from tasks.tracking.tracker import Tracker
 from tasks.training.collapse import TrainingCollapsedError, collapse_note
@@ -27,12 +32,16 @@ def steps(*rewards: float) -> Iterator[StepDone]:
         yield StepDone(step, {**rollout, "update/seconds": 1.0, "sync/seconds": 0.1})
 
 
+def recipe(on_collapse: str) -> Experiment:
+    return load_recipe("textcraft", {"name": "falls", "algorithm.on_collapse": on_collapse})
+
+
 def followed(tmp_path: Path, on_collapse: str, *rewards: float) -> Run:
     """A run that has been told of these steps, with its records in real files."""
-    experiment = load_recipe("textcraft", {"name": "falls", "algorithm.on_collapse": on_collapse})
+    experiment = recipe(on_collapse)
     uri = f"sqlite:///{tmp_path / 'mlflow.db'}"
     folder = RunFolder(tmp_path, experiment)
-    with folder.claimed(), Tracker(uri, "falls", folder.path) as tracker, RunBar(30) as bar:
+    with folder.claimed(), Tracker(uri, "falls", folder.path, "runs") as tracker, RunBar(30) as bar:
         parent = tracker.start_run(on_collapse, {})
         run = Run(InfraSettings(runs=tmp_path), folder, tracker, parent, TimeBreakdown(), bar)
         try:
@@ -74,6 +83,26 @@ def test_collapse_ends_the_run_with_the_last_healthy_step(tmp_path: Path, on_col
     with pytest.raises(TrainingCollapsedError, match="step 17") as fall:
         followed(tmp_path, on_collapse, *[0.6] * 12, *[0.0] * 6)
     assert fall.value.last_good == 14
+
+
+def test_a_night_that_collapses_before_its_first_checkpoint_has_no_challenger(
+    tmp_path: Path,
+) -> None:
+    with pytest.raises(TrainingCollapsedError) as fall:
+        followed(tmp_path, "stop", *[0.6] * 12, *[0.0] * 6)
+    run, infrastructure = RunFolder(tmp_path, recipe("stop")), InfraSettings(runs=tmp_path)
+    run.note_collapse(fall.value)
+    played = [Trajectory("textcraft", 0, 0, 0, 0, 4, 0, "test", outcome=Outcome.SUCCESS)]
+    write_evaluation(run.evaluation("start"), evaluate(played, label="start", step=0, horizon=4))
+    night = judge(tmp_path / "nights", Night("2026-11-22", 20261122), run, infrastructure)
+    assert (night.verdict, night.challenger, night.promoted) == ("collapsed", "", False)
+
+    record(tmp_path / "nights", night, run, infrastructure, nights_table([night]))
+    client = mlflow.MlflowClient(f"sqlite:///{tmp_path / 'mlflow.db'}")
+    (experiment,) = (each for each in client.search_experiments() if each.name == "falls")
+    (recorded,) = client.search_runs([experiment.experiment_id])
+    assert recorded.data.metrics["nightly/promoted"] == 0.0
+    assert client.search_model_versions("name='falls'") == []
 
 
 def test_a_run_that_learns_does_not_collapse(tmp_path: Path) -> None:

@@ -62,6 +62,30 @@ def test_the_expert_is_evaluated_at_two_horizons_and_compared_with_the_random_po
     ]
 
 
+def test_another_policy_is_refused_in_the_folder_of_an_evaluation_and_further_cells_are_not(
+    tmp_path: Path,
+) -> None:
+    give_empty_databases(tmp_path / "runs")
+    runs, out = tmp_path / "runs", tmp_path / "expert"
+    words = [*WORDS, "--out", str(out)]
+    for horizon in ("1", "2"):
+        played = command(runs, *words, "--oracle", "--horizon", horizon)
+        assert played.returncode == 0, played.stderr
+    before = {path for path in out.rglob("*") if path.suffix != ".lock"}
+    assert (out / "wood-test-horizon-1-temperature-1") in before
+
+    other = command(runs, *words, "--random", "--horizon", "3")
+    assert other.returncode == 1
+    assert "DifferentCollectionError" in other.stderr
+    assert "source" in other.stderr
+    assert {path for path in out.rglob("*") if path.suffix != ".lock"} == before
+    client = mlflow.MlflowClient(f"sqlite:///{runs / 'mlflow.db'}")
+    (experiment,) = (each for each in client.search_experiments() if each.name == "evaluations")
+    (shown,) = client.search_runs([experiment.experiment_id])
+    history = client.get_metric_history(shown.info.run_id, "wood-test at temperature 1/success")
+    assert {point.step for point in history} == {1, 2}
+
+
 def test_an_evaluated_model_leaves_only_its_progress_on_the_terminal(
     tmp_path: Path, policy: str
 ) -> None:

@@ -16,7 +16,10 @@ import psutil
 import pytest
 import yaml
 
+from configs.study import load_study
+from flows.model_check import fit_experiment
 from tasks.evaluation.study_registry import FROZEN, Registration, read_registry
+from tasks.tracking.run_folder import RunFolder
 from tests.support.empty_databases import give_empty_databases
 from tests.support.small_runs import ROOT, SMALL, asset_events, end, family, wait_for
 
@@ -193,6 +196,23 @@ def test_a_killed_study_continues_to_the_same_results(
     assert len(scripted) == 1
     assert scripted.items() <= before[SCRIPTED].items()
     assert len(list(tmp_path.glob("tiny-*/done/run"))) == 2
+
+
+def test_a_study_with_failed_runs_ends_as_failed_in_mlflow(policy: str, tmp_path: Path) -> None:
+    study = write_study(tmp_path / "tiny.yaml", policy)
+    what, runs = load_study(str(study), None), tmp_path / "runs"
+    runs.mkdir()
+    for arm in what.arms:
+        RunFolder(runs, fit_experiment(what.experiment(arm, 0))).path.touch()  # no folder
+    run = begin(study, runs)
+    try:
+        assert run.wait(500) == 1
+    finally:
+        end(run)
+    client = mlflow.MlflowClient(f"sqlite:///{runs / 'mlflow.db'}")
+    (experiment,) = (each for each in client.search_experiments() if each.name == "tiny")
+    (parent,) = client.search_runs([experiment.experiment_id])
+    assert parent.info.status == "FAILED"
 
 
 def test_a_finished_study_is_not_trained_again(study: Path, undisturbed: Path) -> None:

@@ -16,7 +16,9 @@ import mlflow
 import psutil
 import pytest
 
+from tasks.evaluation.nights import Night, read_nights, write_night
 from tasks.rollout.trajectory_parquet import read_trajectories
+from tasks.tracking.checkpoints import aliased_checkpoint
 from tasks.tracking.step_metrics_file import read_steps
 from tests.support.small_runs import (
     ROOT,
@@ -109,12 +111,44 @@ def test_each_registered_checkpoint_is_a_version_of_an_asset(undisturbed: Path) 
     ]
 
 
-def test_a_promoted_challenger_is_a_version_of_the_champion(policy: str, tmp_path: Path) -> None:
-    finish(start(tmp_path, policy, flow="nightly", algorithm__steps=1), tmp_path)
-    trained, promoted = asset_events(tmp_path)
+@pytest.fixture(scope="module")
+def champion(policy: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A runs folder after a night whose challenger became the first champion."""
+    runs = tmp_path_factory.mktemp("nights")
+    finish(start(runs, policy, flow="nightly", algorithm__steps=1, night="2026-01-02"), runs)
+    return runs
+
+
+def test_a_promoted_challenger_is_a_version_of_the_champion(champion: Path) -> None:
+    trained, promoted = asset_events(champion)
     assert promoted.key == "agentgym://small/champion"
     assert promoted.upstream == [trained.key]
     assert promoted.payload == trained.payload
+
+
+def test_a_continued_night_is_compared_with_the_current_champion_and_decided_once(
+    champion: Path, policy: str
+) -> None:
+    uri, nights = f"sqlite:///{champion / 'mlflow.db'}", champion / "nights" / "small"
+    (first,) = read_nights(nights)[0]
+    assert (first.verdict, first.decided) == ("first", True)
+    # A night that failed when there was no champion yet.
+    write_night(nights, Night("2026-01-01", 20260101, verdict="failed", said="killed"))
+    finish(
+        start(champion, policy, flow="nightly", algorithm__steps=1, night="2026-01-01"), champion
+    )
+    continued = read_nights(nights)[0][0]
+    assert (continued.verdict, continued.champion) == ("not better", first.challenger)
+    assert str(aliased_checkpoint(uri, "small", "champion")) == first.challenger
+    assert str(aliased_checkpoint(uri, "small", "challenger")) == continued.challenger
+
+    before = {path: path.read_bytes() for path in nights.glob("*.json")}
+    runs = set(champion.glob("small-*"))
+    finish(
+        start(champion, policy, flow="nightly", algorithm__steps=2, night="2026-01-01"), champion
+    )
+    assert {path: path.read_bytes() for path in nights.glob("*.json")} == before
+    assert set(champion.glob("small-*")) == runs
 
 
 def test_a_finished_run_is_shown_and_stays_unchanged(undisturbed: Path, policy: str) -> None:
