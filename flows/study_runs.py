@@ -17,6 +17,7 @@ from configs.recipe import RecipeError
 from configs.rules import Rules
 from configs.study import Study
 from environments.registry import load_world
+from flows.collection_session import digest
 from flows.job import EvaluateJob, TrainJob, write_job
 from flows.model_check import fit_experiment
 from flows.parallel_commands import Command
@@ -105,12 +106,12 @@ class StudyRuns:
                 write_job(jobs / f"{arm}-{seed}.json", job),
                 logs / f"{arm}-{seed}.log",
             )
-        for side, folder, policy in self._further(arm, seed, experiment):
+        for side, folder, grid in self._further(arm, seed, experiment):
             if not is_whole(folder) and folder not in self._begun:
                 self._begun.add(folder)
                 words = write_job(
                     jobs / f"{arm}-{seed}-{side}.json",
-                    EvaluateJob(grid=self._grid(experiment, seed, policy), folder=folder),
+                    EvaluateJob(grid=grid, folder=folder),
                 )
                 yield Command(
                     f"{name}: additional evaluation of the {side} policy",
@@ -161,8 +162,8 @@ class StudyRuns:
 
     def _further(
         self, arm: str, seed: int, experiment: Experiment
-    ) -> Iterator[tuple[str, Path, Path]]:
-        """Yield side, result folder and policy folder of a finished run's further evaluations."""
+    ) -> Iterator[tuple[str, Path, EvaluationGrid]]:
+        """Yield side, result folder and grid of a finished run's further evaluations."""
         if self._study.beyond is None:
             return
         run = RunFolder(self._infrastructure.runs, experiment)
@@ -175,13 +176,10 @@ class StudyRuns:
             ) from None
         # Without a checkpoint, the evaluation rejects this folder because it holds no model.
         last = max((run.path / "checkpoints").glob("step-*"), default=run.path / "checkpoints")
-        # Arms may share it.
-        yield (
-            "first",
-            self.folder / "evaluations" / f"{Path(start).name}-seed-{seed}",
-            Path(start),
-        )
-        yield "last", self.folder / "evaluations" / f"{arm}-seed-{seed}", last
+        folder, grid = self.folder / "evaluations", self._grid(experiment, seed, Path(start))
+        # Arms with equal grids share it.
+        yield "first", folder / f"{Path(start).name}-seed-{seed}-{digest(grid)}", grid
+        yield "last", folder / f"{arm}-seed-{seed}", self._grid(experiment, seed, last)
 
     def _grid(self, experiment: Experiment, seed: int, policy: Path) -> EvaluationGrid:
         """Return the further evaluation of a run's policy, with the study's tasks, horizons and temperatures."""
