@@ -78,12 +78,14 @@ def study(
 
     Raises:
         StudyChangedError: The study differs from the one that was registered under its name.
+        EvaluationFileError: Its runs were measured on different versions of a world.
         TasksLookedAtError: Its held-out tasks were measured before, and no reason is given.
         TrainerFailedError: At least one run failed. The same command retries only those.
     """
     infrastructure, what = infra_settings(), load_study(name, overrides)
     check_study(what, infrastructure)
     runs = StudyRuns(what, infrastructure)
+    runs.found()  # Refuse runs on different versions of a world before training more.
     registration = register(what, runs.folder, registries(infrastructure), look_again)
     with open_tracker(infrastructure, what.name, runs.folder) as tracker:
         run = tracker.start_run(
@@ -153,7 +155,8 @@ def report(name: str, overrides: dict[str, Any]) -> Path:
     registration is published there, too.
 
     Raises:
-        EvaluationFileError: The study has no runs. An existing page stays.
+        EvaluationFileError: The study has no runs, or they were measured on different versions of a
+            world. An existing page stays.
     """
     what, infrastructure = load_study(name, overrides), infra_settings()
     runs, file = StudyRuns(what, infrastructure), DOCS / what.name / KEPT

@@ -5,6 +5,8 @@ from __future__ import annotations
 import gzip
 import json
 import math
+import re
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,6 +21,7 @@ from configs.experiment import Experiment
 from configs.infrastructure import InfraSettings
 from configs.recipe import RecipeError, load_recipe
 from configs.study import Study, load_study, study_names
+from environments.handshake import check_same
 from flows.checks import check_study
 from flows.commands.study import study_arguments
 from flows.job import EvaluateJob, TrainJob, read_job, write_job
@@ -619,6 +622,56 @@ def test_arms_share_the_evaluation_of_the_first_policy_only_if_it_is_the_same(
     models = [job.grid.source.model for job in evaluated]
     assert {*starts} <= {*models}
     assert sum(model in starts for model in models) == n_first
+
+
+def test_a_study_refuses_runs_on_different_versions_of_a_world(tmp_path: Path) -> None:
+    made = load_study(written(tmp_path, seeds=1))
+    runs = StudyRuns(made, InfraSettings(runs=tmp_path / "runs"))
+    current = runs.key("short", 0)
+    starts = dict.fromkeys(made.arms, "model")
+    long, short = finished_runs(tmp_path / "runs", made, starts).values()
+    for folder in (long, short):
+        check_same(folder.path / "world", "textcraft old", "run")
+    assert [len(of_arm) for of_arm in runs.found().values()] == [1, 1]
+    (short.path / "world").write_text("textcraft new\n")
+    with pytest.raises(EvaluationFileError) as refused:
+        runs.found()
+    assert all(str(folder.path) in str(refused.value) for folder in (long, short))
+    shutil.rmtree(short.path)
+    assert runs.found()["short"] == []
+    with pytest.raises(EvaluationFileError, match=re.escape(str(long.path))):
+        runs.found({current: SHORT[0]})
+
+
+def test_further_evaluations_on_another_version_of_a_world_are_refused(tmp_path: Path) -> None:
+    made = load_study(written(tmp_path, seeds=1, beyond={"horizons": [2]}))
+    (folder,) = finished_runs(tmp_path / "runs", made, {"long": "model"}).values()
+    check_same(folder.path / "world", "textcraft new", "run")
+    runs = StudyRuns(made, InfraSettings(runs=tmp_path / "runs"))
+    [long, *_] = runs.commands()
+    for command in long:
+        job = read_job(Path(command.words[1]))
+        assert isinstance(job, EvaluateJob)
+        write_evaluation(job.folder / "cell" / "evaluation.json", measured(0, [1, 2]))
+        (job.folder / "evaluation.json").write_text(json.dumps({"cells": {"x": "cell"}}))
+        last = job.folder
+    assert len(runs.found()["long"]) == 1
+    check_same(last / "cell" / "world", "textcraft old", "collection")
+    with pytest.raises(EvaluationFileError, match=re.escape(str(last))):
+        runs.found()
+
+
+def test_the_key_of_a_run_has_the_version_of_the_world_that_it_was_measured_on(
+    tmp_path: Path,
+) -> None:
+    made = load_study(written(tmp_path, seeds=1))
+    runs = StudyRuns(made, InfraSettings(runs=tmp_path / "runs"))
+    current = json.loads(runs.key("long", 0))
+    (folder,) = finished_runs(tmp_path / "runs", made, {"long": "model"}).values()
+    check_same(folder.path / "world", "textcraft old", "run")
+    assert json.loads(runs.key("long", 0)) == current | {"world": "old"}
+    (folder.path / "world").write_text("textcraft \n")  # AgentGym's servers report no version
+    assert json.loads(runs.key("long", 0)) == current
 
 
 def test_a_job_keeps_every_field_of_an_evaluation(tmp_path: Path) -> None:
