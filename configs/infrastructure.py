@@ -109,7 +109,7 @@ class InfraSettings(BaseSettings):
     """Trainer processes on each machine, one per GPU.
 
     Empty: the value in `launch`. Without one it is one. On a CPU with two cores or more it is two
-    for `policy.dtype: float32`.
+    for `policy.dtype: float32`, but one for each run of a study.
     """
     engine_urls: Annotated[list[str], NoDecode] = []
     """Running vLLM servers, comma-separated. Empty: see engine_servers.
@@ -153,8 +153,9 @@ class InfraSettings(BaseSettings):
     study_runs_at_once: PositiveInt | None = None
     """Number of a study's runs in parallel.
 
-    Empty: one per GPU or per core, as far as memory allows. One, if there is no GPU and a policy's
-    dtype is not float32.
+    Empty: as many as have a GPU for each of their trainer processes and vLLM servers, or else a
+    core for each trainer process, as far as memory allows. One, if there is no GPU and a policy's
+    dtype is not float32. With several nodes it is always one.
     """
     mlflow_parent_run: str | None = None
     """MLflow id of the parent run. A study sets it for its runs."""

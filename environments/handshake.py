@@ -204,6 +204,16 @@ def check_same(file: Path, identity: str, what: str) -> None:
         )
 
 
+def recorded_version(file: Path) -> str:
+    """Return the version of the world in a file of `check_same`.
+
+    Empty without the file, and for AgentGym's servers, which report no version.
+    """
+    if not file.is_file():
+        return ""
+    return file.read_text(encoding="utf-8").strip().partition(" ")[2]
+
+
 def _check(url: str, hosted: WorldInfo, world: World) -> None:
     if world.name not in (hosted.name, hosted.entry) and (
         len(members(world.name)) > 1 or entry_of(world.name) != hosted.entry

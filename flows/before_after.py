@@ -26,6 +26,7 @@ from configs.infrastructure import InfraSettings, infra_settings
 from configs.recipe import load_recipe
 from configs.task_selection import TaskSelection
 from environments.registry import load_world
+from flows.collection_session import digest
 from flows.evaluate import evaluate
 from flows.killed_flow_runs import note_flow_run
 from flows.model_check import fit_experiment
@@ -131,7 +132,8 @@ def results(
     """Evaluate a policy on the final tasks at each temperature, in the format it was trained in."""
     grid = grid_of_run(experiment, policy, tasks=final_tasks(experiment), temperatures=TEMPERATURES)
     run = RunFolder(infrastructure.runs, experiment).path.name
-    folder = infrastructure.runs / "before-after" / f"{run}-{Path(policy).name}"
+    # Several checkpoint folders may have the same name, hence the digest.
+    folder = infrastructure.runs / "before-after" / f"{run}-{Path(policy).name}-{digest(grid)}"
     return evaluate(grid, folder).cells
 
 

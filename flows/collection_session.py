@@ -225,5 +225,9 @@ def identity(played: Collection | EvaluationGrid) -> dict[str, Any]:
 
 def folder_name(played: Collection | EvaluationGrid) -> str:
     """Return the folder name of a collection or an evaluation."""
-    digest = hashlib.sha256(json.dumps(identity(played), sort_keys=True).encode()).hexdigest()[:8]
-    return f"{played.environment.name.replace(':', '.')}-{played.source.kind}-{digest}"
+    return f"{played.environment.name.replace(':', '.')}-{played.source.kind}-{digest(played)}"
+
+
+def digest(played: Collection | EvaluationGrid) -> str:
+    """Return 8 hex digits of the fields of `identity`."""
+    return hashlib.sha256(json.dumps(identity(played), sort_keys=True).encode()).hexdigest()[:8]

@@ -13,7 +13,10 @@ import psutil
 
 import flows
 from configs.infrastructure import InfraSettings
+from configs.placement import PlacementError, place
+from configs.recipe import RecipeError
 from tasks.provision.process import ChildProcess, sweep
+from tasks.training.local_trainer import trainer_launch
 
 GIB_EACH = 4.0
 POLL_SECONDS = 0.5
@@ -46,6 +49,7 @@ class _RunningCommand:
 def run_chains(
     chains: Sequence[Iterator[Command]],
     at_once: int,
+    gpus: Sequence[str],
     environment: Mapping[str, str],
     say: Callable[[str], object],
 ) -> list[str]:
@@ -56,6 +60,7 @@ def run_chains(
     Args:
         chains: Iterators of commands. The next command is taken when the one before has succeeded.
         at_once: Maximum number of commands that run in parallel.
+        gpus: GPUs of each slot, see `gpu_slots`. Further slots share them.
         environment: Variables of the commands in addition to those of this process.
         say: Called with a line for each command that starts or fails.
 
@@ -65,7 +70,7 @@ def run_chains(
     # Sweep first: later, a new command may write to the log of a killed one, and a sweep would kill
     # it as a leftover.
     sweep()
-    waiting, failures, gpus = list(chains), list[str](), visible_gpus()
+    waiting, failures = list(chains), list[str]()
     places: dict[int, _RunningCommand] = {}
 
     def begin(place: int, chain: Iterator[Command]) -> None:
@@ -116,20 +121,56 @@ def run_chains(
 def max_parallel_commands(infrastructure: InfraSettings, dtypes: Collection[str]) -> int:
     """Return the number of runs in parallel.
 
-    It is the setting if given, else one per GPU or CPU core, as far as memory allows (4 GiB each).
-    Without a GPU, a run in another dtype than float32 takes all cores.
+    It is the setting if given, else one per slot of GPUs, or as many as have a CPU core for each
+    trainer process, as far as memory allows (4 GiB each). Without a GPU, a run in another dtype
+    than float32 takes all cores. Runs on several nodes share an address, so they take turns.
 
     Args:
-        infrastructure: The setting.
+        infrastructure: The setting, and the trainer processes and vLLM servers of a run.
         dtypes: Dtypes of the runs' policies.
+
+    Raises:
+        RecipeError: A run needs more GPUs than there are.
     """
+    slots = gpu_slots(infrastructure)
+    if trainer_launch(infrastructure).nodes > 1:
+        return 1
     if infrastructure.study_runs_at_once is not None:
         return infrastructure.study_runs_at_once
-    gpus = len(visible_gpus())
-    if not gpus and set(dtypes) - {"float32"}:
+    if not slots and set(dtypes) - {"float32"}:
         return 1
-    places = gpus or len(os.sched_getaffinity(0))
+    places = len(slots) or len(os.sched_getaffinity(0)) // trainer_processes(infrastructure)
     return max(1, min(places, int(psutil.virtual_memory().available / 2**30 / GIB_EACH)))
+
+
+def trainer_processes(infrastructure: InfraSettings) -> int:
+    """Return the number of trainer processes of a run, by default 1 on every machine.
+
+    The last digits of a run depend on this number.
+    """
+    return trainer_launch(infrastructure).processes or 1
+
+
+def gpu_slots(infrastructure: InfraSettings) -> list[str]:
+    """Return the GPUs of each slot, as in CUDA_VISIBLE_DEVICES. Empty on a machine without GPUs.
+
+    A slot has a GPU for each trainer process and each vLLM server of a run. There is one slot with
+    all GPUs if AGENTGYM_ENGINE_GPUS names those of the servers, or if a run uses several nodes.
+
+    Raises:
+        RecipeError: A run needs more GPUs than there are.
+    """
+    gpus = visible_gpus()
+    if not gpus:
+        return []
+    try:
+        placement = place(infrastructure, trainer_processes(infrastructure), gpus)
+    except PlacementError as problem:
+        raise RecipeError(str(problem)) from None
+    if infrastructure.engine_gpus or trainer_launch(infrastructure).nodes > 1:
+        return [",".join(gpus)]
+    each = len(placement.ranks) + len(placement.servers)
+    return [",".join(gpus[first : first + each]) for first in range(0, len(gpus) - each + 1, each)]
 
 
 def visible_gpus() -> list[str]:

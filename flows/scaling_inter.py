@@ -36,7 +36,6 @@ from flows.model_check import fit_experiment
 from flows.prefect_stand_in import wait_for_prefect
 from flows.recipe_form import NOTHING_CHANGED, Recipe, RecipeForm, requested_run
 from flows.records import (
-    START,
     Measurement,
     earlier_records_sent,
     is_finished,
@@ -179,8 +178,8 @@ def learn(run: Run) -> None:
             return
         with trainer_process(run, tasks, servers) as trainer:
             run.continue_from(trainer.step)
-            if not is_readable(run.folder.evaluation(START.name)):
-                measure(run, trainer, tasks, START)
+            for each in missing_measurements(run.folder):
+                measure(run, trainer, tasks, each)
             runner = PhaseRunner(run, trainer, tasks)
             while (phase := run.next_phase()) is not None:
                 wait_for_prefect()

@@ -14,7 +14,6 @@ if __name__ == "__main__":
 
     run("study")  # ends the process before the slow imports below
 
-import os
 import sys
 from pathlib import Path
 from typing import Annotated, Any
@@ -32,7 +31,12 @@ from flows.checks import check_study
 from flows.events import asset_of
 from flows.flow_page import flow_log, show_picture
 from flows.killed_flow_runs import note_flow_run
-from flows.parallel_commands import max_parallel_commands, run_chains
+from flows.parallel_commands import (
+    gpu_slots,
+    max_parallel_commands,
+    run_chains,
+    trainer_processes,
+)
 from flows.records import open_tracker
 from flows.results import StudyResult
 from flows.run_names import named_by
@@ -49,10 +53,6 @@ from tasks.training.trainer_client import TrainerFailedError
 DOCS, SCRIPTED = Path("docs") / "evidence", "scripted"
 KEPT, EPISODES = "runs.jsonl.gz", "episodes.parquet"
 PROCESSES = f"{PREFIX}TRAINER_PROCESSES"
-"""Variable for the number of trainer processes, by default 1 on every machine.
-
-The last digits of a run depend on this number.
-"""
 
 Named = Annotated[str, WithJsonSchema({"type": "string", "enum": study_names()})]
 
@@ -77,13 +77,17 @@ def study(
         look_again: Reason to measure held-out tasks that another study has measured.
 
     Raises:
+        RecipeError: An arm is invalid, or a run needs more GPUs than there are.
         StudyChangedError: The study differs from the one that was registered under its name.
+        EvaluationFileError: Its runs were measured on different versions of a world.
         TasksLookedAtError: Its held-out tasks were measured before, and no reason is given.
         TrainerFailedError: At least one run failed. The same command retries only those.
     """
     infrastructure, what = infra_settings(), load_study(name, overrides)
     check_study(what, infrastructure)
     runs = StudyRuns(what, infrastructure)
+    at_once = max_parallel_commands(infrastructure, runs.dtypes())
+    runs.found()  # Refuse runs on different versions of a world before training more.
     registration = register(what, runs.folder, registries(infrastructure), look_again)
     with open_tracker(infrastructure, what.name, runs.folder) as tracker:
         run = tracker.start_run(
@@ -91,12 +95,10 @@ def study(
             what.model_dump(mode="json"),
             {"kind": "study", "folder": str(runs.folder)},
         )
-        environment = {PROCESSES: os.environ.get(PROCESSES, "1")}
+        environment = {PROCESSES: str(trainer_processes(infrastructure))}
         if (parent := tracker.mlflow_id(run)) is not None:
             environment[f"{PREFIX}MLFLOW_PARENT_RUN"] = parent
-        failures = run_chains(
-            runs.commands(), max_parallel_commands(infrastructure, runs.dtypes()), environment, say
-        )
+        failures = run_chains(runs.commands(), at_once, gpu_slots(infrastructure), environment, say)
         found = runs.found()
         say("Playing scripted policies on the same tasks, unless their results are recorded")
         scripted = scripted_in_study(what, found, infrastructure)
@@ -152,7 +154,8 @@ def report(name: str, overrides: dict[str, Any]) -> Path:
     registration is published there, too.
 
     Raises:
-        EvaluationFileError: The study has no runs. An existing page stays.
+        EvaluationFileError: The study has no runs, or they were measured on different versions of a
+            world. An existing page stays.
     """
     what, infrastructure = load_study(name, overrides), infra_settings()
     runs, file = StudyRuns(what, infrastructure), DOCS / what.name / KEPT

@@ -16,14 +16,16 @@ from configs.infrastructure import InfraSettings
 from configs.recipe import RecipeError
 from configs.rules import Rules
 from configs.study import Study
+from environments.handshake import recorded_version
 from environments.registry import load_world
+from flows.collection_session import digest
 from flows.job import EvaluateJob, TrainJob, write_job
 from flows.model_check import fit_experiment
 from flows.parallel_commands import Command
 from flows.records import evaluations, is_finished
 from flows.requests import grid_of_run
 from flows.results import cell_folder, read_results, stored_episodes
-from tasks.evaluation.benchmark import EvaluationResult
+from tasks.evaluation.benchmark import EvaluationFileError, EvaluationResult
 from tasks.evaluation.study_results import StudyRun
 from tasks.evaluation.study_runs_file import run_key
 from tasks.rollout.trajectory import Trajectory
@@ -64,26 +66,80 @@ class StudyRuns:
 
         Args:
             kept: Results by run key (see `key`), for runs that are not on this machine.
+
+        Raises:
+            EvaluationFileError: The runs were measured on different versions of a world.
         """
         each: dict[str, list[StudyRun]] = {arm: [] for arm in self._study.arms}
-        for arm, seed in self._experiments:
-            run = self._found(arm, seed) or (kept.get(self.key(arm, seed)) if kept else None)
-            each[arm] += [run] if run else []
+        # The folders that were measured on each version of each world.
+        worlds: dict[tuple[str, Rules], dict[str, set[str]]] = {}
+        for (arm, seed), experiment in self._experiments.items():
+            if (run := self._found(arm, seed)) is not None:
+                measured = self._versions(arm, seed)
+            elif kept and (run := kept.get(self.key(arm, seed))) is not None:
+                measured = {(f"{arm}, seed {seed} (a kept run)", self._version(arm, seed))}
+            else:
+                continue
+            each[arm].append(run)
+            world = experiment.environment
+            of_world = worlds.setdefault((world.name, world.rules), {})
+            for folder, version in measured:
+                of_world.setdefault(version, set()).add(folder)
+        for (name, _), of_world in worlds.items():
+            self._check_one_version(name, of_world)
         return each
+
+    def _check_one_version(self, world: str, folders: Mapping[str, set[str]]) -> None:
+        """
+        Raises:
+            EvaluationFileError: The folders were measured on different versions of the world.
+        """
+        if len(folders) < 2:
+            return
+        lines = [f"version {version}: {', '.join(sorted(folders[version]))}" for version in folders]
+        raise EvaluationFileError(
+            f"The runs of the study {self._study.name} were measured on different versions of "
+            f"{world}, so they cannot be compared:\n"
+            + "\n".join(lines)
+            + "\nDelete the folders of "
+            "all versions but one, and run the study again on that version."
+        )
 
     def key(self, arm: str, seed: int) -> str:
         """Return a name built from all that the run's result depends on.
 
-        This includes the world's data.
+        This includes the version of the world, see `_version`.
         """
-        experiment, beyond = self._experiments[arm, seed], self._study.beyond
-        version = world_version(experiment.environment.name, experiment.environment.rules)
+        beyond = self._study.beyond
         return run_key(
             arm,
-            experiment.model_dump(mode="json"),
+            self._experiments[arm, seed].model_dump(mode="json"),
             beyond.model_dump(mode="json") if beyond else None,
-            version,
+            self._version(arm, seed),
         )
+
+    def _version(self, arm: str, seed: int) -> str:
+        """Return the version of the world that the run on this machine began on.
+
+        Without such a record it is the current version.
+        """
+        experiment = self._experiments[arm, seed]
+        begun = recorded_version(RunFolder(self._infrastructure.runs, experiment).path / "world")
+        return begun or world_version(experiment.environment.name, experiment.environment.rules)
+
+    def _versions(self, arm: str, seed: int) -> set[tuple[str, str]]:
+        """Return the folders of a finished run and its further evaluations, with their versions.
+
+        Folders that record no version are left out.
+        """
+        experiment = self._experiments[arm, seed]
+        run = RunFolder(self._infrastructure.runs, experiment).path
+        files = [(run, run / "world")]
+        for _, folder, _ in self._further(arm, seed, experiment):
+            files += [(folder, file) for file in folder.glob("*/world")]
+        return {
+            (str(folder), version) for folder, file in files if (version := recorded_version(file))
+        }
 
     def _commands(self, arm: str, seed: int) -> Iterator[Command]:
         experiment = self._experiments[arm, seed]
@@ -105,12 +161,12 @@ class StudyRuns:
                 write_job(jobs / f"{arm}-{seed}.json", job),
                 logs / f"{arm}-{seed}.log",
             )
-        for side, folder, policy in self._further(arm, seed, experiment):
+        for side, folder, grid in self._further(arm, seed, experiment):
             if not is_whole(folder) and folder not in self._begun:
                 self._begun.add(folder)
                 words = write_job(
                     jobs / f"{arm}-{seed}-{side}.json",
-                    EvaluateJob(grid=self._grid(experiment, seed, policy), folder=folder),
+                    EvaluateJob(grid=grid, folder=folder),
                 )
                 yield Command(
                     f"{name}: additional evaluation of the {side} policy",
@@ -161,8 +217,8 @@ class StudyRuns:
 
     def _further(
         self, arm: str, seed: int, experiment: Experiment
-    ) -> Iterator[tuple[str, Path, Path]]:
-        """Yield side, result folder and policy folder of a finished run's further evaluations."""
+    ) -> Iterator[tuple[str, Path, EvaluationGrid]]:
+        """Yield side, result folder and grid of a finished run's further evaluations."""
         if self._study.beyond is None:
             return
         run = RunFolder(self._infrastructure.runs, experiment)
@@ -175,13 +231,10 @@ class StudyRuns:
             ) from None
         # Without a checkpoint, the evaluation rejects this folder because it holds no model.
         last = max((run.path / "checkpoints").glob("step-*"), default=run.path / "checkpoints")
-        # Arms may share it.
-        yield (
-            "first",
-            self.folder / "evaluations" / f"{Path(start).name}-seed-{seed}",
-            Path(start),
-        )
-        yield "last", self.folder / "evaluations" / f"{arm}-seed-{seed}", last
+        folder, grid = self.folder / "evaluations", self._grid(experiment, seed, Path(start))
+        # Arms with equal grids share it.
+        yield "first", folder / f"{Path(start).name}-seed-{seed}-{digest(grid)}", grid
+        yield "last", folder / f"{arm}-seed-{seed}", self._grid(experiment, seed, last)
 
     def _grid(self, experiment: Experiment, seed: int, policy: Path) -> EvaluationGrid:
         """Return the further evaluation of a run's policy, with the study's tasks, horizons and temperatures."""

@@ -4,8 +4,15 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from pathlib import Path
 
+import pytest
+
+from configs.evaluation_grid import EvaluationGrid
+from configs.infrastructure import InfraSettings
 from configs.recipe import load_recipe
+from flows.before_after import results
+from flows.results import Evaluation
 from tasks.evaluation.before_after import (
     BeforeAfter,
     before_after_table,
@@ -86,6 +93,22 @@ def test_partial_rewards_add_a_row_of_mean_rewards() -> None:
 def test_a_policy_that_was_not_cloned_has_no_column_for_more_cloning() -> None:
     one = BeforeAfter({CELL: result(solved(2, 4))}, {CELL: result(solved(4, 6))}, None)
     assert "cloning" not in before_after_table([one], {}).splitlines()[0]
+
+
+def test_two_policies_whose_folders_have_one_name_are_evaluated_in_two_folders(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folders: list[Path] = []
+
+    def evaluated(grid: EvaluationGrid, folder: Path) -> Evaluation:
+        folders.append(folder)
+        return Evaluation(folder, grid, {}, {})
+
+    monkeypatch.setattr("flows.before_after.evaluate", evaluated)
+    experiment, infrastructure = load_recipe("textcraft"), InfraSettings(runs=tmp_path)
+    for run in ("earlier", "this", "this"):
+        results(experiment, f"{run}/checkpoints/step-000036", infrastructure)
+    assert folders[0] != folders[1] == folders[2]
 
 
 def test_the_textcraft_recipe_uses_its_test_lists_only_as_final_tasks() -> None:

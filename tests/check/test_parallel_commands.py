@@ -7,11 +7,20 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+from pydantic import SecretStr
 
-from configs.infrastructure import InfraSettings
-from flows.parallel_commands import Command, max_parallel_commands, run_chains, visible_gpus
+from configs.infrastructure import InfraSettings, infra_settings
+from configs.recipe import RecipeError
+from flows.parallel_commands import (
+    Command,
+    gpu_slots,
+    max_parallel_commands,
+    run_chains,
+    trainer_processes,
+)
 from tests.support.counting_servers import ROOT
 
 
@@ -31,7 +40,7 @@ def test_a_failed_command_ends_its_chain_and_is_reported_with_the_end_of_its_log
         chain("d", tmp_path, fine),
     ]
     said: list[str] = []
-    failures = run_chains(chains, 2, {}, said.append)
+    failures = run_chains(chains, 2, [], {}, said.append)
     assert [failure.partition(" ")[0] for failure in failures] == ["a1"]
     assert "nowhere.json" in failures[0]
     lines = [line for line in said if line not in failures]
@@ -41,11 +50,11 @@ def test_a_failed_command_ends_its_chain_and_is_reported_with_the_end_of_its_log
     assert [name for name in begun if name.startswith("b")] == ["b0", "b1"]
 
 
-def test_each_slot_has_its_own_gpu_and_every_command_the_variables(
+def test_each_slot_has_the_gpus_of_a_run_and_every_command_the_variables(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,6")
-    assert visible_gpus() == ["4", "6"]
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,6,7,9,12")
+    slots = gpu_slots(InfraSettings(trainer_processes=2))
     shows = [
         "timeit",
         "-n",
@@ -54,11 +63,72 @@ def test_each_slot_has_its_own_gpu_and_every_command_the_variables(
         "1",
         "import os; print(os.environ['CUDA_VISIBLE_DEVICES'], os.environ['GIVEN'])",
     ]
-    run_chains([chain(name, tmp_path, shows) for name in "ab"], 2, {"GIVEN": "x"}, lambda _: None)
+    chains = [chain(name, tmp_path, shows) for name in "ab"]
+    run_chains(chains, 2, slots, {"GIVEN": "x"}, lambda _: None)
     assert {(tmp_path / f"{name}0.log").read_text().splitlines()[0] for name in "ab"} == {
-        "4 x",
-        "6 x",
+        "4,6 x",
+        "7,9 x",
     }
+
+
+@pytest.mark.parametrize(
+    ("settings", "slots"),
+    [
+        ({}, ["4", "6", "7", "9"]),
+        ({"trainer_processes": 2}, ["4,6", "7,9"]),
+        ({"engine_servers": 1}, ["4,6", "7,9"]),
+        ({"trainer_processes": 2, "engine_servers": 1}, ["4,6,7"]),
+        ({"engine_servers": 1, "engine_gpus": ["9"]}, ["4,6,7,9"]),
+        ({"engine_urls": ["http://a:1"]}, ["4", "6", "7", "9"]),
+        ({"launch": "{processes: 2}"}, ["4,6", "7,9"]),
+        ({"launch": "{processes: 2}", "trainer_processes": 4}, ["4,6,7,9"]),
+    ],
+)
+def test_a_slot_has_a_gpu_for_each_trainer_process_and_vllm_server(
+    settings: dict[str, Any], slots: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("flows.parallel_commands.GIB_EACH", 1e-3)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,6,7,9")
+    if "launch" in settings:
+        file = tmp_path / "launch.yaml"
+        file.write_text(settings["launch"])
+        settings = settings | {"launch": str(file)}
+    infrastructure = InfraSettings(**settings)
+    assert gpu_slots(infrastructure) == slots
+    assert max_parallel_commands(infrastructure, {"bfloat16"}) == len(slots)
+
+
+def test_a_study_whose_runs_need_more_gpus_than_there_are_is_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,6")
+    for settings, field in (
+        (InfraSettings(trainer_processes=3), "AGENTGYM_TRAINER_PROCESSES"),
+        (InfraSettings(engine_servers=2), "AGENTGYM_ENGINE_SERVERS"),
+    ):
+        with pytest.raises(RecipeError, match=field):
+            max_parallel_commands(settings, {"bfloat16"})
+
+
+def test_runs_on_several_nodes_take_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", ",".join(map(str, range(16))))
+    infrastructure = InfraSettings(
+        launch="several-nodes-fsdp2", environment_token=SecretStr("x"), study_runs_at_once=2
+    )
+    assert max_parallel_commands(infrastructure, {"bfloat16"}) == 1
+    assert gpu_slots(infrastructure) == [",".join(map(str, range(16)))]
+
+
+def test_the_trainer_processes_of_a_study_come_from_the_settings_and_the_launch_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert trainer_processes(infra_settings()) == 1
+    (tmp_path / "two.yaml").write_text("{processes: 2}")
+    monkeypatch.setenv("AGENTGYM_LAUNCH", str(tmp_path / "two.yaml"))
+    assert trainer_processes(infra_settings()) == 2
+    (tmp_path / ".env").write_text("AGENTGYM_TRAINER_PROCESSES=3\n")
+    assert trainer_processes(infra_settings()) == 3
 
 
 def test_the_number_of_slots_is_the_setting_or_one_per_gpu_or_core(
@@ -70,6 +140,7 @@ def test_the_number_of_slots_is_the_setting_or_one_per_gpu_or_core(
     assert max_parallel_commands(InfraSettings(), large) == 3
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     assert max_parallel_commands(InfraSettings(), small) == len(os.sched_getaffinity(0))
+    assert max_parallel_commands(InfraSettings(trainer_processes=10**6), small) == 1
     assert max_parallel_commands(InfraSettings(), large) == 1  # one run takes all cores
     assert max_parallel_commands(InfraSettings(study_runs_at_once=7), large) == 7
     monkeypatch.setattr("flows.parallel_commands.GIB_EACH", 1e9)
@@ -82,7 +153,7 @@ def test_processes_of_a_killed_command_are_ended_before_new_commands_start(tmp_p
         "import sys; from pathlib import Path; from flows.parallel_commands import Command, "
         "run_chains;"
         "log = Path(sys.argv[1]); words = ['timeit', '-n', '1', 'import time; time.sleep(300)'];"
-        "run_chains([iter([Command('first', words, log)])], 1, {}, lambda _: print('begun', "
+        "run_chains([iter([Command('first', words, log)])], 1, [], {}, lambda _: print('begun', "
         "flush=True))"
     )
     log = tmp_path / "same.log"
@@ -100,6 +171,6 @@ def test_processes_of_a_killed_command_are_ended_before_new_commands_start(tmp_p
         "1",
         "from tasks.provision.process import sweep; sweep(); print('alive')",
     ]
-    failures = run_chains([iter([Command("second", sweeps, log)])], 1, {}, lambda _: None)
+    failures = run_chains([iter([Command("second", sweeps, log)])], 1, [], {}, lambda _: None)
     assert failures == []
     assert "alive" in log.read_text()

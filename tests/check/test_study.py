@@ -5,6 +5,8 @@ from __future__ import annotations
 import gzip
 import json
 import math
+import re
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,15 +21,17 @@ from configs.experiment import Experiment
 from configs.infrastructure import InfraSettings
 from configs.recipe import RecipeError, load_recipe
 from configs.study import Study, load_study, study_names
+from environments.handshake import check_same
 from flows.checks import check_study
 from flows.commands.study import study_arguments
 from flows.job import EvaluateJob, TrainJob, read_job, write_job
+from flows.model_check import fit_experiment
 from flows.requests import grid_of_run
 from flows.scripted_policies import scripted_in_study
 from flows.study import report
 from flows.study_page import write_page
 from flows.study_runs import StudyRuns
-from tasks.evaluation.benchmark import EvaluationFileError, EvaluationResult
+from tasks.evaluation.benchmark import EvaluationFileError, EvaluationResult, write_evaluation
 from tasks.evaluation.multiple_comparisons import holm, median_time
 from tasks.evaluation.seed_tests import equivalence_p
 from tasks.evaluation.statistics import Tally, mean, success_rate
@@ -51,6 +55,7 @@ from tasks.evaluation.study_results import (
     reached_at,
 )
 from tasks.evaluation.study_runs_file import read_runs, write_runs
+from tasks.tracking.run_folder import FINISHED, RunFolder
 
 TREE: dict[str, Any] = {
     "name": "tried",
@@ -582,6 +587,91 @@ def test_each_run_trains_the_recipe_of_its_arm(tmp_path: Path) -> None:
     assert isinstance(job, TrainJob)
     assert load_recipe(job.recipe, job.overrides) == made.experiment("short", 0)
     assert runs.found() == {"long": [], "short": []}
+
+
+def finished_runs(runs: Path, study: Study, starts: dict[str, str]) -> dict[str, RunFolder]:
+    """Write a finished run of seed 0 per arm, which began from a policy of `starts`."""
+    folders = {}
+    for arm, start in starts.items():
+        folder = folders[arm] = RunFolder(runs, fit_experiment(study.experiment(arm, 0)))
+        write_evaluation(folder.evaluation("start"), measured(0, [1, 2]))
+        (folder.path / "trainer.json").write_text(json.dumps({"policy": start}))
+        folder.mark_done(FINISHED)
+    return folders
+
+
+@pytest.mark.parametrize(
+    ("starts", "fields", "n_first"),
+    [
+        (("a/step-000040", "a/step-000040"), {}, 1),
+        (("a/step-000040", "b/step-000040"), {}, 2),
+        (("a/step-000040", "a/step-000040"), {"rollout.turn_tokens": 9}, 2),
+        (("a/step-000040", "a/step-000040"), {"policy.instruction": True}, 2),
+    ],
+)
+def test_arms_share_the_evaluation_of_the_first_policy_only_if_it_is_the_same(
+    tmp_path: Path, starts: tuple[str, str], fields: dict[str, Any], n_first: int
+) -> None:
+    arms = TREE["arms"] | {"short": TREE["arms"]["short"] | fields}
+    made = load_study(written(tmp_path, seeds=1, arms=arms, beyond={"horizons": [2]}))
+    finished_runs(tmp_path / "runs", made, dict(zip(made.arms, starts, strict=True)))
+    chains = StudyRuns(made, InfraSettings(runs=tmp_path / "runs")).commands()
+    jobs = [read_job(Path(command.words[1])) for chain in chains for command in chain]
+    evaluated = [job for job in jobs if isinstance(job, EvaluateJob)]
+    assert len({job.folder for job in evaluated}) == len(evaluated) == n_first + 2
+    models = [job.grid.source.model for job in evaluated]
+    assert {*starts} <= {*models}
+    assert sum(model in starts for model in models) == n_first
+
+
+def test_a_study_refuses_runs_on_different_versions_of_a_world(tmp_path: Path) -> None:
+    made = load_study(written(tmp_path, seeds=1))
+    runs = StudyRuns(made, InfraSettings(runs=tmp_path / "runs"))
+    current = runs.key("short", 0)
+    starts = dict.fromkeys(made.arms, "model")
+    long, short = finished_runs(tmp_path / "runs", made, starts).values()
+    for folder in (long, short):
+        check_same(folder.path / "world", "textcraft old", "run")
+    assert [len(of_arm) for of_arm in runs.found().values()] == [1, 1]
+    (short.path / "world").write_text("textcraft new\n")
+    with pytest.raises(EvaluationFileError) as refused:
+        runs.found()
+    assert all(str(folder.path) in str(refused.value) for folder in (long, short))
+    shutil.rmtree(short.path)
+    assert runs.found()["short"] == []
+    with pytest.raises(EvaluationFileError, match=re.escape(str(long.path))):
+        runs.found({current: SHORT[0]})
+
+
+def test_further_evaluations_on_another_version_of_a_world_are_refused(tmp_path: Path) -> None:
+    made = load_study(written(tmp_path, seeds=1, beyond={"horizons": [2]}))
+    (folder,) = finished_runs(tmp_path / "runs", made, {"long": "model"}).values()
+    check_same(folder.path / "world", "textcraft new", "run")
+    runs = StudyRuns(made, InfraSettings(runs=tmp_path / "runs"))
+    [long, *_] = runs.commands()
+    for command in long:
+        job = read_job(Path(command.words[1]))
+        assert isinstance(job, EvaluateJob)
+        write_evaluation(job.folder / "cell" / "evaluation.json", measured(0, [1, 2]))
+        (job.folder / "evaluation.json").write_text(json.dumps({"cells": {"x": "cell"}}))
+        last = job.folder
+    assert len(runs.found()["long"]) == 1
+    check_same(last / "cell" / "world", "textcraft old", "collection")
+    with pytest.raises(EvaluationFileError, match=re.escape(str(last))):
+        runs.found()
+
+
+def test_the_key_of_a_run_has_the_version_of_the_world_that_it_was_measured_on(
+    tmp_path: Path,
+) -> None:
+    made = load_study(written(tmp_path, seeds=1))
+    runs = StudyRuns(made, InfraSettings(runs=tmp_path / "runs"))
+    current = json.loads(runs.key("long", 0))
+    (folder,) = finished_runs(tmp_path / "runs", made, {"long": "model"}).values()
+    check_same(folder.path / "world", "textcraft old", "run")
+    assert json.loads(runs.key("long", 0)) == current | {"world": "old"}
+    (folder.path / "world").write_text("textcraft \n")  # AgentGym's servers report no version
+    assert json.loads(runs.key("long", 0)) == current
 
 
 def test_a_job_keeps_every_field_of_an_evaluation(tmp_path: Path) -> None:

@@ -218,6 +218,25 @@ def test_a_lost_evaluation_is_repeated_with_its_weights_in_a_moved_runs_folder(
     assert "Traceback" not in refused
 
 
+def test_a_lost_evaluation_of_the_newest_checkpoint_is_repeated_before_training_continues(
+    undisturbed: Path, policy: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AGENTGYM_TRAINER_PROCESSES", "1")
+    runs = tmp_path / "killed"
+    shutil.copytree(undisturbed, runs)
+    run = folder(runs)
+    lost = json.loads((run / "evaluations" / "phase-2.json").read_text())["tallies"]
+    for path in ("checkpoints/step-000006", "evaluations/phase-2", "evaluations/phase-3"):
+        for each in run.glob(f"{path}*"):
+            shutil.rmtree(each) if each.is_dir() else each.unlink()
+    for mark in ("phase-3", "run"):
+        (run / "done" / mark).unlink()
+    finish(start(runs, policy), runs)
+    assert json.loads((run / "evaluations" / "phase-2.json").read_text())["tallies"] == lost
+    assert (run / "evaluations" / "phase-3.json").is_file()
+    assert_one_value_a_step(runs)
+
+
 def test_collect_repeats_the_evaluation_of_a_checkpoint(undisturbed: Path) -> None:
     """Same tasks, same seed: the tokens are the same only if form, instruction, number type, budgets, horizon and temperature are."""
     checkpoint, out = folder(undisturbed) / "checkpoints" / "step-000006", undisturbed / "collected"
