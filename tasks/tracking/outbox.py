@@ -83,7 +83,8 @@ class Outbox:
                 [],
             )
         self._read()
-        if store and store != self.store:
+        if store and store != self.store:  # writes are idempotent, so all records are sent again
+            (folder / SENT).unlink(missing_ok=True)
             self._replace({**self._header, "store": store}, self._records)
             self._read()
 
