@@ -155,7 +155,7 @@ class InfraSettings(BaseSettings):
 
     Empty: as many as have a GPU for each of their trainer processes and vLLM servers, or else a
     core for each trainer process, as far as memory allows. One, if there is no GPU and a policy's
-    dtype is not float32. With several nodes it is always one.
+    dtype is not float32. With several nodes or `engine_urls` it is always one.
     """
     mlflow_parent_run: str | None = None
     """MLflow id of the parent run. A study sets it for its runs."""

@@ -123,7 +123,8 @@ def max_parallel_commands(infrastructure: InfraSettings, dtypes: Collection[str]
 
     It is the setting if given, else one per slot of GPUs, or as many as have a CPU core for each
     trainer process, as far as memory allows (4 GiB each). Without a GPU, a run in another dtype
-    than float32 takes all cores. Runs on several nodes share an address, so they take turns.
+    than float32 takes all cores. Runs on several nodes share an address, and those on running vLLM
+    servers share the weights, so they take turns.
 
     Args:
         infrastructure: The setting, and the trainer processes and vLLM servers of a run.
@@ -133,7 +134,7 @@ def max_parallel_commands(infrastructure: InfraSettings, dtypes: Collection[str]
         RecipeError: A run needs more GPUs than there are.
     """
     slots = gpu_slots(infrastructure)
-    if trainer_launch(infrastructure).nodes > 1:
+    if trainer_launch(infrastructure).nodes > 1 or infrastructure.engine_urls:
         return 1
     if infrastructure.study_runs_at_once is not None:
         return infrastructure.study_runs_at_once

@@ -119,6 +119,13 @@ def test_runs_on_several_nodes_take_turns(monkeypatch: pytest.MonkeyPatch) -> No
     assert gpu_slots(infrastructure) == [",".join(map(str, range(16)))]
 
 
+def test_runs_that_share_vllm_servers_take_turns() -> None:
+    infrastructure = InfraSettings(
+        engine_urls=["http://a:1"], engine_token=SecretStr("x"), study_runs_at_once=2
+    )
+    assert max_parallel_commands(infrastructure, {"float32"}) == 1
+
+
 def test_the_trainer_processes_of_a_study_come_from_the_settings_and_the_launch_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
