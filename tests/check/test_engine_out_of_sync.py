@@ -117,9 +117,9 @@ def test_truncated_correction_uses_the_scores_of_the_comparison(
     scored: list[int] = []
     score = trainer.score
 
-    def counted(model: Any, tensors: dict[str, torch.Tensor]) -> torch.Tensor:
+    def counted(model: Any, tensors: dict[str, torch.Tensor], *ranks: Any) -> torch.Tensor:
         scored.append(len(tensors["prompt_ids"]))
-        return score(model, tensors)
+        return score(model, tensors, *ranks)
 
     monkeypatch.setattr(trainer, "score", counted)
     mini_batches = trainer.mini_batches_of(sound, 0)
