@@ -219,7 +219,7 @@ if __name__ == "__main__":
     POLICY, OUT, *WAYS = sys.argv[1:]
     for way in WAYS:
         if way == CONTEXT:
-            (Path(OUT) / way).mkdir()
+            (Path(OUT) / way).mkdir(exist_ok=True)
             for name in PACKED:
                 update(name, POLICY, Path(OUT) / way / f"{name}.pt", "fsdp2", context_ranks=2)
         elif way in get_args(Sharding):
