@@ -16,7 +16,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -83,9 +83,13 @@ class Outbox:
                 [],
             )
         self._read()
-        if store and store != self.store:  # writes are idempotent, so all records are sent again
-            (folder / SENT).unlink(missing_ok=True)
-            self._replace({**self._header, "store": store}, self._records)
+        if store and store != self.store:
+            header, sent = {**self._header, "store": store}, self.read_sent()
+            # The offset counts the first line too. If it becomes longer, the offset points into a
+            # record that was sent, and the next one follows.
+            shorter = max(0, len(json.dumps(self._header)) - len(json.dumps(header)))
+            self.write_sent(replace(sent, offset=max(0, sent.offset - shorter)))
+            self._replace(header, self._records)
             self._read()
 
     def __contains__(self, name: str) -> bool:

@@ -214,11 +214,13 @@ def test_sent_file_of_another_key_is_ignored(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("other", ["http://m", "http://a-longer-name.example"])
-def test_all_records_are_sent_to_another_store(tmp_path: Path, other: str) -> None:
+def test_no_unsent_record_is_skipped_if_the_store_gets_another_name(
+    tmp_path: Path, other: str
+) -> None:
     outbox = Outbox(tmp_path, store="http://mlflow")
     for number in range(3):
         outbox.add(table(number))
     _, after_first = next(outbox.unsent(outbox.read_sent()))
     outbox.write_sent(Sent(outbox.key, after_first))
     assert names(outbox) == ["table 1", "table 2"]
-    assert names(Outbox(tmp_path, store=other)) == ["table 0", "table 1", "table 2"]
+    assert names(Outbox(tmp_path, store=other))[-2:] == ["table 1", "table 2"]

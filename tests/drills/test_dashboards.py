@@ -102,7 +102,7 @@ def test_clicks_lead_from_a_run_to_a_turn_of_a_failed_trajectory(page: Page, run
     page.locator(f"a[href='/runs/{run_of(runs, 'grpo', 0)}']").click()
     page.locator("[data-drawn]").first.wait_for()
     page.locator("[data-do=failures]").first.click()
-    assert "reward_to=0.99" in page.url
+    assert "success=no" in page.url
     page.locator("tbody a").first.click()
     page.locator("[data-do=on]").click()
     page.locator("[data-do=on]").click()
