@@ -284,27 +284,23 @@ def judge(folder: Path, begun: Night, run: RunFolder, infrastructure: InfraSetti
     """
     challenger = list(evaluations(run).values())[-1]
     checkpoint = run.checkpoint(challenger.step)
+    unjudged = Night(  # without the figures of an earlier attempt
+        begun.date,
+        begun.seed,
+        begun.champion,
+        missed=begun.missed,
+        champion_at_start=begun.champion_at_start,
+    )
     if (fall := run.collapse()) is not None and not checkpoint.is_dir():
-        return Night(
-            begun.date,
-            begun.seed,
-            begun.champion,
-            verdict="collapsed",
-            missed=begun.missed,
-            said=str(fall),
-            champion_at_start=begun.champion_at_start,
-        )
+        return replace(unjudged, verdict="collapsed", said=str(fall))
     current = champion(infrastructure, run.experiment.name, read_nights(folder)[0])
     if Path(current) == checkpoint:  # promoted before an interruption: compare as before
         current = begun.champion
-    measured = Night(
-        begun.date,
-        begun.seed,
-        current,
-        str(checkpoint),
+    measured = replace(
+        unjudged,
+        champion=current,
+        challenger=str(checkpoint),
         challenger_success=challenger.success,
-        missed=begun.missed,
-        champion_at_start=begun.champion_at_start,
     )
     if not current:
         return replace(measured, verdict="first", promoted_at=time.time())

@@ -129,10 +129,10 @@ class Packed:
 
         With `ranks` they are those of this rank's part of the row.
         """
-        inputs = {"input_ids": self.ids, "position_ids": self.positions}
+        inputs, segments = {"input_ids": self.ids, "position_ids": self.positions}, self.segments
         if ranks is not None:
             inputs = {name: ranks.part(row) for name, row in inputs.items()}
-        segments = replace(self.segments, shared_by=ranks)
+            segments = replace(segments, shared_by=ranks)
         return inputs | {"segments": segments} if shares_prefixes(model) else inputs
 
     def targets(

@@ -6,7 +6,6 @@ holds nothing, and no process of it runs.
 
 from __future__ import annotations
 
-import fcntl
 import random
 import signal
 import time
@@ -19,9 +18,11 @@ from typing import Any
 import mlflow
 import psutil
 
+from tasks.files import is_locked
 from tasks.provision.accelerators import holders
 from tasks.provision.process import ROOT
 from tasks.provision.services import addresses
+from tasks.tracking.owner import OWNER_LOCK
 from tasks.tracking.step_metrics_file import read_steps
 from tests.support.processes import command_line, ended
 from tests.support.running_services import addresses_of, ask, processes
@@ -277,13 +278,7 @@ class Drill:
 
     def is_claimed(self, job: Job) -> bool:
         """Whether a process holds the run's folder."""
-        for lock in self.runs.glob(f"{job.name}-*/owner.lock"):
-            with lock.open("a") as file:
-                try:
-                    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                except BlockingIOError:
-                    return True
-        return False
+        return any(is_locked(lock) for lock in self.runs.glob(f"{job.name}-*/{OWNER_LOCK}"))
 
     def in_mlflow(self, job: Job) -> set[str]:
         client = mlflow.MlflowClient(addresses_of(self.runs).mlflow_tracking_uri)
