@@ -15,6 +15,7 @@ import flows
 from configs.infrastructure import InfraSettings
 from configs.placement import PlacementError, place
 from configs.recipe import RecipeError
+from tasks.provision.accelerators import visible_gpus
 from tasks.provision.process import ChildProcess, sweep
 from tasks.training.local_trainer import trainer_launch
 
@@ -172,10 +173,3 @@ def gpu_slots(infrastructure: InfraSettings) -> list[str]:
         return [",".join(gpus)]
     each = len(placement.ranks) + len(placement.servers)
     return [",".join(gpus[first : first + each]) for first in range(0, len(gpus) - each + 1, each)]
-
-
-def visible_gpus() -> list[str]:
-    """Return the numbers of this process's GPUs, without loading CUDA."""
-    if (named := os.environ.get("CUDA_VISIBLE_DEVICES")) is not None:
-        return [each for each in named.split(",") if each.strip()]
-    return [str(number) for number, _ in enumerate(Path("/proc/driver/nvidia/gpus").glob("*"))]

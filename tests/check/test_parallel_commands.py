@@ -21,6 +21,7 @@ from flows.parallel_commands import (
     run_chains,
     trainer_processes,
 )
+from tasks.provision.accelerators import Accelerators
 from tests.support.counting_servers import ROOT
 
 
@@ -50,10 +51,17 @@ def test_a_failed_command_ends_its_chain_and_is_reported_with_the_end_of_its_log
     assert [name for name in begun if name.startswith("b")] == ["b0", "b1"]
 
 
+def see_gpus(names: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Make this machine's GPUs and CUDA_VISIBLE_DEVICES those of `names`."""
+    found = Accelerators(16, True)
+    monkeypatch.setattr("tasks.provision.accelerators.accelerators", lambda: found)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", names)
+
+
 def test_each_slot_has_the_gpus_of_a_run_and_every_command_the_variables(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,6,7,9,12")
+    see_gpus("4,6,7,9,12", monkeypatch)
     slots = gpu_slots(InfraSettings(trainer_processes=2))
     shows = [
         "timeit",
@@ -88,7 +96,7 @@ def test_a_slot_has_a_gpu_for_each_trainer_process_and_vllm_server(
     settings: dict[str, Any], slots: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("flows.parallel_commands.GIB_EACH", 1e-3)
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,6,7,9")
+    see_gpus("4,6,7,9", monkeypatch)
     if "launch" in settings:
         file = tmp_path / "launch.yaml"
         file.write_text(settings["launch"])
@@ -102,7 +110,7 @@ def test_a_slot_has_a_gpu_for_each_trainer_process_and_vllm_server(
 def test_a_study_whose_runs_need_more_gpus_than_there_are_is_refused(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,6")
+    see_gpus("4,6", monkeypatch)
     for settings, field in (
         (InfraSettings(trainer_processes=3), "AGENTGYM_TRAINER_PROCESSES"),
         (InfraSettings(engine_servers=2), "AGENTGYM_ENGINE_SERVERS"),
@@ -112,7 +120,7 @@ def test_a_study_whose_runs_need_more_gpus_than_there_are_is_refused(
 
 
 def test_runs_on_several_nodes_take_turns(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", ",".join(map(str, range(16))))
+    see_gpus(",".join(map(str, range(16))), monkeypatch)
     infrastructure = InfraSettings(
         launch="several-nodes-fsdp2", environment_token=SecretStr("x"), study_runs_at_once=2
     )
@@ -144,9 +152,9 @@ def test_the_number_of_slots_is_the_setting_or_one_per_gpu_or_core(
 ) -> None:
     small, large = {"float32"}, {"float32", "bfloat16"}
     monkeypatch.setattr("flows.parallel_commands.GIB_EACH", 1e-3)
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1,2")
+    see_gpus("0,1,2", monkeypatch)
     assert max_parallel_commands(InfraSettings(), large) == 3
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    see_gpus("", monkeypatch)
     assert max_parallel_commands(InfraSettings(), small) == len(os.sched_getaffinity(0))
     assert max_parallel_commands(InfraSettings(trainer_processes=10**6), small) == 1
     assert max_parallel_commands(InfraSettings(), large) == 1  # one run takes all cores
