@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import io
-import time
 from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
@@ -45,14 +44,14 @@ EMPTY: figures.Figure = {"data": [], "layout": {}}
 
 
 def figure(request: Request) -> Response:
-    """Return a run's figure as JSON. Live pages poll it."""
+    """Return a run's figure as JSON. Pages of unfinished runs poll it."""
     folder, draw = requested_run(request), FIGURES.get(request.path_params["figure"])
     if draw is None:
         raise NotFoundError(
             f"There is no figure {request.path_params['figure']!r}. The figures are: "
             f"{', '.join(FIGURES)}."
         )
-    return JSONResponse(draw(index_of(request), folder) | {"live": folder.is_live(time.time())})
+    return JSONResponse(draw(index_of(request), folder) | {"unfinished": not folder.is_finished})
 
 
 def timeline(request: Request) -> Response:
@@ -65,7 +64,8 @@ def compare_figure(request: Request) -> Response:
     """Return the figure that compares several runs as JSON."""
     runs = requested_runs(request)
     return JSONResponse(
-        (overlay(runs) if runs else EMPTY) | {"live": any(run.is_live(time.time()) for run in runs)}
+        (overlay(runs) if runs else EMPTY)
+        | {"unfinished": not all(run.is_finished for run in runs)}
     )
 
 

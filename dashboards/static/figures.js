@@ -1,4 +1,4 @@
-// Draws every figure of the page from its data, saves it as a file, and updates the figures of a live run.
+// Draws every figure of the page from its data, saves it as a file, and updates the figures of an unfinished run.
 "use strict";
 
 const FIGURE_POLL_MS = 5000;
@@ -39,16 +39,27 @@ function save(plot, kind, name) {
 }
 
 async function figureOf(plot) {
-  const answer = await fetch(plot.dataset.figure);
-  return answer.ok ? answer.json() : null;
+  try {
+    const answer = await fetch(plot.dataset.figure);
+    return answer.ok ? await answer.json() : null;
+  } catch { // the viewer may be restarting
+    return null;
+  }
 }
 
 async function draw(plot) {
   const figure = await figureOf(plot);
-  if (figure === null) {
-    plot.textContent = "The figure could not be loaded. Reload the page.";
-    return;
+  if (figure) await show(plot, figure);
+  else if (!plot.dataset.drawn) plot.textContent = "The figure could not be loaded yet.";
+  if ((!figure || figure.unfinished) && !plot.dataset.next) {
+    plot.dataset.next = setTimeout(() => {
+      delete plot.dataset.next;
+      draw(plot);
+    }, FIGURE_POLL_MS);
   }
+}
+
+async function show(plot, figure) {
   if (!figure.data.length) {
     plot.textContent = "No data yet.";
   } else {
@@ -63,12 +74,6 @@ async function draw(plot) {
     }
   }
   plot.dataset.drawn = "yes";
-  if (figure.live && !plot.dataset.next) {
-    plot.dataset.next = setTimeout(() => {
-      delete plot.dataset.next;
-      draw(plot);
-    }, FIGURE_POLL_MS);
-  }
 }
 
 for (const plot of document.querySelectorAll("[data-figure]")) {

@@ -1,4 +1,4 @@
-// Updates a live page: fetches it again at intervals and replaces the elements with data-live that have changed.
+// Updates the page of an unfinished run and the list of runs: fetches it again at intervals and replaces the elements with data-live that have changed.
 "use strict";
 
 const PAGE_POLL_MS = 5000;

@@ -132,7 +132,7 @@ def test_a_run_without_a_checkpoint_cannot_be_watched(page: Page, run: Path) -> 
     assert page.locator("#watch").count() == 0
 
 
-def test_the_page_of_a_live_run_updates_itself(
+def test_the_page_of_an_unfinished_run_updates_itself(
     browser: Browser, viewer: str, run: Path, tmp_path: Path
 ) -> None:
     folder = RunFolder(
@@ -149,8 +149,22 @@ def test_the_page_of_a_live_run_updates_itself(
         assert page.locator("#health").get_attribute("data-step") == "2"
         folder.add_metrics(3, {"rollout/success": 0.5, "rollout/horizon": 8.0})
         page.locator("#health[data-step='3']").wait_for(timeout=60_000)
-        page.close()
-        assert not script_errors
+    page.locator("#live").wait_for(state="detached", timeout=60_000)
+    with folder.claimed():  # the run continues
+        folder.add_metrics(4, {"rollout/success": 0.5, "rollout/horizon": 8.0})
+        page.locator("#health[data-step='4']").wait_for(timeout=60_000)
+        page.locator("#live").wait_for()
+    page.close()
+    assert not script_errors
+
+
+def test_a_figure_is_drawn_as_soon_as_the_viewer_answers(page: Page, run: Path) -> None:
+    page.route("**/figures/**", lambda route: route.abort())
+    page.goto(f"/runs/{run.name}")
+    figures = page.locator("[data-figure]")
+    figures.filter(has_text="yet").first.wait_for()
+    page.unroute("**/figures/**")
+    page.locator("[data-figure][data-drawn]").first.wait_for(timeout=60_000)
 
 
 def test_a_checkpoint_plays_while_the_page_updates_itself(
