@@ -247,24 +247,29 @@ class ChatConversation:
     async def act(self, turn: int) -> Message:
         """Return the endpoint's next message, as in `Conversation.act`.
 
-        If `rollout.turn_tokens` leaves no room for the first message, that is an `EngineError`.
+        Later messages get fewer tokens than `rollout.turn_tokens` where the model's context leaves
+        no more. If it leaves too few for the first message, that is an `EngineError`.
         """
         agent, budgets, seed = self._agent, self._budgets, self._seed + turn
-        try:
-            answer = await agent.answer(self._messages, budgets, seed, self._schemas)
-        except TokenBudgetError as full:
-            if turn == 0:
-                # If the prompt alone is too long, this raises the error again.
-                one_token = replace(budgets, turn_tokens=1)
-                await agent.answer(self._messages, one_token, seed, self._schemas)
-                raise EngineError(
-                    f"rollout.turn_tokens: {budgets.turn_tokens} tokens for the first message of "
-                    f"an episode exceed the {full}; set a smaller value, or serve the model with a "
-                    "longer context"
-                ) from full
-            raise
+        tokens, limit = budgets.turn_tokens, "rollout.turn_tokens"
+        while True:
+            within = replace(budgets, turn_tokens=tokens)
+            try:
+                answer = await agent.answer(self._messages, within, seed, self._schemas)
+            except TokenBudgetError as full:
+                if tokens == 1:
+                    raise
+                tokens, limit = (1 if turn == 0 else tokens // 2), str(full)
+            else:
+                break
+        if turn == 0 and tokens < budgets.turn_tokens:
+            raise EngineError(
+                f"rollout.turn_tokens: {budgets.turn_tokens} tokens for the first message of an "
+                f"episode exceed the {limit}; set a smaller value, or serve the model with a "
+                "longer context"
+            )
         self._messages.append(answer.of_chat())
-        self._called, cut = answer.ids, "rollout.turn_tokens" if answer.cut else ""
+        self._called, cut = answer.ids, limit if answer.cut else ""
         if self._agent.action_format == "tools":
             return self._retokenisation.calls(answer.text, answer.calls, cut)
         return self._retokenisation.message(answer.text, cut)

@@ -269,6 +269,27 @@ def test_turn_tokens_above_the_endpoints_context_are_a_fault_and_no_score(
     assert all(budget in t.reason for t in played)
 
 
+def test_later_messages_get_what_the_endpoints_context_leaves(tmp_path: Path, url: str) -> None:
+    given: set[int] = set()
+
+    async def answer(request: web.Request) -> web.Response:
+        asked = json.loads(await request.read())
+        turn = sum(message["role"] == "assistant" for message in asked["messages"])
+        if asked["max_tokens"] > (1000, 70, 0)[turn]:
+            error = {"message": "too long", "code": "context_length_exceeded"}
+            return web.json_response({"error": error}, status=400)
+        given.add(asked["max_tokens"])
+        return web.json_response(
+            {"choices": [{"message": {"content": "x"}, "finish_reason": "stop"}]}
+        )
+
+    played = play_by_endpoint(answer, tmp_path, url)
+    most = Rollout().turn_tokens
+    assert given == {most, next(most // 2**i for i in range(9) if most // 2**i <= 70)}
+    assert {(t.outcome, len(t.turns)) for t in played} == {(Outcome.TRUNCATED, 2)}
+    assert all("context length" in t.reason for t in played)
+
+
 @pytest.mark.parametrize(
     ("arguments", "complaint"),
     [
