@@ -155,11 +155,6 @@ class TrajectoryView:
         }
         return len(found) <= 1
 
-    @property
-    def actions(self) -> list[str]:
-        """Actions sent to the environment, in order. Turns without a valid action are left out."""
-        return [turn.action for turn in self.turns if not turn.malformed]
-
 
 def load_trajectory(index: Index, address: Address) -> TrajectoryView | None:
     """Read a trajectory from its parquet file. None if it does not exist."""

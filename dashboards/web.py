@@ -14,7 +14,7 @@ from pathlib import Path
 
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
-from starlette.convertors import Convertor, register_url_convertor
+from starlette.convertors import IntegerConvertor, register_url_convertor
 from starlette.datastructures import Headers
 from starlette.middleware import Middleware
 from starlette.middleware.trustedhost import TrustedHostMiddleware
@@ -53,18 +53,10 @@ HEADERS = {
 """Security headers. Plotly sets inline styles, hence 'unsafe-inline' for styles only."""
 
 
-class BoundedInteger(Convertor[int]):
+class BoundedInteger(IntegerConvertor):
     """Integers in paths. Numbers with too many digits match no route."""
 
     regex = f"[0-9]{{1,{len(str(MAX_NUMBER)) - 1}}}"
-
-    def convert(self, value: str) -> int:
-        """Parse the number."""
-        return int(value)
-
-    def to_string(self, value: int) -> str:
-        """Format the number."""
-        return str(value)
 
 
 register_url_convertor("int", BoundedInteger())

@@ -11,12 +11,11 @@ from pathlib import Path
 
 import psutil
 
-import flows
 from configs.infrastructure import InfraSettings
 from configs.placement import PlacementError, place
 from configs.recipe import RecipeError
 from tasks.provision.accelerators import visible_gpus
-from tasks.provision.process import ChildProcess, sweep
+from tasks.provision.process import ChildProcess, importing, sweep
 from tasks.training.local_trainer import trainer_launch
 
 GIB_EACH = 4.0
@@ -79,8 +78,7 @@ def run_chains(
         places.pop(place, None)
         if (command := next(chain, None)) is None:
             return
-        root = str(Path(flows.__file__).parent.parent)
-        own = {"PYTHONPATH": os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH")]))}
+        own = importing()
         if gpus:
             own["CUDA_VISIBLE_DEVICES"] = gpus[place % len(gpus)]
         process = ChildProcess(

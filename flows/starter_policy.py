@@ -5,17 +5,15 @@ It is built from scratch by behaviour cloning of the expert's episodes.
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable
 from pathlib import Path
 
 from prefect import flow
 
-import tasks
 from configs.experiment import Policy
 from tasks.provision.errors import ProvisionError
-from tasks.provision.process import ChildProcess
+from tasks.provision.process import ChildProcess, importing
 from tasks.starter.starter_policy import find_starter_policy, starter_command, starter_name
 
 
@@ -46,14 +44,10 @@ def starter_policy(
         return str(found.path)
     log = folder / f"{starter_name(policy, environment, seed)}.log"
     log.unlink(missing_ok=True)
-    root = str(Path(tasks.__file__).parent.parent)
     process = ChildProcess(
         "starter-policy",
         starter_command(policy, environment, seed, folder),
-        environment={
-            "PYTHONPATH": os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH")])),
-            "COLUMNS": "60",
-        },
+        environment=importing({"COLUMNS": "60"}),
         log_path=log,
     )
     process.start()

@@ -15,14 +15,14 @@ from typing import TYPE_CHECKING
 from markupsafe import Markup
 
 from dashboards.drawings import DrawingError
-from dashboards.trajectory import Address, TrajectoryView
+from dashboards.trajectory import TrajectoryView
 
 if TYPE_CHECKING:
     from environments.webarena.world import WebArena
 
 CACHE_SIZE = 16
 _one_at_a_time = threading.Lock()
-_shots: dict[Address, list[bytes]] = {}
+_shots: dict[tuple[object, ...], list[bytes]] = {}
 
 
 def draw(trajectory: TrajectoryView, turns: int) -> Markup:
@@ -32,13 +32,15 @@ def draw(trajectory: TrajectoryView, turns: int) -> Markup:
         DrawingError: There is no browser here, the sites are real ones, or their responses differ
             from the recorded ones.
     """
+    actions = [None if turn.malformed else turn.action for turn in trajectory.turns]
+    key = (trajectory.row["task"], trajectory.first_observation, *actions)
     with _one_at_a_time:
-        if trajectory.address not in _shots:
+        if key not in _shots:
             shots = screenshots(trajectory)
             while len(_shots) >= CACHE_SIZE:
                 del _shots[next(iter(_shots))]
-            _shots[trajectory.address] = shots
-        shots = _shots[trajectory.address]
+            _shots[key] = shots
+        shots = _shots[key]
     shot = b64encode(shots[min(turns, len(shots) - 1)]).decode()
     return Markup(
         '<img class=window alt="The browser\'s window after turn {}" '

@@ -43,7 +43,7 @@ def visible_gpus() -> list[str]:
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     if visible is None:
         return [str(number) for number in range(there.number)]
-    return [name for name in visible.split(",") if name]
+    return [name.strip() for name in visible.split(",") if name.strip()]
 
 
 @contextmanager

@@ -10,9 +10,9 @@ from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import tasks
 from configs.infrastructure import infra_settings
 from configs.model_folder import ModelError, gguf_file
+from tasks.provision.process import importing
 from tasks.starter.build_cache import build_once, digest, read_manifest, write_manifest
 from tasks.starter.hub_cache import offline_copy
 
@@ -69,16 +69,14 @@ def _run(file: Path, folder: Path) -> None:
     Raises:
         ModelError: It failed. The message holds the last line of its output.
     """
-    root = str(Path(tasks.__file__).parent.parent)
-    search = os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH")]))
     program = f"from pathlib import Path; from {__name__} import write_model; write_model(Path({str(file)!r}), Path({str(folder)!r}))"
-    variables = {"PYTHONPATH": search, "HF_HUB_OFFLINE": "1", "HF_HUB_DISABLE_PROGRESS_BARS": "1"}
+    variables = {"HF_HUB_OFFLINE": "1", "HF_HUB_DISABLE_PROGRESS_BARS": "1"}
     done = subprocess.run(
         [sys.executable, "-c", program],
         capture_output=True,
         text=True,
         check=False,
-        env=os.environ | variables,
+        env=os.environ | importing(variables),
     )
     if done.returncode != 0:
         reason = (done.stderr.strip() or f"exit status {done.returncode}").splitlines()[-1]

@@ -21,6 +21,7 @@ from configs.experiment import Lora
 from tasks.inference.adapter import NAME, load_weights, place_adapter
 from tasks.inference.weight_stream import WeightShape, WeightStream
 from tasks.training.checkpoint import check_safetensors
+from tasks.training.sharding import gather_tensor
 
 ADAPTER = "adapter"
 """Folder of a checkpoint with the LoRA weights alone, in peft's format."""
@@ -100,16 +101,11 @@ def _computed(
         value = parameter.detach()
         if (layer := layers.get(name)) is not None:
             a, b = (
-                full_tensor(each.get_parameter(f"{NAME}.weight").detach())
+                gather_tensor(each.get_parameter(f"{NAME}.weight").detach())
                 for each in (layer.lora_A, layer.lora_B)
             )
-            value = full_tensor(value).float() + layer.scaling[NAME] * (b @ a)
-        yield plain_name(name), full_tensor(value if dtype is None else value.to(dtype))
-
-
-def full_tensor(tensor: torch.Tensor) -> torch.Tensor:
-    """Return the full tensor, gathered if it is sharded."""
-    return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
+            value = gather_tensor(value).float() + layer.scaling[NAME] * (b @ a)
+        yield plain_name(name), gather_tensor(value if dtype is None else value.to(dtype))
 
 
 @contextmanager
@@ -128,7 +124,7 @@ def without_lora(model: nn.Module) -> Iterator[None]:
 def adapters(model: nn.Module) -> dict[str, torch.Tensor]:
     """Return the full LoRA weights by name, on the CPU. Every rank must call it."""
     return {
-        name: full_tensor(parameter.detach()).cpu().clone()
+        name: gather_tensor(parameter.detach()).cpu().clone()
         for name, parameter in model.named_parameters()
         if is_adapter(name)
     }

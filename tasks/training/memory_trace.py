@@ -70,18 +70,6 @@ class TrainerMemory:
     activations: int
     scoring: int
 
-    @property
-    def peak(self) -> int:
-        """Peak memory, in bytes."""
-        return (
-            self.weights
-            + self.gradients
-            + self.optimiser
-            + self.reference
-            + self.critic
-            + self.activations
-        )
-
 
 def trace(config: Any, update: TracedUpdate) -> TrainerMemory:
     """Trace the memory of one optimiser update.

@@ -18,7 +18,7 @@ from tasks.training.left_out import check_left_out
 from tasks.training.messages import TrainerJob
 from tasks.training.offline_selection import read_recorded
 from tasks.training.rollout_worker import RolloutWorker
-from tasks.training.task_order import exploration_plans
+from tasks.training.task_order import plans_of_step
 from tasks.training.train_loop import Collected, Plan
 
 
@@ -51,7 +51,9 @@ class OfflineBatches:
             seed = self._experiment.seeds.training
             groups = self._algorithm.explore_groups
             size = self._experiment.rollout.group_size
-            requests = exploration_plans(self._job.train_tasks, exploration, groups, size, seed)
+            requests = plans_of_step(
+                self._job.train_tasks, exploration, groups, size, seed, purpose="explore"
+            )
             settings = RolloutSettings(horizon, self._experiment.rollout.temperature)
             batches = [Batch(f"exploration {exploration}", requests, settings)]
         return Plan(step, horizon, batches)

@@ -44,10 +44,14 @@ def plans_of_step(
     group_size: int,
     seed: int,
     weights: Mapping[int, float] | None = None,
+    purpose: str = "train",
 ) -> list[RolloutRequest]:
-    """Return the episodes of a step, group by group. The arguments are those of `tasks_of_step`."""
+    """Return the episodes of a step, group by group.
+
+    The arguments are those of `tasks_of_step`. Each `purpose` has its own sampling seeds.
+    """
     return [
-        RolloutRequest(task, group, member, stable_seed("train", seed, step, group, member))
+        RolloutRequest(task, group, member, stable_seed(purpose, seed, step, group, member))
         for group, task in enumerate(tasks_of_step(tasks, step, per_step, seed, weights))
         for member in range(group_size)
     ]
@@ -78,23 +82,6 @@ def resampling_plans(
             stable_seed("train", seed, step, number * per_step + group % per_step, member),
         )
         for group in groups
-        for member in range(group_size)
-    ]
-
-
-def exploration_plans(
-    tasks: Sequence[int], exploration: int, groups: int, group_size: int, seed: int
-) -> list[RolloutRequest]:
-    """Return the episodes of an exploration.
-
-    The task order is that of a step with `groups` tasks. The sampling seeds differ from those of
-    training steps.
-    """
-    return [
-        RolloutRequest(
-            task, group, member, stable_seed("explore", seed, exploration, group, member)
-        )
-        for group, task in enumerate(tasks_of_step(tasks, exploration, groups, seed))
         for member in range(group_size)
     ]
 

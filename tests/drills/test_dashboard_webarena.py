@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from dashboards.drawings import DrawingError
-from dashboards.drawings.webarena import screenshots
+from dashboards.drawings.webarena import draw, screenshots
 from dashboards.trajectory import view_of
 from environments.registry import load_world
 from tests.support.chromium import needs_chromium
@@ -24,6 +24,14 @@ def test_each_turn_has_a_screenshot() -> None:
     )  # the last action stops, after which there is no window
     assert all(shot.startswith(b"\x89PNG") for shot in shots)
     assert len(set(shots)) == len(shots)
+
+
+def test_an_unfinished_episode_gets_a_screenshot_of_each_new_turn() -> None:
+    task = load_world("webarena").tasks("test")[3]
+    trajectory = played("webarena", task, skill=1.0, horizon=2)
+    later = view_of(trajectory)
+    trajectory.turns = trajectory.turns[:1]
+    assert draw(view_of(trajectory), 1) != draw(later, 2)
 
 
 def test_a_trajectory_of_other_sites_is_not_drawn() -> None:

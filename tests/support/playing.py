@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import random
 import re
 import sys
@@ -13,6 +12,7 @@ from pathlib import Path
 import psutil
 
 from tasks.provision.local import LocalServer
+from tasks.provision.process import importing
 from tests.support.processes import command_line
 
 ROOT = Path(__file__).parents[2]
@@ -32,13 +32,11 @@ def server_of(
 ) -> LocalServer:
     """A server of the world, not started yet; `environment` are variables for it."""
     command = [sys.executable, "-m", "environments", "serve", world, "--port", "{port}", *options]
-    search = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
-    variables = {"PYTHONPATH": search, **environment}
     return LocalServer(
         world,
         command,
         state_dir=state_dir,
-        environment=variables,
+        environment=importing(environment),
         start_deadline_s=START_DEADLINE_S,
     )
 

@@ -209,11 +209,3 @@ def train(trainer: Any, source: BatchSource, until: int, step: int = 0) -> list[
     metrics = [loop.train_step(each, {}) for each in range(step, until)]
     trainer.save(until, {})
     return metrics
-
-
-def digest_run(fields: dict[str, Any], policy: str, folder: Path) -> Any:
-    """The policy after four steps."""
-    experiment = small_experiment(**fields)
-    trainer = trainer_of(experiment, policy, folder)
-    train(trainer, RecordedBatches(policy), 4)
-    return trainer.model
