@@ -49,7 +49,7 @@ def write_address(file: Path, url: str) -> str:
 
     The file is replaced by rename, so a reader gets either the old or the new URL.
     """
-    temporary = file.with_suffix(".tmp")
+    temporary = file.with_name(f".{file.name}.tmp")
     temporary.write_text(url, encoding="utf-8")
     temporary.replace(file)
     return SCHEME + str(file.absolute())

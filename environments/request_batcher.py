@@ -7,12 +7,13 @@ request for all of them costs client and server a fraction of one request each.
 from __future__ import annotations
 
 import asyncio
+import copy
 import time
 from collections.abc import Awaitable, Callable, Sequence
 
 import msgspec
 
-from environments.errors import DeadlineExceededError, EnvironmentCallError
+from environments.errors import DeadlineExceededError
 from environments.protocol import Reply
 
 MAX_BATCH = 64
@@ -78,11 +79,7 @@ class RequestBatcher:
         except Exception as fault:  # noqa: BLE001 - any error must reach the waiting calls
             for _, _, answer in asked:
                 if not answer.done():
-                    answer.set_exception(
-                        type(fault)(*fault.args)
-                        if isinstance(fault, EnvironmentCallError)
-                        else fault
-                    )
+                    answer.set_exception(copy.copy(fault))  # each gets its own traceback
             return
         for (_, _, answer), reply in zip(asked, replies, strict=True):
             if not answer.done():

@@ -243,43 +243,6 @@ def _first_part_done(mission: Instr) -> bool:
     return isinstance(mission, BeforeInstr) and bool(mission.a_done == "success")
 
 
-def state_of(played: QuickLevel) -> str:
-    """Return a key of everything that determines the rest of an episode.
-
-    It holds the agent's pose, the carried object, all objects, and whether the first part of a
-    two-part mission is done.
-    """
-    things = [
-        (
-            at,
-            cell.type,
-            cell.color,
-            cell.contains,
-            getattr(cell, "is_open", None),
-            getattr(cell, "is_locked", None),
-        )
-        for at, cell in enumerate(played.grid.grid)
-        if cell is not None and cell is not WALL
-    ]
-    carried = played.carrying and (
-        played.carrying.type,
-        played.carrying.color,
-        played.carrying.contains,
-    )
-    described = [
-        (*thing[:3], thing[3] and (thing[3].type, thing[3].color), *thing[4:]) for thing in things
-    ]
-    return repr(
-        (
-            *map(int, played.agent_pos),
-            int(played.agent_dir),
-            carried,
-            described,
-            _first_part_done(played.instrs),
-        )
-    )
-
-
 @cache
 def _prototype(level: int) -> QuickLevel:
     """Return the level as constructed, before any reset. Copies share all attributes set here."""

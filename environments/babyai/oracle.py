@@ -129,7 +129,7 @@ class Oracle:
         Raises:
             OracleError: The bot finds no path from here.
         """
-        state = _state(played)
+        state = state_of(played)
         if self._plan is None or state not in self._plan.done_at:
             self._plan = make_plan(self._level, played)
         plan = self._plan
@@ -157,7 +157,7 @@ class Oracle:
         _, won = perform(copied, view, steps)
         if won is not None:
             return len(plan.steps) if won else 0
-        return plan.done_at.get(_state(copied), 0)
+        return plan.done_at.get(state_of(copied), 0)
 
 
 def make_plan(level: int, played: QuickLevel) -> Plan:
@@ -168,7 +168,7 @@ def make_plan(level: int, played: QuickLevel) -> Plan:
     """
     copied = copy_level(level, played)
     steps: list[int] = []
-    done_at: dict[Hashable, int] = {_state(copied): 0}
+    done_at: dict[Hashable, int] = {state_of(copied): 0}
     poses: dict[Hashable, int] = {}
     seen = np.zeros((copied.width, copied.height), dtype=bool)
     begun_at, why = -1, ""
@@ -187,7 +187,7 @@ def make_plan(level: int, played: QuickLevel) -> Plan:
                     raise OracleError("minigrid's bot failed the mission")
                 if len(steps) >= MAX_STEPS:
                     raise OracleError(f"minigrid's bot did not end within {MAX_STEPS} steps")
-                done_at[_state(copied)] = poses[_pose(copied)] = len(steps)
+                done_at[state_of(copied)] = poses[_pose(copied)] = len(steps)
         except _BOT_FAULTS as fault:
             why = f"{type(fault).__name__} {fault}".strip()
     raise OracleError(f"minigrid's bot found no way: {why}")
@@ -271,7 +271,7 @@ def _first_part(mission: Instr) -> Instr:
     return mission
 
 
-def _state(played: QuickLevel) -> Hashable:
+def state_of(played: QuickLevel) -> Hashable:
     """Return everything that determines the rest of the episode.
 
     It holds the agent, every object with its initial position, and the progress of the mission.
@@ -293,7 +293,12 @@ def _state(played: QuickLevel) -> Hashable:
 def _progress(mission: Instr) -> Hashable:
     if not isinstance(mission, SeqInstr):
         return None
-    return mission.a_done, mission.b_done, _progress(mission.instr_a), _progress(mission.instr_b)
+    return (
+        mission.a_done == "success",
+        mission.b_done == "success",
+        _progress(mission.instr_a),
+        _progress(mission.instr_b),
+    )
 
 
 def _pose(played: QuickLevel) -> tuple[int, int, int]:

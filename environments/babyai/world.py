@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from configs.rules import Rules
 from environments.action_text import plain_words, without_punctuation
 from environments.babyai.actions import CHECK, UNKNOWN, available_actions, explain_refusal
-from environments.babyai.levels import QuickLevel, discard_level, make_level, state_of
-from environments.babyai.oracle import Oracle
+from environments.babyai.levels import QuickLevel, discard_level, make_level
+from environments.babyai.oracle import Oracle, state_of
 from environments.babyai.steps import low_level, perform, perform_to_the_end
 from environments.babyai.tasks import VERSION, level_and_seed, task_lists
 from environments.babyai.tools import TOOLS
@@ -102,7 +102,7 @@ class BabyAIEnvironment(Environment):
 
     def state_key(self) -> str:
         """Return a key of the state: agent, objects and mission progress."""
-        return "" if self.played is None else state_of(self.played)
+        return "" if self.played is None else repr(state_of(self.played))
 
     @property
     def objective(self) -> str:

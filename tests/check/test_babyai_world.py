@@ -8,6 +8,7 @@ from itertools import zip_longest
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from minigrid.envs.babyai.core.verifier import Instr, SeqInstr
 from PIL import Image
 
 from environments.babyai.actions import CHECK, UNKNOWN
@@ -24,6 +25,13 @@ def begin(level: str, seed: int = 0) -> BabyAIEnvironment:
     session = BabyAI().create()
     session.reset(seed * len(LEVELS) + LEVELS.index(level))
     return session
+
+
+def subparts(mission: Instr) -> list[SeqInstr]:
+    """The missions of two parts that a mission consists of."""
+    if not isinstance(mission, SeqInstr):
+        return []
+    return [mission, *subparts(mission.instr_a), *subparts(mission.instr_b)]
 
 
 def offered(observation: str) -> list[str]:
@@ -344,3 +352,14 @@ def test_the_state_is_the_grid_and_the_agent_in_it() -> None:
         action = one.oracle_action()
         assert (one.step(action), one.state_key()) == (other.step(action), other.state_key())
     assert one.state_key() not in seen
+
+
+def test_the_state_tells_which_part_of_a_mission_is_done() -> None:
+    episode = next(
+        e for seed in range(40) if " and " in (e := begin("GoToSeqS5R2", seed)).objective
+    )
+    keys = {episode.state_key()}
+    for part in subparts(episode.played.instrs):  # type: ignore[union-attr]
+        part.a_done = "success"
+        keys.add(episode.state_key())
+    assert len(keys) == 1 + len(subparts(episode.played.instrs))  # type: ignore[union-attr]

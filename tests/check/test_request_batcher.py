@@ -85,14 +85,14 @@ def test_who_is_cancelled_leaves_the_others_their_replies() -> None:
 
 def test_a_fault_of_the_request_reaches_all_its_calls() -> None:
     async def play() -> None:
-        server = Server(fault=UnreachableError("nobody there"))
+        server = Server(fault=UnreachableError("nobody there", sent=False))
         server.open.set()
         batcher = RequestBatcher(server.send)
         faults = await asyncio.gather(
             *(ask(batcher, name) for name in "ab"), return_exceptions=True
         )
-        assert [(type(fault), str(fault)) for fault in faults] == [
-            (UnreachableError, "nobody there")
+        assert [(type(fault), str(fault), vars(fault)) for fault in faults] == [
+            (UnreachableError, "nobody there", {"sent": False})
         ] * 2
 
     asyncio.run(play())
