@@ -11,23 +11,31 @@ from pathlib import Path
 from typing import IO, Any
 
 
-def replace_file(path: Path, text: str, *, durable: bool = False) -> None:
-    """Write a file atomically: a reader gets the old content or the new one.
+@contextmanager
+def replacing(path: Path, *, durable: bool = False) -> Iterator[IO[bytes]]:
+    """Yield a stream whose content becomes a file's at the end of the block, unless it raises.
+
+    A reader gets the old content or the new one.
 
     Args:
-        text: Its new content.
         durable: Whether the content must also survive a power failure.
     """
     unfinished = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
-        with unfinished.open("w", encoding="utf-8") as stream:
-            stream.write(text)
+        with unfinished.open("wb") as stream:
+            yield stream
             if durable:
                 stream.flush()
                 os.fsync(stream.fileno())
         unfinished.replace(path)
     finally:
         unfinished.unlink(missing_ok=True)
+
+
+def replace_file(path: Path, text: str, *, durable: bool = False) -> None:
+    """Write a text file as `replacing` does."""
+    with replacing(path, durable=durable) as stream:
+        stream.write(text.encode())
 
 
 def read_json(path: Path) -> dict[str, Any]:

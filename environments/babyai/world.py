@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from base64 import b64encode
 from collections.abc import Mapping
+from io import BytesIO
 
 from configs.rules import Rules
 from environments.action_text import plain_words, without_punctuation
@@ -31,6 +32,8 @@ AGENTGYM_REWARDS = (-1000.0, 1.0)
 """Reward range under AgentGym's rules. An episode may outlast minigrid's step limit. 1 - 0.9 steps
 / limit is then negative.
 """
+
+TILE_PIXELS = 32
 
 
 class BabyAIEnvironment(Environment):
@@ -132,9 +135,12 @@ class BabyAIEnvironment(Environment):
         """
         if self.played is None:
             raise EpisodeOverError("no BabyAI episode has begun; reset first")
-        from environments.babyai.drawing import draw_level
+        from PIL import Image  # imported here, since only viewers draw
 
-        return draw_level(self.played)
+        picture = BytesIO()
+        pixels = self.played.get_full_render(highlight=True, tile_size=TILE_PIXELS)
+        Image.fromarray(pixels).save(picture, "PNG")
+        return picture.getvalue()
 
     def picture_url(self) -> str:
         """Return the picture as a data URL for web pages."""

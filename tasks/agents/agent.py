@@ -109,17 +109,7 @@ class Conversation(Protocol):
 
 
 class Agent(Protocol):
-    """An agent that plays episodes.
-
-    Attributes:
-        name: Name for the records, e.g. "vllm".
-        version: Training step of its current weights.
-        kv_cache_tokens: Number of conversation tokens that can be cached at once. None for no
-            limit.
-        out_of_process: Whether it generates outside this process and can continue during an update.
-        progress: Counter that grows while messages are written and stands still otherwise. None if
-            the progress cannot be observed.
-    """
+    """An agent that plays episodes."""
 
     @property
     def name(self) -> str:

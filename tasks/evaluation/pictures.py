@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tasks.evaluation.statistics import Estimate
+from tasks.files import replacing
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -43,6 +44,5 @@ def distances(estimates: Sequence[Estimate]) -> list[list[float]]:
 def save(figure: Figure, path: Path) -> None:
     """Write a figure as a PNG, atomically. The same figure gives the same file."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    unfinished = path.with_name(f".{path.name}.tmp")
-    figure.savefig(unfinished, format="png", metadata={"Software": None})
-    unfinished.replace(path)
+    with replacing(path) as file:
+        figure.savefig(file, format="png", metadata={"Software": None})

@@ -174,9 +174,7 @@ class EpisodePlayer:
             for number in range(trajectory.horizon):
                 async with self.pause.message(deadline):
                     began = time.time()
-                    message, seconds = await _generate(
-                        number, rollout, agent, conversation, self.pause
-                    )
+                    message, seconds = await self._generate(number, conversation)
                 state_key = session.state_key
                 turn, done = await perform(message, client, session)
                 turn.state_key = state_key
@@ -197,47 +195,44 @@ class EpisodePlayer:
             if conversation is not None:
                 await conversation.close()
 
+    async def _generate(self, number: int, conversation: Conversation) -> tuple[Message, float]:
+        """Return the agent's next message and its generation time in seconds.
 
-async def _generate(
-    number: int,
-    rollout: Rollout,
-    agent: Agent,
-    conversation: Conversation,
-    pause: GenerationPause,
-) -> tuple[Message, float]:
-    """Return the agent's next message and its generation time in seconds.
+        The deadline limits the time without progress, not the time of the whole message. A limit on the
+        whole message would always cut the longest messages.
 
-    The deadline limits the time without progress, not the time of the whole message. A limit on the
-    whole message would always cut the longest messages.
+        Raises:
+            EngineError: The agent made no progress for `rollout.turn_seconds`. The detection takes at
+                most twice that time.
+        """
+        agent, rollout = self.agent, self.rollout
+        loop, began, seconds = asyncio.get_running_loop(), time.perf_counter(), rollout.turn_seconds
+        progress, unknown_progress_seconds = (
+            agent.progress,
+            rollout.turn_tokens * SLOWEST_TOKEN_SECONDS,
+        )
+        if progress is None:
+            seconds += unknown_progress_seconds
+        next_check = loop.call_later(seconds, lambda: check_progress())
 
-    Raises:
-        EngineError: The agent made no progress for `rollout.turn_seconds`. The detection takes at
-            most twice that time.
-    """
-    loop, began, seconds = asyncio.get_running_loop(), time.perf_counter(), rollout.turn_seconds
-    progress, unknown_progress_seconds = agent.progress, rollout.turn_tokens * SLOWEST_TOKEN_SECONDS
-    if progress is None:
-        seconds += unknown_progress_seconds
-    next_check = loop.call_later(seconds, lambda: check_progress())
+        def check_progress() -> None:
+            nonlocal progress, next_check
+            before, progress = progress, agent.progress
+            if progress == before and not self.pause.frozen:
+                deadline.reschedule(loop.time())
+            else:
+                next_check = loop.call_later(
+                    unknown_progress_seconds if progress is None else seconds, check_progress
+                )
 
-    def check_progress() -> None:
-        nonlocal progress, next_check
-        before, progress = progress, agent.progress
-        if progress == before and not pause.frozen:
-            deadline.reschedule(loop.time())
-        else:
-            next_check = loop.call_later(
-                unknown_progress_seconds if progress is None else seconds, check_progress
-            )
-
-    try:
-        async with asyncio.timeout(None) as deadline:
-            message = await conversation.act(number)
-    except TimeoutError:
-        raise EngineError(f"no progress within {seconds:g} s (rollout.turn_seconds)") from None
-    finally:
-        next_check.cancel()
-    return message, time.perf_counter() - began
+        try:
+            async with asyncio.timeout(None) as deadline:
+                message = await conversation.act(number)
+        except TimeoutError:
+            raise EngineError(f"no progress within {seconds:g} s (rollout.turn_seconds)") from None
+        finally:
+            next_check.cancel()
+        return message, time.perf_counter() - began
 
 
 async def perform(message: Message, client: EpisodeClient, session: Any) -> tuple[Turn, bool]:

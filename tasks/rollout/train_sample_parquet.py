@@ -18,13 +18,14 @@ skipped the forward pass of a trajectory because its advantages are all 0.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from dataclasses import astuple, dataclass, fields
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
+
+from tasks.files import replacing
 
 FOLDER = "train_samples"
 """Name of the folder in the run's folder."""
@@ -67,9 +68,5 @@ def write_train_samples(path: Path, samples: Sequence[TrainSampleTokens]) -> Non
         schema=schema,
     )
     path.parent.mkdir(parents=True, exist_ok=True)
-    unfinished = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        pq.write_table(table, unfinished, compression="zstd")
-        unfinished.replace(path)
-    finally:
-        unfinished.unlink(missing_ok=True)
+    with replacing(path) as file:
+        pq.write_table(table, file, compression="zstd")

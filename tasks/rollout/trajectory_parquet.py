@@ -20,13 +20,13 @@ Any parquet reader opens the files (`pandas.read_parquet`, or duckdb's `select *
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from dataclasses import fields
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from tasks.files import replacing
 from tasks.rollout.trajectory import Outcome, Trajectory, Turn
 
 if TYPE_CHECKING:
@@ -42,45 +42,19 @@ def schema() -> pa.Schema:
     """Return the columns of a file, in order."""
     import pyarrow as pa  # imported here, so that only code that reads or writes files waits for it
 
-    turn = [
-        ("tokens", pa.list_(pa.int32())),
-        ("log_probabilities", pa.list_(pa.float64())),
-        ("action", pa.string()),
-        ("observation", pa.string()),
-        ("observation_tokens", pa.list_(pa.int32())),
-        ("reward", pa.float64()),
-        ("malformed", pa.bool_()),
-        ("refused", pa.bool_()),
-        ("generate_seconds", pa.float64()),
-        ("environment_seconds", pa.float64()),
-        ("message", pa.string()),
-        ("policy_version", pa.int64()),
-        ("cut", pa.string()),
-        ("state_key", pa.string()),
-        ("began", pa.float64()),
-        ("context", pa.list_(pa.int32())),
-    ]
-    columns = [
-        ("environment", pa.string()),
-        ("task", pa.int64()),
-        ("group", pa.int64()),
-        ("member", pa.int64()),
-        ("seed", pa.int64()),
-        ("horizon", pa.int64()),
-        ("policy_version", pa.int64()),
-        ("engine", pa.string()),
-        ("prompt", pa.list_(pa.int32())),
-        ("first_observation", pa.string()),
-        ("turns", pa.list_(pa.struct(turn))),
-        ("outcome", pa.string()),
-        ("reason", pa.string()),
-        ("attempts", pa.int64()),
-        ("seconds", pa.float64()),
-        ("began", pa.float64()),
-        ("reward", pa.float64()),
-        ("succeeded", pa.bool_()),
-        ("n_turns", pa.int64()),
-    ]
+    kinds = {
+        "bool": pa.bool_(),
+        "bool | None": pa.bool_(),
+        "float": pa.float64(),
+        "int": pa.int64(),
+        "list[float]": pa.list_(pa.float64()),
+        "list[int]": pa.list_(pa.int32()),  # token ids
+        "Outcome": pa.string(),
+        "str": pa.string(),
+    }
+    kinds["list[Turn]"] = pa.list_(pa.struct([(f.name, kinds[f.type]) for f in fields(Turn)]))
+    columns = [(field.name, kinds[field.type]) for field in fields(Trajectory)]
+    columns += [("reward", kinds["float"]), ("succeeded", kinds["bool"]), ("n_turns", kinds["int"])]
     return pa.schema([pa.field(name, kind, nullable=False) for name, kind in columns])
 
 
@@ -108,15 +82,8 @@ def write_trajectories(path: Path, trajectories: Sequence[Trajectory]) -> None:
             ) from error
     table = pa.Table.from_arrays(list(columns.values()), schema=schema())
     path.parent.mkdir(parents=True, exist_ok=True)
-    unfinished = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        with unfinished.open("wb") as file:
-            pq.write_table(table, file, compression="zstd")
-            file.flush()
-            os.fsync(file.fileno())
-        unfinished.replace(path)
-    finally:
-        unfinished.unlink(missing_ok=True)
+    with replacing(path, durable=True) as file:
+        pq.write_table(table, file, compression="zstd")
 
 
 def read_trajectories(path: Path) -> list[Trajectory]:
