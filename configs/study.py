@@ -145,12 +145,10 @@ class Study(ConfigModel):
         return self
 
     def fields(self, arm: str, seed: int) -> dict[str, Any]:
-        """Return the overrides of a run. Those of the arm come first."""
+        """Return the overrides of a run. Those of the arm come last, so they decide."""
         seeds = {f"seeds.{name}": seed for name in ("training", "evaluation", "starter")}
-        changes = {
-            **self.arms[arm],
-            **{k: v for k, v in self.overrides.items() if k not in self.arms[arm]},
-        }
+        own = self.arms[arm]
+        changes = {k: v for k, v in self.overrides.items() if k not in own} | own
         of_seed = {
             name: value.replace("{seed}", str(seed)) if isinstance(value, str) else value
             for name, value in changes.items()
@@ -190,7 +188,8 @@ def load_study(study: str, overrides: Mapping[str, Any] | None = None) -> Study:
 
     Raises:
         RecipeError: The file is missing or not YAML, a field is wrong, an arm is not a valid
-            recipe, or an arm is evaluated differently from the others.
+            recipe, two arms are the same recipe, or an arm is evaluated differently from the
+            others.
     """
     path = find_yaml(study, FOLDER, "study", RecipeError)
     in_file = read_yaml(path, RecipeError)
@@ -202,13 +201,18 @@ def load_study(study: str, overrides: Mapping[str, Any] | None = None) -> Study:
         raise RecipeError(
             blame(path, "study", Study, in_file, overrides or {}, problem), problem
         ) from None
-    measured = {}
+    measured: dict[str, dict[str, Any]] = {}
+    recipes: dict[str, str] = {}
     for arm in found.arms:
         try:
-            evaluation = found.experiment(arm, found.seeds[0]).evaluation
+            experiment = found.experiment(arm, found.seeds[0])
         except RecipeError as problem:
             raise RecipeError(f"{path}, arm {arm!r}: {problem}") from None
-        measured[arm] = evaluation.model_dump()
+        measured[arm] = experiment.evaluation.model_dump()
+        if (same := recipes.setdefault(experiment.model_dump_json(), arm)) != arm:
+            raise RecipeError(
+                f"{path}: the arms {same!r} and {arm!r} are the same recipe; remove one of them"
+            )
     first = next(iter(measured))
     for arm, fields in measured.items():
         if different := [name for name, value in fields.items() if value != measured[first][name]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import product
 from pathlib import Path
 
 from configs.experiment import Experiment, Rollout
@@ -131,18 +132,18 @@ def check_engine_sleep(rollout: Rollout) -> None:
 
 
 def check_study(study: Study, infrastructure: InfraSettings) -> None:
-    """Check every arm of a study and its model (see `check_experiment` and `fit_experiment`).
+    """Check every run of a study and its model (see `check_experiment` and `fit_experiment`).
 
     Raises:
-        RecipeError: An arm is invalid. The message names the arm.
+        RecipeError: A run is invalid. The message names its arm and seed.
     """
-    for arm in study.arms:
+    for arm, seed in product(study.arms, study.seeds):
         try:
-            experiment = study.experiment(arm, study.seeds[0])
+            experiment = study.experiment(arm, seed)
             check_experiment(experiment, infrastructure)
             fit_experiment(experiment)
         except RecipeError as problem:
-            raise RecipeError(f"arm {arm!r}: {problem}") from None
+            raise RecipeError(f"arm {arm!r}, seed {seed}: {problem}") from None
 
 
 def check_world(field: str, world: str) -> None:

@@ -156,7 +156,9 @@ class Run:
         # Phases may have had other ends before the kill, so all later numbers are reset.
         for number in range(ended + 1, self.experiment.algorithm.steps + 1):
             self.folder.mark_undone(phase_name(number))
-            self.folder.evaluation(phase_name(number)).unlink(missing_ok=True)
+            evaluation = self.folder.evaluation(phase_name(number))
+            evaluation.unlink(missing_ok=True)
+            evaluation.with_suffix(".parquet").unlink(missing_ok=True)
         self.tracker.drop_steps_after(step)
 
     def _end_if_collapsed(self, step: int) -> None:

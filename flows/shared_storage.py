@@ -16,7 +16,7 @@ from tasks.tracking.run_folder import RunFolder
 from tasks.tracking.run_mirror import RunMirror
 from tasks.tracking.shared_storage import SharedStorage, SharedStorageError, opened
 from tasks.training import checkpoint
-from tasks.training.collapse import checkpoints_kept
+from tasks.training.collapse import checkpoints_kept, rollback_step
 
 
 def mirrored(
@@ -30,8 +30,10 @@ def mirrored(
         return nullcontext()
 
     def superseded(steps: list[int]) -> list[int]:
-        ends = [phase.end_step for phase in phases(folder.experiment, folder.metrics())]
-        return checkpoint.superseded(steps, checkpoints_kept(folder.experiment), ends)
+        experiment, history = folder.experiment, folder.metrics()
+        spare = rollback_step(experiment, history, steps)
+        spare |= {phase.end_step for phase in phases(experiment, history)}
+        return checkpoint.superseded(steps, checkpoints_kept(experiment), spare)
 
     return RunMirror(storage, folder.path, folder.fingerprint, superseded)
 

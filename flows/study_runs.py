@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
-from functools import cache
+from functools import cache, reduce
 from pathlib import Path
 from typing import Any
 
@@ -154,8 +154,7 @@ class StudyRuns:
                 yaml.safe_dump(experiment.model_dump(mode="json"), sort_keys=False),
                 encoding="utf-8",
             )
-            # The overrides are shown in the run's name.
-            job = TrainJob(recipe=str(recipe), overrides=self._study.arms[arm])
+            job = TrainJob(recipe=str(recipe), overrides=self._shown(arm, experiment))
             yield Command(
                 f"{name}: training",
                 write_job(jobs / f"{arm}-{seed}.json", job),
@@ -173,6 +172,18 @@ class StudyRuns:
                     words,
                     logs / f"{arm}-{seed}-{side}.log",
                 )
+
+    def _shown(self, arm: str, experiment: Experiment) -> dict[str, Any]:
+        """Return the arm's overrides that name its run.
+
+        Only those that the recipe has in the same words, so that they change nothing.
+        """
+        recipe = experiment.model_dump(mode="json")
+        return {
+            name: value
+            for name, value in self._study.arms[arm].items()
+            if reduce(lambda part, field: part.get(field, {}), name.split("."), recipe) == value
+        }
 
     def _found(self, arm: str, seed: int) -> StudyRun | None:
         """Return the results of a run, or None while a part of it is missing."""

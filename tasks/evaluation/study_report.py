@@ -199,7 +199,16 @@ def scripted_section(scripted: Mapping[str, Mapping[str, EvaluationResult]]) -> 
 
 def family_section(study: Study, runs: Runs) -> list[Section]:
     """Return the preregistered comparisons, with p values adjusted for all of them."""
-    budget = study.endpoint.budget or common_budget(runs, "turns")
+    spent = common_budget(runs, "turns")
+    budget = study.endpoint.budget or spent
+    if study.comparisons and study.endpoint.at == "turns" and not 0 < budget <= spent:
+        return [
+            left_out(
+                "Comparisons",
+                f"the endpoint is measured after {budget:,.0f} environment turns, and one run had "
+                f"only {spent:,.0f}",
+            )
+        ]
     made: list[tuple[str, str, PairedDifference]] = []
     for arm, other in study.comparisons:
         pairs = []

@@ -15,7 +15,7 @@ One of these signs alone is not a collapse. For example, entropy also falls in g
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean, median
 
@@ -116,6 +116,19 @@ def checkpoints_kept(experiment: Experiment) -> int:
     if experiment.algorithm.on_collapse != "roll_back":
         return experiment.keep_checkpoints
     return max(experiment.keep_checkpoints, -(-2 * WINDOW // experiment.checkpoint_every) + 1)
+
+
+def rollback_step(
+    experiment: Experiment, history: Mapping[int, Metrics], steps: Collection[int]
+) -> set[int]:
+    """Return the step, of those with a checkpoint, that a rollback would restore now.
+
+    Empty if there is none, or if the recipe does not roll back.
+    """
+    if experiment.algorithm.on_collapse != "roll_back":
+        return set()
+    last_good = last_good_step(history)
+    return set(sorted(step for step in steps if step <= last_good)[-1:])
 
 
 def collapse_note(history: Mapping[int, Metrics]) -> str:

@@ -70,6 +70,10 @@ class OfflineBatches:
             played = self._explore(plan.step, batch, self._path(explorations - 1))
             self._pool[explorations - 1] = played
         seconds = time.perf_counter() - began
+        if not plan.batches and self._begins_exploration(plan.step):  # it was played before a kill
+            played = self._found(explorations - 1)
+            ends = [t.began + t.seconds for t in played]
+            seconds = max(ends, default=0.0) - min((t.began for t in played), default=0.0)
         pool = [t for exploration in range(explorations) for t in self._found(exploration)]
         rollout, seed = self._experiment.rollout, self._experiment.seeds.training
         chosen = select(
@@ -113,6 +117,12 @@ class OfflineBatches:
             path = Path(str(self._algorithm.trajectories)) if recorded else self._path(exploration)
             self._pool[exploration] = read_recorded(path) if recorded else read_trajectories(path)
         return self._pool[exploration]
+
+    def _begins_exploration(self, step: int) -> bool:
+        """Return whether a step (from 0) is the first of an exploration that is played."""
+        exploration = self._algorithm.explorations(step) - 1
+        first = step == 0 or self._algorithm.explorations(step - 1) == exploration
+        return first and not self._is_recorded(exploration)
 
     def _is_recorded(self, exploration: int) -> bool:
         """Return whether recorded trajectories replace an exploration: only the first one."""

@@ -143,7 +143,7 @@ class TrainerMain:
         """Write a checkpoint and delete obsolete ones."""
         from tasks.curriculum.horizon import phases
         from tasks.training import checkpoint
-        from tasks.training.collapse import checkpoints_kept
+        from tasks.training.collapse import checkpoints_kept, rollback_step
 
         started, began = time.time(), time.perf_counter()
         published = self.trainer.save(self.step, self.steps)
@@ -155,8 +155,10 @@ class TrainerMain:
                     published.step, str(published.folder), published.digest, self.checkpoint_seconds
                 )
             )
-            phase_ends = [phase.end_step for phase in phases(self.experiment, self.steps)]
-            checkpoint.prune(published.folder.parent, checkpoints_kept(self.experiment), phase_ends)
+            folder = published.folder.parent
+            spare = rollback_step(self.experiment, self.steps, checkpoint.steps_in(folder))
+            spare |= {phase.end_step for phase in phases(self.experiment, self.steps)}
+            checkpoint.prune(folder, checkpoints_kept(self.experiment), spare)
 
     def evaluate(self, command: Evaluate) -> None:
         """Run the evaluation's episodes, split across ranks, and write their trajectories.

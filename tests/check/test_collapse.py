@@ -18,6 +18,7 @@ from tasks.training.collapse import (
     checkpoints_kept,
     collapse_note,
     last_good_step,
+    rollback_step,
     verdict,
 )
 
@@ -119,6 +120,16 @@ def test_roll_back_keeps_checkpoints_older_than_the_detection_delay() -> None:
         kept(keep_checkpoints=2, checkpoint_every=3, algorithm__on_collapse="roll_back") == 5
     )  # 3, 6, 9 and 12 steps back, and the last
     assert kept(keep_checkpoints=2, checkpoint_every=20, algorithm__on_collapse="roll_back") == 2
+
+
+def test_pruning_spares_the_checkpoint_that_a_roll_back_would_restore() -> None:
+    strained = {"rollout/entropy": 0.01}  # alone it is no collapse, however long it lasts
+    history = dict(enumerate(run((40, {}), (60, strained)), start=1))
+    rolls_back = load_recipe("textcraft", {"algorithm.on_collapse": "roll_back"})
+    assert last_good_step(history) < 50
+    assert rollback_step(rolls_back, history, [30, 38, 60, 96, 100]) == {38}
+    assert rollback_step(rolls_back, history, [60, 96, 100]) == set()
+    assert rollback_step(load_recipe("textcraft"), history, [30, 38]) == set()
 
 
 def test_roll_back_keeps_earlier_checkpoints(tmp_path: Path) -> None:

@@ -164,11 +164,13 @@ def test_agentevol_explores_again_and_keeps_earlier_successes(tmp_path: Path) ->
     # As after a kill, by two processes: nothing is played again.
     again = [batches_of(Worker(process, 2)) for process in range(2)]
     for step in range(5):
-        shares = [b.collect(b.plan(step, {})).local for b in again]
-        assert shares == [
+        repeated = [b.collect(b.plan(step, {})) for b in again]
+        assert [each.local for each in repeated] == [
             first[step].train_trajectories[0::2],
             first[step].train_trajectories[1::2],
         ]
+        # Metrics again cover the exploration of a step that is repeated.
+        assert all(each.all_trajectories == first[step].all_trajectories for each in repeated)
     assert [
         recipe(
             algorithm__name="agentevol", algorithm__explore_every=2, algorithm__restart_from_base=on

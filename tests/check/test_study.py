@@ -289,6 +289,13 @@ def test_an_endpoint_at_equal_turns_uses_the_results_up_to_that_turn() -> None:
     assert "after 300 environment turns" in section.note
 
 
+@pytest.mark.parametrize("endpoint", [{"at": "turns", "budget": 301}, {"at": "turns"}])
+def test_no_comparison_after_more_turns_than_a_run_had(endpoint: dict[str, Any]) -> None:
+    idle = [replace(each, steps={}) for each in SHORT] if "budget" not in endpoint else SHORT
+    [section] = family_section(study(endpoint=endpoint), {"long": LONG, "short": idle})
+    assert set(section.data) == {"not shown"}
+
+
 def test_the_page_has_every_table_and_separates_timings_from_findings(tmp_path: Path) -> None:
     tags = {"depth 1": [0, 1], "depth 2": [2]}
     runs = {
@@ -587,6 +594,40 @@ def test_each_run_trains_the_recipe_of_its_arm(tmp_path: Path) -> None:
     assert isinstance(job, TrainJob)
     assert load_recipe(job.recipe, job.overrides) == made.experiment("short", 0)
     assert runs.found() == {"long": [], "short": []}
+
+
+def test_an_arm_decides_about_its_fields_and_its_run_trains_what_is_registered(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "models" / "0").mkdir(parents=True)
+    given = {
+        "overrides": {"curriculum": {"kind": "stepwise", "horizons": [2, 4], "every": 6}},
+        "arms": {
+            "slow": {
+                "curriculum.every": 9,
+                "environment.train_tasks": "searchqa-ours-400-second-half.json",
+            },
+            "fast": {"curriculum.every": 3, "policy.model": f"{tmp_path}/models/{{seed}}"},
+        },
+        "comparisons": [],
+        "seeds": 1,
+    }
+    made = load_study(written(tmp_path, **given))
+    every = {arm: made.experiment(arm, 0).curriculum.model_dump()["every"] for arm in made.arms}
+    assert every == {"slow": 9, "fast": 3}
+    runs = StudyRuns(made, InfraSettings(runs=tmp_path / "runs"))
+    for arm, chain in zip(made.arms, runs.commands(), strict=True):
+        job = read_job(Path(next(chain).words[1]))
+        assert isinstance(job, TrainJob)
+        trained = load_recipe(job.recipe, job.overrides)
+        assert trained.fingerprint() == made.experiment(arm, 0).fingerprint()
+        assert job.overrides == {"curriculum.every": every[arm]}
+
+
+def test_two_arms_of_the_same_recipe_are_refused(tmp_path: Path) -> None:
+    arms = {name: {"curriculum": {"kind": "fixed", "horizon": 6}} for name in ("one", "two")}
+    with pytest.raises(RecipeError, match=r"'one'.*'two'"):
+        load_study(written(tmp_path, arms=arms, comparisons=[]))
 
 
 def finished_runs(runs: Path, study: Study, starts: dict[str, str]) -> dict[str, RunFolder]:
