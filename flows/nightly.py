@@ -248,7 +248,8 @@ def begin(folder: Path, tonight: date, infrastructure: InfraSettings, model: str
 def champion(infrastructure: InfraSettings, model: str, nights: list[Night]) -> str:
     """Return the folder of the current champion's checkpoint, or "" without a champion.
 
-    MLflow's alias names the champion. If MLflow is unreachable, the last promotion on record does.
+    MLflow's alias names the champion. If MLflow is unreachable or has no such alias, e.g. because
+    it is a new one, the last promotion on record does.
     """
     with earlier_records_sent(infrastructure):  # MLflow may not have the last night's verdict yet
         pass
@@ -259,7 +260,7 @@ def champion(infrastructure: InfraSettings, model: str, nights: list[Night]) -> 
             raise
         flow_log()(f"MLflow is not reachable ({away}). The last promoted challenger is used.")
         return last_champion(nights)
-    return str(found) if found else ""
+    return str(found) if found else last_champion(nights)
 
 
 def night_overrides(overrides: Mapping[str, Any], begun: Night, start_from: str) -> dict[str, Any]:

@@ -154,11 +154,18 @@ def point_aliases(
 ) -> None:
     """Point aliases of the registered model to the version of this checkpoint.
 
-    The checkpoint is registered if necessary.
+    The checkpoint is registered if necessary. Records may arrive late and in another order, so an
+    alias that a later record has set stays.
+
+    Args:
+        time: When the record was made, in ms since 1970.
     """
-    version = register_checkpoint(store, run_id, entry, keys, time)
+    client, version = store.client, register_checkpoint(store, run_id, entry, keys, time)
+    tags = client.get_registered_model(entry.model).tags
     for alias in aliases:
-        store.client.set_registered_model_alias(entry.model, alias, version)
+        if int(tags.get(f"{alias} set", 0)) <= time:
+            client.set_registered_model_alias(entry.model, alias, version)
+            client.set_registered_model_tag(entry.model, f"{alias} set", str(time))
 
 
 def aliased_checkpoint(tracking_uri: str, model: str, alias: str) -> Path | None:

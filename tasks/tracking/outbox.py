@@ -84,12 +84,14 @@ class Outbox:
             )
         self._read()
         if store and store != self.store:
-            header, sent = {**self._header, "store": store}, self.read_sent()
-            # The offset counts the first line too. If it becomes longer, the offset points into a
-            # record that was sent, and the next one follows.
-            shorter = max(0, len(json.dumps(self._header)) - len(json.dumps(header)))
+            # Only the first line changes: damaged lines stay, since the offset counts them too. If
+            # the line becomes longer, the offset points into a record that was sent, and the next
+            # one follows.
+            first, newline, rest = self._path.read_text(encoding="utf-8").partition("\n")
+            header, sent = json.dumps({**self._header, "store": store}), self.read_sent()
+            shorter = max(0, len(first.encode()) - len(header.encode()))
             self.write_sent(replace(sent, offset=max(0, sent.offset - shorter)))
-            self._replace(header, self._records)
+            replace_file(self._path, header + newline + rest, durable=True)
             self._read()
 
     def __contains__(self, name: str) -> bool:

@@ -224,3 +224,15 @@ def test_no_unsent_record_is_skipped_if_the_store_gets_another_name(
     outbox.write_sent(Sent(outbox.key, after_first))
     assert names(outbox) == ["table 1", "table 2"]
     assert names(Outbox(tmp_path, store=other))[-2:] == ["table 1", "table 2"]
+
+
+def test_a_damaged_line_does_not_hide_records_when_mlflow_gets_another_name(tmp_path: Path) -> None:
+    outbox = Outbox(tmp_path, store="http://mlflow")
+    outbox.add(table(1))
+    with (tmp_path / OUTBOX).open("ab") as stream:
+        stream.write(b'{"id": "cut off by a full disk' + b"." * 200)
+    again = Outbox(tmp_path)
+    again.add(table(2))
+    again.write_sent(Sent(again.key, (tmp_path / OUTBOX).stat().st_size))
+    again.add(table(3))
+    assert names(Outbox(tmp_path, store="http://m")) == ["table 3"]

@@ -13,6 +13,7 @@ import pytest
 from mlflow import MlflowClient
 
 from tasks.tracking import relocation
+from tasks.tracking.checkpoints import point_aliases
 from tasks.tracking.mlflow_import import TrackingError
 from tasks.tracking.mlflow_page import experiment_link
 from tasks.tracking.orphans import send_left_over, unsent_outboxes
@@ -153,3 +154,16 @@ def test_records_that_cannot_be_sent_do_not_keep_back_those_of_other_runs(
         True,
         False,
     ]
+
+
+def test_an_alias_record_that_arrives_late_does_not_replace_a_later_one(
+    uri: str, client: MlflowClient, tmp_path: Path
+) -> None:
+    with Tracker(uri, "nights", tmp_path / "run") as tracker:
+        run = tracker.start_run("run", {})
+        earlier, later = (checkpoint(tmp_path / f"step-{n}", n, "nights") for n in (1, 2))
+        tracker.register_checkpoint(run, earlier)
+        store, run_id = open_store(uri, "nights"), stored(tracker, run)
+    for entry, time in ((later, 2000), (earlier, 1000)):
+        point_aliases(store, run_id, entry, ["key"], time, ["champion"])
+    assert client.get_model_version_by_alias("nights", "champion").tags["step"] == "2"
