@@ -7,7 +7,7 @@ from typing import Annotated, Self
 from pydantic import Field, NonNegativeFloat, PositiveInt, model_validator
 
 from configs.collection import Collection, Played
-from configs.task_selection import TaskSelection, selection_name
+from configs.task_selection import TaskSelection, check_distinct, selection_name
 
 
 class EvaluationGrid(Played):
@@ -33,6 +33,7 @@ class EvaluationGrid(Played):
     def _check_cells(self) -> Self:
         for tasks in self.tasks:
             self.environment.check_tasks(tasks, "tasks")
+            check_distinct(tasks, "tasks")
         for name, tasks in self.categories.items():
             if isinstance(tasks, str):
                 raise ValueError(

@@ -29,7 +29,7 @@ from configs.conversation_start import ConversationStart
 from configs.curriculum import SCHEDULES, Curriculum
 from configs.environment import Environment
 from configs.plugins import ENGINES, check_names, plugin_names
-from configs.task_selection import TaskSelection
+from configs.task_selection import TaskSelection, check_distinct
 
 
 class StarterPolicy(ConfigModel):
@@ -428,6 +428,7 @@ class Experiment(ConfigModel):
     def _check_consistency(self) -> Experiment:
         self.environment.check_tasks(self.environment.train_tasks, "environment.train_tasks")
         self.environment.check_tasks(self.evaluation.tasks, "evaluation.tasks")
+        check_distinct(self.evaluation.tasks, "evaluation.tasks")
         self.environment.check_instruction(self.policy.instruction, self.policy.conversation_start)
         if self.rollout.turn_tokens >= self.rollout.trajectory_tokens:
             raise ValueError(

@@ -308,6 +308,15 @@ class PPO(PolicyGradient):
     critic: Critic = Critic()
     """The value function."""
 
+    @model_validator(mode="after")
+    def _check_pretraining(self) -> PPO:
+        if self.critic.pretraining_steps >= self.steps:
+            raise ValueError(
+                f"critic.pretraining_steps ({self.critic.pretraining_steps}) must be below steps "
+                f"({self.steps}), or the policy never trains"
+            )
+        return self
+
     def value_function(self) -> Critic:
         """Return the critic's settings. Implements `PolicyGradient.value_function`."""
         return self.critic

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
@@ -137,6 +138,27 @@ def check_world(selection: str | Sequence[int | str], world: str, field: str) ->
             raise ValueError(
                 f"{field} has {each!r}, a task of {each.partition('_')[0]}, but environment.name "
                 f"is {world}; remove it"
+            )
+
+
+def check_distinct(selection: str | Sequence[int | str], field: str) -> None:
+    """Check that a selection to evaluate names each task once.
+
+    Two copies of a task would have the same sampling seeds, so they are no further samples.
+
+    Args:
+        field: The selection's field, for the message.
+
+    Raises:
+        ValueError: A task occurs twice.
+    """
+    if isinstance(selection, str):
+        return
+    for each, count in Counter(selection).items():
+        if count > 1:
+            raise ValueError(
+                f"{field} has {each!r} {count} times; keep one, and set samples for more episodes "
+                "of each task"
             )
 
 

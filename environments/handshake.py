@@ -195,12 +195,32 @@ def check_same(file: Path, identity: str, what: str) -> None:
         unfinished.replace(file)
         return
     begun = file.read_text(encoding="utf-8").strip()
-    if begun != identity:
+    if begun != identity.strip():  # AgentGym's servers report no version
         raise WrongWorldError(
             f"the {what} in {file.parent} began on {begun}, but the servers host {identity}. Start "
             f"servers of the first version, or begin another {what} in another folder",
             hosted=identity,
             expected=begun,
+        )
+
+
+def check_same_version(measured: Path, other: Path) -> None:
+    """Check that two runs or collections to compare were played on one version of a world.
+
+    Args:
+        measured: A folder with a file `world` of `check_same`.
+        other: Another one. Those that record no version are not checked.
+
+    Raises:
+        WrongWorldError: They were played on different versions.
+    """
+    versions = [recorded_version(folder / "world") for folder in (measured, other)]
+    if all(versions) and versions[0] != versions[1]:
+        raise WrongWorldError(
+            f"{measured} was played on version {versions[0]} of the world, but {other} on "
+            f"{versions[1]}, so they cannot be compared. Play both on one version",
+            hosted=versions[0],
+            expected=versions[1],
         )
 
 

@@ -25,6 +25,7 @@ from configs.experiment import Experiment
 from configs.infrastructure import InfraSettings, infra_settings
 from configs.recipe import load_recipe
 from configs.task_selection import TaskSelection
+from environments.handshake import check_same_version
 from environments.registry import load_world
 from flows.collection_session import digest
 from flows.evaluate import evaluate
@@ -34,7 +35,7 @@ from flows.progress import Details, say
 from flows.recipe_form import Recipe
 from flows.records import is_finished
 from flows.requests import grid_of_run
-from flows.results import BeforeAfterResult
+from flows.results import BeforeAfterResult, cell_folder
 from flows.run_names import named_by
 from flows.scaling_inter import Overrides, scaling_inter
 from flows.scripted_policies import scripted_results
@@ -42,7 +43,7 @@ from flows.starter_policy import starter_policy
 from tasks.evaluation.before_after import BeforeAfter, before_after_table
 from tasks.evaluation.benchmark import EvaluationResult
 from tasks.starter.starter_policy import find_starter_policy
-from tasks.tracking.run_folder import RunFolder
+from tasks.tracking.run_folder import RunFileError, RunFolder
 from tasks.training.checkpoint import steps_in
 
 TEMPERATURES = (1.0, 0.0)
@@ -86,13 +87,23 @@ def before_after(
 
 
 def measured(run: RunFolder, infrastructure: InfraSettings) -> BeforeAfter:
-    """Evaluate the three policies of one seed on the final tasks."""
-    experiment, last = run.experiment, max(steps_in(run.path / "checkpoints"))
+    """Evaluate the three policies of one seed on the final tasks.
+
+    Raises:
+        RunFileError: The run has no checkpoint.
+    """
+    experiment, last = run.experiment, max(steps_in(run.path / "checkpoints"), default=0)
+    if not last:
+        fall = run.collapse()
+        raise RunFileError(
+            f"{run.path} has no checkpoint, so there is no policy after RL. "
+            f"{fall or 'Delete the folder to train again.'}"
+        )
     say(f"Evaluating the policy after RL, seed {experiment.seeds.training}")
-    end = results(experiment, str(run.checkpoint(last)), infrastructure)
+    end = results(run, str(run.checkpoint(last)), infrastructure)
     if experiment.policy.model != "starter":
         say("Evaluating the policy before RL")
-        return BeforeAfter(results(experiment, experiment.policy.model, infrastructure), end, None)
+        return BeforeAfter(results(run, experiment.policy.model, infrastructure), end, None)
     starters = infrastructure.runs.absolute() / "starter"
     world = experiment.environment.name
     seed = experiment.seeds.starter
@@ -112,9 +123,9 @@ def measured(run: RunFolder, infrastructure: InfraSettings) -> BeforeAfter:
         policy.model_copy(update={"starter": more}), world, seed, starters, Details()
     )
     say("Evaluating the policy before RL")
-    before = results(experiment, start, infrastructure)
+    before = results(run, start, infrastructure)
     say("Evaluating the policy of more behaviour cloning")
-    return BeforeAfter(before, end, results(experiment, longer, infrastructure))
+    return BeforeAfter(before, end, results(run, longer, infrastructure))
 
 
 def training_seconds(run: RunFolder) -> float:
@@ -127,14 +138,22 @@ def training_seconds(run: RunFolder) -> float:
 
 
 def results(
-    experiment: Experiment, policy: str, infrastructure: InfraSettings
+    run: RunFolder, policy: str, infrastructure: InfraSettings
 ) -> dict[str, EvaluationResult]:
-    """Evaluate a policy on the final tasks at each temperature, in the format it was trained in."""
-    grid = grid_of_run(experiment, policy, tasks=final_tasks(experiment), temperatures=TEMPERATURES)
-    run = RunFolder(infrastructure.runs, experiment).path.name
+    """Evaluate a policy on the final tasks at each temperature, in the format it was trained in.
+
+    Raises:
+        WrongWorldError: The run was trained on another version of the world.
+    """
+    tasks = final_tasks(run.experiment)
+    grid = grid_of_run(run.experiment, policy, tasks=tasks, temperatures=TEMPERATURES)
     # Several checkpoint folders may have the same name, hence the digest.
-    folder = infrastructure.runs / "before-after" / f"{run}-{Path(policy).name}-{digest(grid)}"
-    return evaluate(grid, folder).cells
+    name = f"{run.path.name}-{Path(policy).name}-{digest(grid)}"
+    folder = infrastructure.runs / "before-after" / name
+    found = evaluate(grid, folder).cells
+    for cell in found:
+        check_same_version(folder / cell_folder(cell), run.path)
+    return found
 
 
 def scripted(

@@ -26,6 +26,7 @@ from configs.evaluation_grid import EvaluationGrid
 from configs.infrastructure import InfraSettings, infra_settings
 from configs.model_folder import recipe_of
 from configs.task_selection import indices
+from environments.handshake import check_same_version
 from environments.registry import task_indices_of
 from flows.collection_session import CollectionSession, folder_name, identity
 from flows.flow_page import show_picture
@@ -74,6 +75,7 @@ def evaluate(
         DifferentCollectionError: The folder holds the evaluation of another policy, or of this one
             with other settings. Nothing has been played.
         EvaluationFileError: `against` holds no evaluation, or shares no cell with this one.
+        WrongWorldError: `against` was played on another version of the world.
         IncompleteEvaluationError: Infrastructure failures broke episodes of this evaluation or of
             `against`. The bounds of this evaluation are still recorded, and the same command plays
             the missing episodes.
@@ -91,6 +93,8 @@ def evaluate(
         for name, cell in grid.cells().items():
             episodes = folder / cell_folder(name)
             tally = session.collect(cell, episodes, name)
+            if against and other and name in other:
+                check_same_version(episodes, against / cell_folder(name))
             lines.append(f"{name}: {tally.summary()}")
             played = stored_episodes(episodes)
             version = played[0].policy_version if played else 0

@@ -28,10 +28,10 @@ from prefect.cache_policies import NO_CACHE
 from prefect.context import FlowRunContext
 from pydantic import WithJsonSchema
 
-from configs.experiment import Experiment
 from configs.infrastructure import InfraSettings, infra_settings
 from configs.model_folder import ModelError, recipe_of
 from configs.recipe import RecipeError, load_recipe
+from environments.handshake import check_same_version
 from flows.checks import check_experiment
 from flows.collect import collect
 from flows.collection_session import folder_name
@@ -306,7 +306,7 @@ def judge(folder: Path, begun: Night, run: RunFolder, infrastructure: InfraSetti
     if not current:
         return replace(measured, verdict="first", promoted_at=time.time())
     try:
-        held = measure_champion(folder / begun.date, Path(current), run.experiment)
+        held = measure_champion(folder / begun.date, Path(current), run)
     except ModelError as problem:
         return replace(measured, verdict="champion missing", said=str(problem))
     check_complete([held, challenger], "the comparison of champion and challenger")
@@ -317,20 +317,21 @@ def judge(folder: Path, begun: Night, run: RunFolder, infrastructure: InfraSetti
     return replace(compared, verdict="not better")
 
 
-def measure_champion(folder: Path, checkpoint: Path, experiment: Experiment) -> EvaluationResult:
+def measure_champion(folder: Path, checkpoint: Path, run: RunFolder) -> EvaluationResult:
     """Evaluate the champion on tonight's held-out tasks, in the action format it was trained in.
 
     Args:
         folder: Folder of the night. Each champion's episodes have their own folder in it.
         checkpoint: The champion.
-        experiment: The night's recipe.
+        run: The night's run.
 
     Raises:
         ModelError: The champion's weights are gone.
         MissingEpisodesError: Infrastructure failures broke episodes. Running the same night again
             plays them.
+        WrongWorldError: The night's run was evaluated on another version of the world.
     """
-    trained_by = recipe_of(str(checkpoint))
+    experiment, trained_by = run.experiment, recipe_of(str(checkpoint))
     if trained_by is None or not (checkpoint / "config.json").is_file():
         raise ModelError(
             f"{checkpoint} no longer has a checkpoint. Set MLflow's alias {CHAMPION} to another "
@@ -348,6 +349,7 @@ def measure_champion(folder: Path, checkpoint: Path, experiment: Experiment) -> 
     )
     folder /= folder_name(collection)
     collect(collection, folder)
+    check_same_version(folder, run.path)
     played = stored_episodes(folder)
     result = evaluate(
         played,

@@ -165,6 +165,14 @@ class VllmPoolEngine:
         self.cached_tokens += answer.cached_tokens
         return Generation(answer.tokens, answer.log_probabilities, version)
 
+    def check_weights(self) -> None:
+        """Check that the servers still have the weights of this run.
+
+        Raises:
+            EngineError: Another run has loaded its own into one of them.
+        """
+        in_event_loop(self.pool.check_all_weights())
+
     @contextmanager
     def updating(self) -> Iterator[None]:
         """Hold back new requests of this process while weights are loaded in the block.

@@ -21,7 +21,13 @@ import msgspec
 from configs.experiment import SLOWEST_TOKEN_SECONDS
 from environments.address import present_url
 from tasks.inference.engine import EngineError
-from tasks.inference.vllm_client import Completion, Model, ServerUnavailableError, VllmClient
+from tasks.inference.vllm_client import (
+    INITIAL_WEIGHTS,
+    Completion,
+    Model,
+    ServerUnavailableError,
+    VllmClient,
+)
 
 log = logging.getLogger(__name__)
 
@@ -274,6 +280,25 @@ class ServerPool:
                 f"{replica.server.url} has weights version {version!r}, expected "
                 f"{self.loaded.version!r}"
             )
+
+    async def check_all_weights(self) -> None:
+        """Check that no other process has loaded weights into the servers since the last load.
+
+        A server that does not answer, or that restarted, is checked at its next request.
+
+        Raises:
+            EngineError: A server has the weights of another process.
+        """
+        for replica in self.replicas:
+            try:
+                version = await replica.server.weights_version()
+            except (ServerUnavailableError, EngineError):
+                continue
+            if self.loaded is not None and version not in (self.loaded.version, INITIAL_WEIGHTS):
+                raise EngineError(
+                    f"another run loaded its weights into {replica.server.url} meanwhile; let runs "
+                    "that share AGENTGYM_ENGINE_URLS take turns, or give each its own servers"
+                )
 
     async def close(self) -> None:
         """Close the connections. The servers keep running."""

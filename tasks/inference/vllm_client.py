@@ -22,6 +22,10 @@ CONNECT_S = 5.0
 LOAD_S = 600.0
 
 
+INITIAL_WEIGHTS = "default"
+"""Version of the weights that a vLLM server starts with."""
+
+
 class ServerUnavailableError(Exception):
     """A server did not answer, or reported that it cannot answer."""
 
@@ -185,7 +189,7 @@ class VllmClient:
         return msgspec.json.decode(await self._get("/get_world_size"), type=_WorldSize).world_size
 
     async def weights_version(self) -> str:
-        """Return the version of the weights set last, "default" for the initial weights."""
+        """Return the version of the weights set last, `INITIAL_WEIGHTS` before the first load."""
         return msgspec.json.decode(await self._get("/weight_info"), type=_WeightInfo).weight_version
 
     async def complete(self, body: bytes) -> Completion:

@@ -133,9 +133,16 @@ class RolloutWorker:
     def collect_shared(
         self, name: str, requests: Sequence[RolloutRequest], settings: RolloutSettings
     ) -> list[Trajectory]:
-        """Split episodes across ranks and return all trajectories, by group and member."""
+        """Split episodes across ranks and return all trajectories, by group and member.
+
+        Raises:
+            EngineError: Another run has loaded its weights into the shared servers.
+        """
         local = requests[self.processes.process_index :: self.processes.num_processes]
-        return self.gather(self.collect(name, [Batch(name, local, settings)]))
+        played = self.gather(self.collect(name, [Batch(name, local, settings)]))
+        if isinstance(self.engine, VllmPoolEngine):  # no update compares these episodes
+            self.engine.check_weights()
+        return played
 
     def gather(self, local: list[Trajectory]) -> list[Trajectory]:
         """Gather the trajectories of all ranks on every rank, by group and member."""

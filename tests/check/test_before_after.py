@@ -11,7 +11,7 @@ import pytest
 from configs.evaluation_grid import EvaluationGrid
 from configs.infrastructure import InfraSettings
 from configs.recipe import load_recipe
-from flows.before_after import results
+from flows.before_after import measured, results
 from flows.results import Evaluation
 from tasks.evaluation.before_after import (
     BeforeAfter,
@@ -22,6 +22,8 @@ from tasks.evaluation.before_after import (
 from tasks.evaluation.benchmark import EvaluationResult
 from tasks.evaluation.bootstrap import bootstrap_mean
 from tasks.evaluation.statistics import Tallies, Tally, success_rate
+from tasks.tracking.run_folder import RunFileError, RunFolder
+from tasks.training.collapse import TrainingCollapsedError
 
 CELL = "wood-test, horizon 8, temperature 1"
 
@@ -105,10 +107,18 @@ def test_two_policies_whose_folders_have_one_name_are_evaluated_in_two_folders(
         return Evaluation(folder, grid, {}, {})
 
     monkeypatch.setattr("flows.before_after.evaluate", evaluated)
-    experiment, infrastructure = load_recipe("textcraft"), InfraSettings(runs=tmp_path)
+    trained = RunFolder(tmp_path, load_recipe("textcraft"))
     for run in ("earlier", "this", "this"):
-        results(experiment, f"{run}/checkpoints/step-000036", infrastructure)
+        results(trained, f"{run}/checkpoints/step-000036", InfraSettings(runs=tmp_path))
     assert folders[0] != folders[1] == folders[2]
+
+
+def test_a_collapsed_run_without_a_checkpoint_is_refused_with_its_collapse(tmp_path: Path) -> None:
+    run = RunFolder(tmp_path, load_recipe("textcraft"))
+    run.path.mkdir()
+    run.note_collapse(TrainingCollapsedError("fell at step 17", 14))
+    with pytest.raises(RunFileError, match="fell at step 17"):
+        measured(run, InfraSettings(runs=tmp_path))
 
 
 def test_the_textcraft_recipe_uses_its_test_lists_only_as_final_tasks() -> None:

@@ -85,6 +85,11 @@ AGENTGYM = {
             ["policy.conversation_start", "'sytem'", "system"],
         ),
         ({"algorithm.steps.many": 3}, ["algorithm.steps.many", "steps"]),
+        ({"evaluation.tasks": [3, 5, 3]}, ["evaluation.tasks", "3 2 times"]),
+        (
+            {"algorithm.name": "ppo", "algorithm.critic.pretraining_steps": 999},
+            ["critic.pretraining_steps (999)", "steps"],
+        ),
         ({"algorithm.mini_batches": 400}, ["algorithm.mini_batches", "(384)"]),
         (
             {"rollout.turn_tokens": 4096},

@@ -17,7 +17,14 @@ from configs.experiment import Rollout
 from environments.babyai.tasks import task_list
 from environments.client import EnvironmentClient
 from environments.errors import RefusedError, WrongWorldError
-from environments.handshake import check_same, open_client, task_indices, verify_servers
+from environments.handshake import (
+    check_same,
+    check_same_version,
+    open_client,
+    task_indices,
+    verify_servers,
+)
+from environments.protocol import WorldInfo
 from environments.registry import load_world
 from environments.textcraft.goals import goals
 from environments.textcraft.tasks import task_of
@@ -317,6 +324,22 @@ def test_a_run_goes_on_with_the_version_that_it_was_begun_on_and_no_other(tmp_pa
     with pytest.raises(WrongWorldError) as refusal:
         check_same(file, "counting 2", "run")
     assert (refusal.value.hosted, refusal.value.expected) == ("counting 2", "counting 1")
+
+
+def test_a_run_on_agentgyms_servers_which_report_no_version_goes_on(tmp_path: Path) -> None:
+    for _ in range(2):
+        check_same(tmp_path / "world", WorldInfo("textcraft", "", "", {}).identity, "run")
+
+
+def test_results_on_different_versions_of_a_world_are_not_compared(tmp_path: Path) -> None:
+    for name, identity in (("a", "counting 1"), ("b", "counting 2"), ("c", "counting ")):
+        check_same(tmp_path / name / "world", identity, "collection")
+    check_same_version(tmp_path / "a", tmp_path / "a")
+    check_same_version(tmp_path / "a", tmp_path / "c")
+    check_same_version(tmp_path / "a", tmp_path / "none")
+    with pytest.raises(WrongWorldError) as refusal:
+        check_same_version(tmp_path / "a", tmp_path / "b")
+    assert (refusal.value.hosted, refusal.value.expected) == ("1", "2")
 
 
 # AgentGym's rules from the recipe to the reward

@@ -355,6 +355,19 @@ def test_follower_skips_servers_with_other_weights(
             )
 
 
+def test_weights_of_another_run_are_noticed(
+    engine: VllmPoolEngine, servers: list[LocalServer], policy: str
+) -> None:
+    model = model_of(policy)
+    engine.load(computed_weights(model))
+    engine.check_weights()
+    with closing(VllmPoolEngine([servers[1].url])) as other:
+        other.load(computed_weights(model))
+    with pytest.raises(EngineError) as noticed:
+        engine.check_weights()
+    assert servers[1].url in str(noticed.value)
+
+
 def test_rejected_request_is_an_engine_error_at_once(engine: VllmPoolEngine) -> None:
     with pytest.raises(EngineError) as rejected:
         in_event_loop(engine.generate([5] * 600, sampling(1)))
