@@ -62,9 +62,8 @@ class Players:
         """
         client = await self.client(world)
         chosen = (await client.tasks("test"))[0] if task is None else task
-        return await begin(
-            client, world.name, chosen, seed, horizon, self._world_infos[_name(world)].success_score
-        )
+        score = world.success_score or self._world_infos[_name(world)].success_score
+        return await begin(client, world.name, chosen, seed, horizon, score)
 
     async def agent(self, world: World, source: Source) -> tuple[str, Agent]:
         """Return an agent for an environment, and its name.
@@ -104,9 +103,12 @@ class Players:
 
 
 def world_of(run: RunFolder | None, environment: str) -> World:
-    """Return a trajectory's environment with the rules of its run's recipe."""
-    rules = run.field("environment.rules", "ours") if run is not None else "ours"
-    return World(name=environment, rules=rules)
+    """Return a trajectory's environment with the rules and success score of its run's recipe."""
+    if run is None:
+        return World(name=environment)
+    score = run.field("environment.success_score", None)
+    rules = run.field("environment.rules", "ours")
+    return World(name=environment, rules=rules, success_score=score)
 
 
 def checkpoint_source(run: RunFolder, checkpoint: Path) -> Source:

@@ -186,12 +186,12 @@ def run_folders(runs: Path) -> list[RunFolder]:
 
 def run_folder(runs: Path, name: str) -> RunFolder | None:
     """Return a run by its name. None if it does not exist."""
-    path = (runs / name).resolve()
-    if not path.is_relative_to(runs.resolve()):
-        return None
     try:
+        path = (runs / name).resolve()
+        if not path.is_relative_to(runs.resolve()):
+            return None
         recipe = yaml.safe_load((path / "recipe.yaml").read_text(encoding="utf-8"))
-    except (OSError, ValueError, yaml.YAMLError):  # missing, damaged or being written
+    except (OSError, ValueError, yaml.YAMLError):  # missing, damaged, being written; not a path
         return None
     return RunFolder(path, name, recipe) if isinstance(recipe, dict) else None
 

@@ -17,6 +17,8 @@ class WorldPackage:
         task_lists: Name and description of every task list. None: only the built world knows them.
         task_lists_replaced_by: Environment variable that replaces the tasks, and thus the lists.
         image: Dockerfile target of the container image that serves the world.
+        variables: Environment variables that its servers read. Those whose names begin with the
+            world's name need not be listed, e.g. SEARCHQA_DATA.
         task_of_goal: Returns the task index of a goal's text. For a world whose AgentGym server
             numbers its tasks in an order that differs between servers.
     """
@@ -24,4 +26,5 @@ class WorldPackage:
     task_lists: Mapping[str, str] | None = None
     task_lists_replaced_by: str = ""
     image: str = "light"
+    variables: tuple[str, ...] = ()
     task_of_goal: Callable[[str], int] | None = None

@@ -217,6 +217,20 @@ def image_of(name: str) -> str:
     return images.pop() if images else "light"
 
 
+def variables_of(name: str) -> dict[str, str]:
+    """Return the variables of this process that the servers of a world read, with their values.
+
+    For a mixture, these are the variables of all its worlds.
+    """
+    prefixes = tuple(f"{member.upper()}_" for member in members(name))
+    listed = {each for member in members(name) for each in _package(member).variables}
+    return {
+        each: value
+        for each, value in os.environ.items()
+        if each in listed or each.startswith(prefixes)
+    }
+
+
 def _package(name: str) -> WorldPackage:
     """Return the facts that a world's package defines. For a mixture, return the defaults."""
     package = "" if len(members(name)) > 1 else entry_of(name).partition(":")[0].rpartition(".")[0]

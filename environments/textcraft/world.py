@@ -65,7 +65,10 @@ class TextCraftEnvironment(Environment):
             raise EpisodeOverError("no TextCraft episode is in progress; reset first")
         if self._renaming is None:
             return self._step(action)
-        answer = self._step(self._renaming.undo(action[: MAX_CHARACTERS + 1]))
+        cut = action[: MAX_CHARACTERS + 1]
+        if self._rules == "ours":  # they ignore case, and item names have no capitals
+            cut = cut.lower()
+        answer = self._step(self._renaming.undo(cut))
         return replace(answer, observation=self._renaming.apply(answer.observation))
 
     def state_key(self) -> str:

@@ -25,5 +25,9 @@ TASK_LISTS = {
 }
 """Task lists of the embedded stand-in tasks, each with a description."""
 
-# The image has Chromium.
-PACKAGE = WorldPackage(TASK_LISTS, task_lists_replaced_by="WEBARENA_TASKS", image="browser")
+PACKAGE = WorldPackage(
+    TASK_LISTS,
+    task_lists_replaced_by="WEBARENA_TASKS",
+    image="browser",  # with Chromium
+    variables=("SHOPPING", "SHOPPING_ADMIN", "REDDIT", "GITLAB", "MAP", "WIKIPEDIA", "HOMEPAGE"),
+)

@@ -168,8 +168,8 @@ def parse_message(
         functions = [each["function"] for each in parsed.get("tool_calls", ())]
         calls = [Call(function["name"], function.get("arguments", {})) for function in functions]
         # Unlike the json module, it rejects lone surrogates, which have no form in UTF-8, and a
-        # nesting that could exceed the interpreter's stack later.
-        from_json(json.dumps(functions))
+        # nesting that could exceed the interpreter's stack later. JSON has no NaN.
+        from_json(json.dumps(functions, allow_nan=False))
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as unreadable:
         raise MalformedActionError(
             f"Nothing was done: the tool call cannot be read ({str(unreadable)[:200]}).",

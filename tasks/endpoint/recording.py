@@ -51,9 +51,10 @@ class Recording:
     def add(self, episode: Trajectory, facts: Mapping[str, Any]) -> None:
         """Write an episode, and a line with further facts about it.
 
-        Its group is the number of the episode.
+        Its group is the number of the episode. If one of the writes fails, the same call again
+        replaces both.
         """
         episode.group = number = self._next
         write_trajectories(self._folder / f"episode-{number:06d}.parquet", [episode])
-        self._next += 1
         append_row(self._folder / "episodes.jsonl", {"episode": number, **facts})
+        self._next += 1

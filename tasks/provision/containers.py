@@ -218,11 +218,21 @@ class ContainerServer:
 
 
 def sweep(client: docker.DockerClient) -> list[str]:
-    """Remove containers whose owner, a process of this machine, is gone, and return their names."""
+    """Remove containers whose owner, a process of this machine, is gone, and return their names.
+
+    Raises:
+        ProvisionError: The container engine does not answer.
+    """
     removed: list[str] = []
-    for container in client.containers.list(all=True, filters={"label": OWNER_LABEL}):
+    try:
+        found = client.containers.list(
+            all=True, filters={"label": OWNER_LABEL}, ignore_removed=True
+        )
+    except FAULTS as fault:
+        raise ProvisionError(f"the container engine does not list containers: {fault}") from fault
+    for container in found:
         if is_gone(container.labels[OWNER_LABEL]):
-            with contextlib.suppress(docker.errors.APIError):  # another sweep was faster
+            with contextlib.suppress(*FAULTS):  # another sweep was faster
                 container.remove(force=True, v=True)
                 removed.append(container.name or "")
     return removed

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from pathlib import Path
 
 from configs.infrastructure import InfraSettings, launch_of
-from configs.mixture import SEPARATOR, members
+from configs.mixture import SEPARATOR
 from configs.rules import Rules
-from environments.registry import image_of
+from environments.registry import image_of, variables_of
 from environments.token import VARIABLE, shared_token
 from tasks.provision.local import HOST
 from tasks.provision.replica_set import Replicas, ReplicaSet, local_replicas
@@ -97,15 +96,10 @@ def environment_replicas(
 
 
 def world_variables(world: str) -> dict[str, str]:
-    """Return the variables of this process that a world reads, e.g. SEARCHQA_DATA.
-
-    Relative paths are made absolute.
-    """
-    prefixes = tuple(f"{member.upper()}_" for member in members(world))
-    found = {name: value for name, value in os.environ.items() if name.startswith(prefixes)}
+    """Return the variables of this process that a world reads, with absolute paths."""
     return {
         name: str(Path(value).absolute()) if _exists(value) else value
-        for name, value in found.items()
+        for name, value in variables_of(world).items()
     }
 
 

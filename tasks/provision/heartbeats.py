@@ -38,7 +38,8 @@ def start_heartbeats(flow_run: str) -> None:
         first.wait()
         while True:
             time.sleep(CHECK_S)
-            _start(flow_run).wait()
+            with suppress(OSError):  # no process can be started at the moment
+                _start(flow_run).wait()
 
     threading.Thread(target=keep_sending, name="heartbeats", daemon=True).start()
 

@@ -10,7 +10,7 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Protocol, Self
 
-from tasks.provision.errors import ProvisionError, RestartBudgetError
+from tasks.provision.errors import RestartBudgetError
 from tasks.provision.local import HOST, LocalServer
 from tasks.provision.process import importing, sweep
 
@@ -130,7 +130,7 @@ class ReplicaSet:
                 if not self._may_restart(server):
                     return
                 server.start()
-            except ProvisionError as failure:
+            except Exception as failure:  # noqa: BLE001 - e.g. a full disk; the budget ends it
                 if not self._stopping.is_set():
                     log.error("%s could not be restarted: %s", server.name, failure)
 

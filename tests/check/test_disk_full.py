@@ -19,8 +19,10 @@ from pathlib import Path
 import pytest
 
 from configs.recipe import load_recipe
+from tasks.endpoint.recording import Recording
 from tasks.evaluation.benchmark import evaluate, read_evaluation, write_evaluation
 from tasks.evaluation.nights import Night, read_nights, write_night
+from tasks.files import read_rows
 from tasks.provision.services import Record, record_path, write
 from tasks.rollout.resumable_writer import ResumableTrajectoryWriter
 from tasks.rollout.trajectory import Outcome, Trajectory, Turn
@@ -112,6 +114,19 @@ def test_trajectories(tmp_path: Path) -> None:
     assert [each.reward for each in read_trajectories(path)] == [0.0] * 40
     write_trajectories(path, episodes(1.0))
     assert [each.reward for each in read_trajectories(path)] == [1.0] * 40
+
+
+def test_a_recorded_episode(tmp_path: Path) -> None:
+    recording, (episode, *_) = Recording(tmp_path, {}), episodes(1.0)
+    recording.add(episode, {})
+    with full_disk(100_000), refused():
+        recording.add(episode, {"facts": LONG * 10})  # the line does not fit, the episode does
+    recording.add(episode, {})
+    assert [each.name for each in sorted(tmp_path.glob("*.parquet"))] == [
+        "episode-000000.parquet",
+        "episode-000001.parquet",
+    ]
+    assert [row["episode"] for row in read_rows(tmp_path / "episodes.jsonl")] == [0, 1]
 
 
 def test_a_checkpoint(tmp_path: Path) -> None:

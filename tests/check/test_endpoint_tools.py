@@ -163,7 +163,8 @@ def test_a_call_that_cannot_be_read_is_a_text() -> None:
     chat = ChatTokens(tokenizer).with_tools(SCHEMAS)
     broken = '<tool_call>\n{"name": "get", "arguments": {"count"}}\n</tool_call>'
     surrogate = broken.replace('{"count"}', '{"item": "\\ud83d"}')
-    for text in (broken, surrogate, "I do not know."):
+    no_number = broken.replace('{"count"}', '{"count": NaN}')
+    for text in (broken, surrogate, no_number, "I do not know."):
         tokens = [*tokenizer.encode(text, add_special_tokens=False), chat.stop_tokens[0]]
         assert chat.answer(tokens) == {"role": "assistant", "content": text}
 

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import errno
 import signal
 import socket
 import subprocess
@@ -21,7 +22,7 @@ from tasks.provision.errors import (
     StartTimeoutError,
 )
 from tasks.provision.local import LocalServer, answers, free_port
-from tasks.provision.replica_set import local_replicas
+from tasks.provision.replica_set import ReplicaSet, local_replicas
 from tests.support.counting_servers import ROOT, counting_command
 from tests.support.processes import ended
 
@@ -76,6 +77,40 @@ def test_dead_replica_restarts_on_its_port_and_is_counted(tmp_path: Path) -> Non
         assert servers.restarts == 1
         assert listener(servers.urls[1]) == other
         servers.check()
+
+
+class DyingServer:
+    """A server that died, and whose first restarts fail with an error of the operating system."""
+
+    name, url = "dying", "http://127.0.0.1:1"
+
+    def __init__(self, failures: int) -> None:
+        self.failures, self.starts, self.lives = failures, 0, False
+
+    def start(self) -> None:
+        self.starts += 1
+        if 1 < self.starts <= 1 + self.failures:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        self.lives = self.starts > 1
+
+    def alive(self) -> bool:
+        return self.lives
+
+    def end(self, grace_s: float = 1.0) -> None:
+        self.lives = False
+
+    def log_tail(self, lines: int = 30) -> str:
+        return "full"
+
+
+def test_a_replica_is_restarted_until_a_full_disk_has_room_again() -> None:
+    recovers, stays = DyingServer(2), DyingServer(100)
+    with ReplicaSet([recovers]):
+        eventually(lambda: recovers.lives)
+    with ReplicaSet([stays], restart_budget=3) as replicas:
+        eventually(lambda: replicas._failure is not None)
+        with pytest.raises(RestartBudgetError, match="full"):
+            replicas.check()
 
 
 def test_check_raises_after_the_restart_budget(tmp_path: Path) -> None:

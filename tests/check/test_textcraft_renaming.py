@@ -37,6 +37,17 @@ def test_whole_words_are_exchanged_and_our_own_sentences_stay() -> None:
     )
 
 
+def test_capitals_make_no_difference_in_a_renamed_task() -> None:
+    session, other = TextCraft().create(), TextCraft().create()
+    for each in (session, other):
+        each.reset(RENAMED[len(RENAMED) // 2])
+    done = False
+    while not done:
+        action = session.oracle_action()
+        done = session.step(action).done
+        assert other.step(action.upper()).done is done
+
+
 def test_there_are_many_variants_and_none_is_a_held_out_task() -> None:
     observations = {task(index).observation for index in RENAMED}
     assert (
