@@ -40,7 +40,7 @@ CLONING = {
 }
 """Fields of the supervised start that differ from the recipe. A step draws 8 episodes."""
 NOTE = """\
-The expert plays up to {n} tasks, the model clones {draws} draws from its episodes, and RL follows.
+The expert plays up to {n} tasks. The model clones {draws} draws from these episodes. RL follows.
 On two quiet cores this is planned for {time}.
 It needs 11 to 14 GB of memory and 11 GB of disk.
 The same command continues."""
