@@ -36,7 +36,12 @@ class TeacherServer:
                 than the policy.
         """
         self._client = VllmClient(url, request_seconds, sends_token=False)
+        self._request_seconds = request_seconds
         self._model = in_event_loop(self._check(tokenizer, length))
+
+    def longest_seconds(self, rows: int) -> float:
+        """Return the most seconds that `score` takes for a number of rows until it gives up."""
+        return -(-rows // CONCURRENT) * ATTEMPTS * (self._request_seconds + PAUSE_S)
 
     def score(self, rows: Sequence[Sequence[int]]) -> list[list[float]]:
         """Return the log-probabilities of all tokens of each row but its first, at temperature 1.

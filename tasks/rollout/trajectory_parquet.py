@@ -52,8 +52,8 @@ def schema() -> pa.Schema:
         "Outcome": pa.string(),
         "str": pa.string(),
     }
-    kinds["list[Turn]"] = pa.list_(pa.struct([(f.name, kinds[f.type]) for f in fields(Turn)]))
-    columns = [(field.name, kinds[field.type]) for field in fields(Trajectory)]
+    kinds["list[Turn]"] = pa.list_(pa.struct([(f.name, kinds[str(f.type)]) for f in fields(Turn)]))
+    columns = [(field.name, kinds[str(field.type)]) for field in fields(Trajectory)]
     columns += [("reward", kinds["float"]), ("succeeded", kinds["bool"]), ("n_turns", kinds["int"])]
     return pa.schema([pa.field(name, kind, nullable=False) for name, kind in columns])
 

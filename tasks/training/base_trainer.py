@@ -82,6 +82,8 @@ class BaseTrainer(Trainer):
             `streaming`). Empty unless rollout.stream is set.
         task_results: Results of the tasks in earlier steps, on every rank. Empty unless
             algorithm.task_order is by_success.
+        out_of_sync: Group and member of the episodes, of all ranks, that the last batch left out
+            because they were sampled with other weights.
         policy_learns: Whether updates change the policy. False while a critic is pretrained.
         loss_record: Inputs and outputs of the loss for each token of the batch. Empty for imitation
             methods, which have no advantages.
@@ -115,6 +117,7 @@ class BaseTrainer(Trainer):
         self._measured: dict[str, list[float]] = defaultdict(list)
         self.task_results: TaskResults = {}
         self.waiting_groups: list[int] = []
+        self.out_of_sync: frozenset[tuple[int, int]] = frozenset()
 
     @property
     def sharded(self) -> bool:
@@ -196,6 +199,10 @@ class BaseTrainer(Trainer):
             step: The training step (from 0) that uses them.
         """
         raise NotImplementedError
+
+    def outside_seconds(self, trajectories: Sequence[Trajectory]) -> float:
+        """Return the most seconds that `mini_batches_of` waits for servers with a batch."""
+        return 0.0
 
     def micro_batch_rows(
         self, rows: Sequence[Trajectory], most: Sequence[int] | None = None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Collection
 from pathlib import Path
 
 from configs.imitation import Imitation
@@ -87,6 +88,12 @@ class OfflineBatches:
             if i // unit % processes.num_processes == processes.process_index
         ]
         return Collected(local, chosen, played, seconds)
+
+    def fail(
+        self, plan: Plan, collected: Collected, episodes: Collection[tuple[int, int]]
+    ) -> Collected:
+        """Return the collection: imitated episodes are not compared with the current weights."""
+        return collected
 
     def load_engine(self, step: int) -> dict[str, float]:
         """Return the engine's metrics only: explorations load the weights when they start."""

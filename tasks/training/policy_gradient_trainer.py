@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from accelerate.utils import gather_object
 from datasets import Dataset
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 from trl import GRPOTrainer
@@ -156,6 +157,12 @@ class PolicyGradientTrainer(BaseTrainer, GRPOTrainer):
                 sharding,
             )
 
+    def outside_seconds(self, trajectories: Sequence[Trajectory]) -> float:
+        """Return the most seconds that the teacher's server takes for a batch."""
+        if self.teacher is None:
+            return 0.0
+        return self.teacher.longest_seconds(sum(len(t.rows) for t in trajectories))
+
     def mini_batches_of(self, trajectories: list[Trajectory], step: int) -> list[list[Tensors]]:
         """Compute the advantages of all groups and return the batch as tensors.
 
@@ -233,7 +240,7 @@ class PolicyGradientTrainer(BaseTrainer, GRPOTrainer):
             for t in trajectories
             if t.outcome is not Outcome.FAILED and any(t.sampled_under(step))
         ]
-        metrics = {EPISODES: 0.0}
+        metrics, self.out_of_sync = {EPISODES: 0.0}, frozenset()
         if self.count_everywhere(len(fresh)) == 0:
             return trajectories, metrics, {}
         groups = self._groups_in_loss(trajectories) or {t.group for t in fresh[:1]}
@@ -241,6 +248,8 @@ class PolicyGradientTrainer(BaseTrainer, GRPOTrainer):
         if self.count_everywhere(sum(gap.is_foreign for gap in gaps.values())):
             gaps |= self._gaps([t for t in fresh if t.group not in groups], step)[0]
             foreign = [gap for gap in gaps.values() if gap.is_foreign]
+            names = [(t.group, t.member) for t in fresh if gaps[id(t)].is_foreign]
+            self.out_of_sync = frozenset(gather_object(names))
             found = [(0.0, 0.0), *((gap.mean, gap.allowed) for gap in foreign)]
             largest = torch.tensor(found, dtype=torch.float64).nan_to_num(torch.finfo().max).amax(0)
             mean, allowed = self.all_reduce_max(largest).tolist()

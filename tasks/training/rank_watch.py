@@ -47,9 +47,13 @@ class Heartbeats:
             self._write(0.0)
 
     @contextmanager
-    def part(self) -> Iterator[None]:
-        """Limit the time of a part of an update."""
-        self._write(self._limit_s)
+    def part(self, outside_s: float = 0.0) -> Iterator[None]:
+        """Limit the time of a part of an update.
+
+        Args:
+            outside_s: Most seconds that the part waits for servers, in addition to the limit.
+        """
+        self._write(self._limit_s + outside_s)
         try:
             yield
         finally:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 
 from configs.policy_gradient import PolicyGradient
 from tasks.curriculum.horizon import horizon_at
 from tasks.rollout.collector import Batch
 from tasks.rollout.episode import RolloutRequest, RolloutSettings
-from tasks.rollout.trajectory import Trajectory
+from tasks.rollout.trajectory import Outcome, Trajectory
 from tasks.rollout.trajectory_parquet import write_trajectories
 from tasks.tracking.step_metrics_file import Steps
 from tasks.training.base_trainer import BaseTrainer
@@ -89,19 +89,49 @@ class RolloutBatches:
             self._trainer.waiting_groups = [n for n in in_flight if n not in trained]
             local, kept = renumbered(local, trained), renumbered(kept, trained)
         everything = sorted([*kept, *all_discarded], key=lambda t: (t.group, t.member))
-        if self._worker.processes.is_main_process:
-            write_trajectories(
-                self._job.folder / "rollouts" / f"step-{plan.step + 1:06d}.parquet", everything
-            )
-        limit = self._experiment.rollout.max_left_out_share
-        missing = check_left_out(kept, self._algorithm.compares_groups, limit, plan.step)
-        if self._algorithm.task_order == "by_success":
-            self._trainer.task_results[plan.step + 1] = results_of(
-                everything, self._algorithm.compares_groups
-            )
         cost = discarded_cost(all_discarded) if self._algorithm.max_resample_rounds else {}
+        collected = self._recorded(plan.step, Collected(local, kept, everything, seconds, cost))
         self._worker.sleep()
-        return Collected(local, kept, everything, seconds, cost | missing.metrics())
+        return collected
+
+    def fail(
+        self, plan: Plan, collected: Collected, episodes: Collection[tuple[int, int]]
+    ) -> Collected:
+        """Mark episodes of a collection as failed. Implements `BatchSource.fail`."""
+
+        def marked(trajectories: list[Trajectory]) -> list[Trajectory]:
+            return [
+                replace(t, outcome=Outcome.FAILED, reason="out of sync")
+                if (t.group, t.member) in episodes
+                else t
+                for t in trajectories
+            ]
+
+        return self._recorded(
+            plan.step,
+            replace(
+                collected,
+                local=marked(collected.local),
+                train_trajectories=marked(collected.train_trajectories),
+                all_trajectories=marked(collected.all_trajectories),
+            ),
+        )
+
+    def _recorded(self, step: int, collected: Collected) -> Collected:
+        """Write a step's trajectories, and add what is left out to the metrics.
+
+        Raises:
+            EpisodesLeftOutError: The share of left-out episodes exceeds the recipe's limit.
+        """
+        everything, compares_groups = collected.all_trajectories, self._algorithm.compares_groups
+        if self._worker.processes.is_main_process:
+            file = self._job.folder / "rollouts" / f"step-{step + 1:06d}.parquet"
+            write_trajectories(file, everything)
+        limit = self._experiment.rollout.max_left_out_share
+        missing = check_left_out(collected.train_trajectories, compares_groups, limit, step)
+        if self._algorithm.task_order == "by_success":
+            self._trainer.task_results[step + 1] = results_of(everything, compares_groups)
+        return replace(collected, metrics=collected.metrics | missing.metrics())
 
     def load_engine(self, step: int) -> dict[str, float]:
         """Load the trainer's weights into the engine. Implements `BatchSource.load_engine`."""

@@ -6,7 +6,7 @@ plan -> collect -> advantages -> loss -> optimiser -> weights to the engine -> r
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -83,6 +83,16 @@ class BatchSource(Protocol):
         """
         ...
 
+    def fail(
+        self, plan: Plan, collected: Collected, episodes: Collection[tuple[int, int]]
+    ) -> Collected:
+        """Return the collection with episodes marked as failed, given by group and member.
+
+        Raises:
+            EpisodesLeftOutError: Too many episodes are left out now.
+        """
+        ...
+
     def load_engine(self, step: int) -> dict[str, float]:
         """Load the weights after `step` training steps into the engine if the next step needs them.
 
@@ -92,7 +102,18 @@ class BatchSource(Protocol):
 
 
 class Trainer(Protocol):
-    """The policy, the loss and the optimiser, on this rank. `BaseTrainer` implements it."""
+    """The policy, the loss and the optimiser, on this rank. `BaseTrainer` implements it.
+
+    Attributes:
+        out_of_sync: Group and member of the episodes, of all ranks, that the last call of
+            `mini_batches_of` left out because they were sampled with other weights.
+    """
+
+    out_of_sync: frozenset[tuple[int, int]]
+
+    def outside_seconds(self, trajectories: Sequence[Trajectory]) -> float:
+        """Return the most seconds that `mini_batches_of` waits for servers with a batch."""
+        ...
 
     def mini_batches_of(self, trajectories: list[Trajectory], step: int) -> list[list[Tensors]]:
         """Compute advantages or labels and split the batch into mini-batches of micro-batches.
@@ -166,8 +187,10 @@ class TrainLoop:
         collected = source.collect(plan)
 
         learning, began = time.time(), time.perf_counter()
-        with self._heartbeats.part():
+        with self._heartbeats.part(trainer.outside_seconds(collected.train_trajectories)):
             mini_batches = trainer.mini_batches_of(collected.local, step)  # advantages
+        if trainer.out_of_sync:
+            collected = source.fail(plan, collected, trainer.out_of_sync)
 
         for mini_batch in mini_batches * algorithm.epochs:
             for number, micro_batch in enumerate(mini_batch, 1):

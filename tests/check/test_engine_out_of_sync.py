@@ -70,6 +70,7 @@ def test_episodes_sampled_with_foreign_weights_are_left_out(
     sound = played(engine, temperature, range(GROUPS))
     trainer.mini_batches_of(sound, 0)
     assert trainer.batch_metrics[EPISODES] == 0
+    assert not trainer.out_of_sync
     torch.manual_seed(0)
     engine.load(
         (name, weight.detach() + 0.3 * torch.randn_like(weight))
@@ -79,6 +80,7 @@ def test_episodes_sampled_with_foreign_weights_are_left_out(
     trainer.mini_batches_of([t for t in sound if t.group < GROUPS - 1] + replaced, 0)
     assert trainer.batch_metrics[EPISODES] == MEMBERS
     assert trainer.batch_metrics[GAP] > 2 * trainer.batch_metrics[TOLERATED]
+    assert trainer.out_of_sync == {(t.group, t.member) for t in replaced}
     assert {t.outcome for t in trainer.in_sync(replaced, 0)[0]} == {Outcome.FAILED}
 
 

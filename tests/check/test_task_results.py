@@ -12,6 +12,8 @@ import pytest
 
 from configs.recipe import load_recipe
 from tasks.rollout.trajectory import Outcome, Trajectory, Turn
+from tasks.rollout.trajectory_parquet import read_trajectories
+from tasks.training.left_out import EpisodesLeftOutError
 from tasks.training.messages import TrainerJob
 from tasks.training.rollout_batches import RolloutBatches
 from tasks.training.task_order import resampling_plans, tasks_of_step
@@ -23,6 +25,7 @@ from tasks.training.task_results import (
     sampling_weights,
     write_results,
 )
+from tasks.training.train_loop import Collected, Plan
 
 
 def ended(task: int, member: int, outcome: Outcome) -> Trajectory:
@@ -122,7 +125,9 @@ def batches(rank: int, ranks: int, results: TaskResults, **fields: Any) -> Rollo
     )
     job = TrainerJob.model_construct(experiment=experiment, train_tasks=list(range(8)))
     worker: Any = SimpleNamespace(
-        processes=SimpleNamespace(num_processes=ranks, process_index=rank)
+        processes=SimpleNamespace(
+            num_processes=ranks, process_index=rank, is_main_process=rank == 0
+        )
     )
     trainer: Any = SimpleNamespace(task_results=results)
     return RolloutBatches(job, worker, trainer)
@@ -158,3 +163,22 @@ def test_batches_that_begin_early_keep_their_tasks() -> None:
     early = batches(0, 1, before, **fields).plan(5, {}).batches[1]
     in_time = batches(0, 1, RESULTS, **fields).plan(6, {}).batches[0]
     assert early == in_time
+
+
+def test_episodes_that_fail_in_the_update_leave_metrics_results_and_the_stored_step(
+    tmp_path: Path,
+) -> None:
+    results: TaskResults = {}
+    source = batches(0, 1, results, **{"rollout.max_left_out_share": 0.5})
+    source._job = source._job.model_copy(update={"folder": tmp_path})
+    played = [ended(task, member, Outcome.SUCCESS) for task in range(4) for member in range(2)]
+    failing = {(0, 1), (3, 0)}
+    failed = source.fail(Plan(0, 4, []), Collected(played[:4], played, played, 1.0), failing)
+    [stored] = [read_trajectories(file) for file in tmp_path.glob("rollouts/*.parquet")]
+    for found in (failed.train_trajectories, failed.all_trajectories, stored):
+        assert {(t.group, t.member) for t in found if t.outcome is Outcome.FAILED} == failing
+    assert [t.outcome for t in failed.local] == [t.outcome for t in stored[:4]]
+    assert failed.metrics["rollout/left_out_share"] == 0.5
+    assert results[1] == {1: (2, 2), 2: (2, 2)}
+    with pytest.raises(EpisodesLeftOutError):
+        source.fail(Plan(0, 4, []), failed, {(1, 0)})
