@@ -19,6 +19,7 @@ from flows.flow_page import description_tags, flow_log, link_to_mlflow, link_to_
 from flows.model_check import loadable
 from flows.page_progress import PageProgress
 from flows.progress import RunBar
+from flows.recorded_files import recorded_files
 from flows.records import open_tracker, phase_name
 from flows.shared_storage import mirrored, shared_starter_policy
 from flows.starter_policy import starter_policy
@@ -365,6 +366,7 @@ def trainer_process(
     It loads the newest complete checkpoint, or exactly the weights of `from_step`.
     """
     infrastructure, launch = run.infrastructure, trainer_launch(run.infrastructure)
+    recorded = getattr(run.experiment.algorithm, "trajectories", None)
     policy, build = policy_of(run)
     imports_meanwhile = starts_forks(infrastructure) and not infrastructure.engine_servers
     with ExitStack() as parts:
@@ -382,6 +384,7 @@ def trainer_process(
             instruction=tasks.world.instruction if run.experiment.policy.instruction else None,
             tool_lists=msgspec.to_builtins(tasks.world.tool_lists),
             train_tasks=tasks.train,
+            recorded_files=recorded_files(recorded, run.folder.path) if recorded else [],
             from_step=from_step,
             sharding=launch.sharding,
             context_parallel=launch.context_parallel,

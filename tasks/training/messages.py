@@ -34,6 +34,8 @@ class TrainerJob(ConfigModel):
     """The tools of each world of a mixture, as `environments.tools.Tool`."""
     train_tasks: list[int]
     """Task indices to train on."""
+    recorded_files: list[Path] = Field(default_factory=list)
+    """Files of algorithm.trajectories to train on. Empty: all that it names."""
     from_step: int | None = None
     """Step whose weights are loaded; 0 is the policy that training starts from. Empty loads the
     newest complete checkpoint."""

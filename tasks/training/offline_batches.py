@@ -121,8 +121,12 @@ class OfflineBatches:
     def _found(self, exploration: int) -> list[Trajectory]:
         if exploration not in self._pool:
             recorded = self._is_recorded(exploration)
-            path = Path(str(self._algorithm.trajectories)) if recorded else self._path(exploration)
-            self._pool[exploration] = read_recorded(path) if recorded else read_trajectories(path)
+            if recorded:
+                path = Path(str(self._algorithm.trajectories))
+                found = read_recorded(path, self._job.recorded_files)
+            else:
+                found = read_trajectories(self._path(exploration))
+            self._pool[exploration] = found
         return self._pool[exploration]
 
     def _begins_exploration(self, step: int) -> bool:

@@ -22,14 +22,18 @@ class NothingToImitateError(RuntimeError):
     """No trajectory is good enough. The message describes the candidates and the fix."""
 
 
-def read_recorded(path: Path) -> list[Trajectory]:
+def read_recorded(path: Path, files: Sequence[Path] = ()) -> list[Trajectory]:
     """Read the trajectories of a parquet file, or of all parquet files in a folder, sorted by name.
+
+    Args:
+        path: A parquet file or a folder.
+        files: The files to read, if not all of them.
 
     Raises:
         NothingToImitateError: The file is missing, or the folder has no parquet file.
         TrajectoryFileError: A file does not contain trajectories.
     """
-    files = parquet_files(path)
+    files = files or parquet_files(path)
     if not files:
         raise NothingToImitateError(
             f"no trajectories at {path}. Set algorithm.trajectories to a parquet file or a folder "

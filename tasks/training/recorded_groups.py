@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -13,6 +13,7 @@ from tasks.rollout.trajectory import Outcome, Trajectory
 from tasks.tracking.step_metrics_file import Steps
 from tasks.training.base_trainer import BaseTrainer
 from tasks.training.context_parallel import rank_of_group
+from tasks.training.left_out import check_left_out
 from tasks.training.messages import TrainerJob
 from tasks.training.offline_selection import (
     NothingToImitateError,
@@ -21,7 +22,7 @@ from tasks.training.offline_selection import (
     read_recorded,
 )
 from tasks.training.rollout_worker import RolloutWorker
-from tasks.training.train_loop import Collected, Plan
+from tasks.training.train_loop import Collected, Plan, with_failed
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +59,7 @@ class RecordedGroups:
         self._experiment, self._worker = job.experiment, worker
         self._together = job.context_parallel
         smallest = 2 if algorithm.compares_groups else 1
-        recorded = read_recorded(Path(algorithm.trajectories))
+        recorded = read_recorded(Path(algorithm.trajectories), job.recorded_files)
         self._episodes = recorded_episodes(recorded, job.experiment.rollout.group_size, smallest)
         if not self._episodes.groups:
             raise NothingToImitateError(
@@ -96,6 +97,20 @@ class RecordedGroups:
         self._worker.sleep()  # an evaluation woke it
         metrics = {"rollout/recorded_unused": float(self._episodes.unused)}
         return Collected(local, batch, batch, time.perf_counter() - began, metrics)
+
+    def fail(
+        self, plan: Plan, collected: Collected, episodes: Collection[tuple[int, int]]
+    ) -> Collected:
+        """Mark episodes of a step as failed. Implements `BatchSource.fail`."""
+        algorithm, rollout = self._experiment.algorithm, self._experiment.rollout
+        failed = with_failed(collected, episodes)
+        check_left_out(
+            failed.train_trajectories,
+            algorithm.compares_groups,
+            rollout.max_left_out_share,
+            plan.step,
+        )
+        return failed
 
     def load_engine(self, step: int) -> dict[str, float]:
         """Return the engine's metrics only: evaluations load the weights when they start."""

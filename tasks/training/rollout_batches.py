@@ -10,7 +10,7 @@ from configs.policy_gradient import PolicyGradient
 from tasks.curriculum.horizon import horizon_at
 from tasks.rollout.collector import Batch
 from tasks.rollout.episode import RolloutRequest, RolloutSettings
-from tasks.rollout.trajectory import Outcome, Trajectory
+from tasks.rollout.trajectory import Trajectory
 from tasks.rollout.trajectory_parquet import write_trajectories
 from tasks.tracking.step_metrics_file import Steps
 from tasks.training.base_trainer import BaseTrainer
@@ -22,7 +22,7 @@ from tasks.training.rollout_worker import RolloutWorker
 from tasks.training.streaming import due_groups, groups_in_flight, renumbered
 from tasks.training.task_order import plans_of_step
 from tasks.training.task_results import results_of, sampling_weights
-from tasks.training.train_loop import Collected, Plan
+from tasks.training.train_loop import Collected, Plan, with_failed
 
 
 class RolloutBatches:
@@ -98,24 +98,7 @@ class RolloutBatches:
         self, plan: Plan, collected: Collected, episodes: Collection[tuple[int, int]]
     ) -> Collected:
         """Mark episodes of a collection as failed. Implements `BatchSource.fail`."""
-
-        def marked(trajectories: list[Trajectory]) -> list[Trajectory]:
-            return [
-                replace(t, outcome=Outcome.FAILED, reason="out of sync")
-                if (t.group, t.member) in episodes
-                else t
-                for t in trajectories
-            ]
-
-        return self._recorded(
-            plan.step,
-            replace(
-                collected,
-                local=marked(collected.local),
-                train_trajectories=marked(collected.train_trajectories),
-                all_trajectories=marked(collected.all_trajectories),
-            ),
-        )
+        return self._recorded(plan.step, with_failed(collected, episodes))
 
     def _recorded(self, step: int, collected: Collected) -> Collected:
         """Write a step's trajectories, and add what is left out to the metrics.

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from configs.experiment import Experiment
 from tasks.rollout.collector import Batch
-from tasks.rollout.trajectory import Trajectory
+from tasks.rollout.trajectory import Outcome, Trajectory
 from tasks.tracking.step_metrics_file import Steps
 from tasks.training.micro_batches import Tensors
 from tasks.training.rank_watch import Heartbeats
@@ -59,6 +59,25 @@ class Collected:
     all_trajectories: list[Trajectory] = field(default_factory=list)
     seconds: float = 0.0
     metrics: dict[str, float] = field(default_factory=dict)
+
+
+def with_failed(collected: Collected, episodes: Collection[tuple[int, int]]) -> Collected:
+    """Return a collection with episodes marked as failed, given by group and member."""
+
+    def marked(trajectories: list[Trajectory]) -> list[Trajectory]:
+        return [
+            replace(t, outcome=Outcome.FAILED, reason="out of sync")
+            if (t.group, t.member) in episodes
+            else t
+            for t in trajectories
+        ]
+
+    return replace(
+        collected,
+        local=marked(collected.local),
+        train_trajectories=marked(collected.train_trajectories),
+        all_trajectories=marked(collected.all_trajectories),
+    )
 
 
 class BatchSource(Protocol):

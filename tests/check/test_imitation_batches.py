@@ -13,6 +13,7 @@ from configs.algorithm import ALGORITHMS
 from configs.experiment import Experiment
 from configs.policy_gradient import PolicyGradient
 from configs.recipe import RecipeError, load_recipe
+from flows.recorded_files import recorded_files
 from tasks.rollout.trajectory import Outcome, Trajectory, Turn
 from tasks.rollout.trajectory_parquet import write_trajectories
 from tasks.training.dynamic_sampling import discarded_cost, resampled
@@ -228,6 +229,20 @@ def test_recorded_files_are_read_in_order_and_missing_files_are_refused(tmp_path
     assert [t.task for t in read_recorded(tmp_path / "step-2.parquet")] == [2]
     with pytest.raises(NothingToImitateError, match=r"algorithm\.trajectories"):
         read_recorded(tmp_path / "nowhere")
+
+
+def test_a_run_reads_the_recorded_files_that_it_began_with(tmp_path: Path) -> None:
+    recorded, run = tmp_path / "recorded", tmp_path / "run"
+    run.mkdir()
+    for i in (1, 2):
+        write_trajectories(recorded / f"step-{i}.parquet", [played(i, 0, 0, 1)])
+    begun = recorded_files(recorded, run)
+    write_trajectories(recorded / "step-0.parquet", [played(0, 0, 0, 1)])
+    assert recorded_files(recorded, run) == begun
+    assert [t.task for t in read_recorded(recorded, begun)] == [1, 2]
+    write_trajectories(recorded / "step-2.parquet", [played(3, 0, 0, 1)])
+    with pytest.raises(RecipeError, match=r"step-2\.parquet"):
+        recorded_files(recorded, run)
 
 
 @pytest.mark.parametrize(
