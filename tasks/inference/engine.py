@@ -69,8 +69,6 @@ class Engine(Protocol):
         name: Name for the records, e.g. "vllm".
         context_length: Maximum tokens of prompt and output together.
         out_of_process: Whether it runs outside this process and can generate during an update.
-        batch_invariant: Whether the bits of a result are independent of the other requests in
-            flight. Runs can then be repeated bit for bit.
         prompt_tokens: Number of prompt tokens since the start.
         cached_tokens: Number of those that were in the prefix cache.
         kv_cache_tokens: Capacity of the KV cache in tokens. None if it imposes no limit.
@@ -81,7 +79,6 @@ class Engine(Protocol):
 
     name: str
     out_of_process: bool
-    batch_invariant: bool
     prompt_tokens: int
     cached_tokens: int
     context_length: int

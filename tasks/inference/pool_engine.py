@@ -45,7 +45,6 @@ class VllmPoolEngine:
 
     name = "vllm"
     out_of_process = True
-    batch_invariant = False
 
     def __init__(
         self,

@@ -39,9 +39,6 @@ class TransformersEngine:
 
     name = "transformers"
     out_of_process = False
-    # The width of a padded batch depends on the other requests, and so do the last bits of the
-    # results.
-    batch_invariant = False
 
     def __init__(
         self,

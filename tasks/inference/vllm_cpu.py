@@ -24,7 +24,7 @@ from torch.nn import functional
 INVARIANT_ROWS = 16
 """Number of rows from which a float32 product gives every row the same bits.
 
-The value was found by experiment, and `rows_are_invariant` checks it. The minimum is 4 while torch
+The value was found by experiment, and a test checks it. The minimum is 4 while torch
 keeps its initial number of threads, and 12 after a call of `torch.set_num_threads`.
 """
 
@@ -194,33 +194,6 @@ def add_adapter(
         output += scale * invariant_linear(
             invariant_linear(x.view(-1, x.shape[-1]), a[0, 0]), b[0, 0]
         )
-
-
-def rows_are_invariant() -> bool:
-    """Return whether `invariant_linear` is invariant on this processor with one thread.
-
-    Some shapes are tested.
-    """
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        return all(
-            _is_invariant(inner, outer)
-            for inner, outer in ((64, 64), (128, 384), (384, 128), (128, 1024))
-        )
-    finally:
-        torch.set_num_threads(threads)
-
-
-def _is_invariant(inner: int, outer: int) -> bool:
-    generator = torch.Generator().manual_seed(0)
-    x = torch.randn(129, inner, generator=generator)
-    weight = torch.randn(outer, inner, generator=generator)
-    product = invariant_linear(x, weight)
-    return all(
-        torch.equal(invariant_linear(x[:rows], weight), product[:rows])
-        for rows in (1, 2, 3, 4, 5, 7, 16, 17, 33, 64, 100)
-    )
 
 
 def prepare_vllm() -> None:

@@ -29,7 +29,7 @@ from tasks.inference.engine import (
     Generation,
     Sampling,
 )
-from tasks.inference.vllm_cpu import BLOCK_TOKENS, note_load, prepare_vllm, rows_are_invariant
+from tasks.inference.vllm_cpu import BLOCK_TOKENS, note_load, prepare_vllm
 from tasks.provision.local import ON_LOOPBACK
 from tasks.provision.private_files import memory_folder
 
@@ -191,7 +191,6 @@ class VllmEngine:
             torch.set_num_threads(threads)
         self._torch = torch
         self._device = None if self._on_cpu else torch.cuda.current_device()
-        self.batch_invariant = self._on_cpu and dtype == "float32" and rows_are_invariant()
         self.context_length = context_length
         cache = self._engine.vllm_config.cache_config
         self.kv_cache_tokens = (

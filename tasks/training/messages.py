@@ -93,17 +93,10 @@ class Ready:
 
     Attributes:
         step: Number of training steps already done (from a checkpoint).
-        batch_invariant: Whether sampled tokens are independent of the other requests in flight. If
-            so, runs repeat bit for bit.
-        parameters: Number of policy parameters.
-        seconds: Start-up time by part, in seconds.
         notes: Messages for the user, e.g. about a damaged checkpoint that was skipped.
     """
 
     step: int
-    batch_invariant: bool
-    parameters: int
-    seconds: dict[str, float]
     notes: list[str] = field(default_factory=list)
 
 
@@ -120,8 +113,6 @@ class Saved:
     """Event: the checkpoint of `step` is published."""
 
     step: int
-    folder: str
-    digest: str
     seconds: float
 
 
@@ -144,7 +135,6 @@ class Trained:
 class Evaluated:
     """Event: the last `Evaluate` is done."""
 
-    path: str
     seconds: float
 
 
@@ -154,7 +144,6 @@ class Failed:
 
     kind: str
     message: str
-    trace: str
 
 
 Event = Ready | StepDone | Saved | Progress | Trained | Evaluated | Failed

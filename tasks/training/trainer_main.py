@@ -42,7 +42,6 @@ class TrainerMain:
 
         `flow` is the connection to the flow, on rank 0 only.
         """
-        began = time.perf_counter()
         import torch
         from transformers import AutoTokenizer
 
@@ -55,7 +54,6 @@ class TrainerMain:
         from tasks.training.rollout_worker import RolloutWorker
         from tasks.training.train_loop import TrainLoop
 
-        imported = time.perf_counter()
         self.job, self.flow, self.experiment = job, flow, job.experiment
         processes = join(self.experiment, job.folder)
         if not torch.cuda.is_available():
@@ -66,7 +64,6 @@ class TrainerMain:
         self.worker = RolloutWorker(
             job, tokenizer, lambda finished, total: self.send_event(Progress(finished, total))
         )
-        engine_started = time.perf_counter()
         algorithm = self.experiment.algorithm
         with without_vllm():
             trainer = trainer_class(algorithm)
@@ -83,33 +80,20 @@ class TrainerMain:
         self.steps = read_steps(self.resume.folder / METRICS) if self.resume else {}
         self.trainer.prepare(self.resume.folder if self.resume else None)
         self.step = self.resume.step if self.resume else 0
-        self.parameters = sum(p.numel() for p in self.trainer.model.parameters())
+        parameters = sum(p.numel() for p in self.trainer.model.parameters())
         per_parameter = 6 if self.experiment.policy.lora is None else 4
         self.loop = TrainLoop(
             self.experiment,
             self.trainer,
             batches_class(algorithm)(job, self.worker, self.trainer),
             Heartbeats(PART_S["gpu" if torch.cuda.is_available() else "cpu"]),
-            per_parameter * self.parameters / processes.num_processes,
+            per_parameter * parameters / processes.num_processes,
         )
         self.checkpoint_seconds = 0.0
-        self.seconds = {
-            "imports": imported - began,
-            "engine": engine_started - imported,
-            "policy": time.perf_counter() - engine_started,
-        }
 
     def run(self) -> None:
         """Report readiness, then execute the flow's commands until `Close`."""
-        self.send_event(
-            Ready(
-                self.step,
-                self.worker.engine.batch_invariant,
-                self.parameters,
-                self.seconds,
-                self.notes,
-            )
-        )
+        self.send_event(Ready(self.step, self.notes))
         with self.worker:
             while True:
                 match self.worker.broadcast(self.flow.receive() if self.flow else None):
@@ -150,11 +134,7 @@ class TrainerMain:
         self.checkpoint_seconds = time.perf_counter() - began
         self.trainer.record_spans(self.step, {"checkpoint": (started, time.time())})
         if published is not None:
-            self.send_event(
-                Saved(
-                    published.step, str(published.folder), published.digest, self.checkpoint_seconds
-                )
-            )
+            self.send_event(Saved(published.step, self.checkpoint_seconds))
             folder = published.folder.parent
             spare = rollback_step(self.experiment, self.steps, checkpoint.steps_in(folder))
             spare |= {phase.end_step for phase in phases(self.experiment, self.steps)}
@@ -189,7 +169,7 @@ class TrainerMain:
                 Path(command.path),
                 sorted([*kept, *trajectories], key=lambda each: (each.group, each.member)),
             )
-            self.send_event(Evaluated(command.path, time.perf_counter() - began))
+            self.send_event(Evaluated(time.perf_counter() - began))
 
     def send_event(self, event: Event) -> None:
         """Send an event to the flow, on rank 0."""
@@ -262,7 +242,7 @@ def run(job: TrainerJob) -> None:
     except Exception as problem:  # noqa: BLE001 - every error must reach the flow
         traceback.print_exc()
         if flow is not None:
-            flow.send(Failed(type(problem).__name__, str(problem), traceback.format_exc()))
+            flow.send(Failed(type(problem).__name__, str(problem)))
         raise SystemExit(1) from None
     finally:
         # vLLM in this process would take seconds to free what the exit frees

@@ -21,6 +21,7 @@ from tasks.inference.engine import (
 )
 from tasks.inference.event_loop import in_event_loop
 from tasks.inference.transformers_engine import TransformersEngine, sample
+from tasks.inference.vllm_cpu import invariant_linear
 from tasks.inference.vllm_engine import VllmEngine
 from tasks.inference.weight_sync_check import WeightSyncError, check_weight_sync
 from tests.support.vllm_servers import log_probabilities
@@ -167,9 +168,36 @@ def test_sampling_is_determined_by_the_seed(engine: Engine) -> None:
     assert first != other
 
 
+def rows_are_invariant() -> bool:
+    """Return whether `invariant_linear` is invariant on this processor with one thread.
+
+    Some shapes are tested.
+    """
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        return all(
+            _is_invariant(inner, outer)
+            for inner, outer in ((64, 64), (128, 384), (384, 128), (128, 1024))
+        )
+    finally:
+        torch.set_num_threads(threads)
+
+
+def _is_invariant(inner: int, outer: int) -> bool:
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(129, inner, generator=generator)
+    weight = torch.randn(outer, inner, generator=generator)
+    product = invariant_linear(x, weight)
+    return all(
+        torch.equal(invariant_linear(x[:rows], weight), product[:rows])
+        for rows in (1, 2, 3, 4, 5, 7, 16, 17, 33, 64, 100)
+    )
+
+
 @pytest.mark.processor
 def test_vllm_results_do_not_depend_on_other_requests(vllm_engine: VllmEngine) -> None:
-    if not vllm_engine.batch_invariant:
+    if not rows_are_invariant():
         pytest.skip(
             "this processor's matrix product is not row-invariant; runs repeat statistically, not "
             "bit for bit"

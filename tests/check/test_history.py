@@ -55,7 +55,6 @@ class Script:
 
     name = "script"
     out_of_process = False
-    batch_invariant = True
     prompt_tokens = cached_tokens = policy_version = 0
     kv_cache_tokens = progress = None
     context_length = 100_000

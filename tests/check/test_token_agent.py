@@ -19,7 +19,6 @@ class Writer:
 
     name = "writer"
     out_of_process = False
-    batch_invariant = True
     prompt_tokens = cached_tokens = 0
     kv_cache_tokens = progress = None
 
