@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
@@ -11,6 +12,7 @@ from jinja2 import Environment, PackageLoader, select_autoescape
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 
+from tasks.evaluation.report import change, share
 from tasks.evaluation.statistics import Estimate
 
 TEMPLATES = Environment(
@@ -25,9 +27,9 @@ class NotFoundError(LookupError):
     """An address that does not exist. The message names what is missing."""
 
 
-def percent(share: float | None) -> str:
+def percent(fraction: float | None) -> str:
     """Format a fraction as a percentage."""
-    return "—" if share is None or share != share else f"{100 * share:.1f} %"
+    return "—" if fraction is None or math.isnan(fraction) else f"{100 * fraction:.1f} %"
 
 
 def bounds(row: Any) -> str:
@@ -43,29 +45,19 @@ def bounds(row: Any) -> str:
 
 def interval(estimate: Estimate, points: bool = False) -> str:
     """Format a value with its 95 % interval, as percentages or as a difference in points."""
-    if estimate.value != estimate.value:
+    if math.isnan(estimate.value):
         return "—"
-    sign = "+" if points else ""
-    value = f"{100 * estimate.value:{sign}.1f}" + ("" if points else " %")
-    if estimate.low != estimate.low:
-        return value
-    # Intervals from Student's t may leave the range 0 to 1.
-    low, high = (
-        (estimate.low, estimate.high)
-        if points
-        else (max(0.0, estimate.low), min(1.0, estimate.high))
-    )
-    return f"{value} [{100 * low:{sign}.1f}, {100 * high:{sign}.1f}]"
+    return change(estimate) if points else share(estimate)
 
 
 def stored_interval(estimate: Mapping[str, Any] | None) -> str:
     """Format an estimate with its 95 % interval, as stored in an evaluation's file."""
     if not estimate or estimate.get("value") is None:
         return "—"
-    low, high = estimate.get("low"), estimate.get("high")
-    return percent(estimate["value"]) + (
-        f" [{100 * low:.1f}, {100 * high:.1f}]" if low is not None and high is not None else ""
-    )
+    bounds = [
+        math.nan if (bound := estimate.get(name)) is None else bound for name in ("low", "high")
+    ]
+    return share(Estimate(estimate["value"], *bounds, 0))
 
 
 def seconds(value: float | None) -> str:

@@ -5,7 +5,6 @@ More behaviour cloning takes as many seconds as RL. The baselines are scripted p
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
@@ -14,7 +13,7 @@ import numpy as np
 
 from tasks.evaluation.benchmark import EvaluationResult, check_complete
 from tasks.evaluation.bootstrap import bootstrap_mean, paired_difference
-from tasks.evaluation.report import change, partly_rewarded, share
+from tasks.evaluation.report import bracketed, change, partly_rewarded, share
 from tasks.evaluation.statistics import Estimate, Tallies, difference
 from tasks.evaluation.tables import filled, markdown
 
@@ -148,10 +147,7 @@ def compared_rewards(befores: Sequence[Rewards], afters: Sequence[Rewards]) -> E
 
 def reward_change(befores: Sequence[Rewards], afters: Sequence[Rewards]) -> str:
     """Format a difference of mean rewards and its interval, e.g. "+0.123 [+0.051, +0.190]"."""
-    rise = compared_rewards(befores, afters)
-    return f"{rise.value:+.3f}" + (
-        "" if math.isnan(rise.low) else f" [{rise.low:+.3f}, {rise.high:+.3f}]"
-    )
+    return bracketed(compared_rewards(befores, afters), "+.3f")
 
 
 def _success_change(befores: Sequence[Tallies], afters: Sequence[Tallies]) -> str:

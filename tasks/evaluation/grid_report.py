@@ -5,14 +5,13 @@ A grid evaluates a policy on task lists, under several horizons and temperatures
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from configs.evaluation_grid import EvaluationGrid
 from tasks.evaluation.benchmark import EvaluationResult, incomplete_note
 from tasks.evaluation.pictures import axis_of_shares, distances, new_figure, save
-from tasks.evaluation.report import number, share, success_change, success_share
+from tasks.evaluation.report import bracketed, number, share, success_change, success_share
 from tasks.evaluation.statistics import Estimate
 from tasks.evaluation.tables import aligned, markdown
 
@@ -97,10 +96,7 @@ def _tags(results: Results) -> tuple[list[str], list[list[str]]]:
 
 def score(estimate: Estimate) -> str:
     """Format a score in [0, 1] and its interval, e.g. "0.41 [0.33, 0.50]"."""
-    if math.isnan(estimate.value):
-        return "unknown"
-    bounds = f" [{estimate.low:.2f}, {estimate.high:.2f}]" if not math.isnan(estimate.low) else ""
-    return f"{estimate.value:.2f}{bounds}"
+    return bracketed(estimate, ".2f")
 
 
 def draw_grid(path: Path, grid: EvaluationGrid, results: Results) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 
 from tasks.evaluation.benchmark import EvaluationResult, incomplete_note
 from tasks.evaluation.statistics import Estimate, difference
@@ -81,18 +82,29 @@ def answers_from(source: str, result: EvaluationResult) -> float:
     return result.answers_from.get(source, 0.0) if result.answers_from else math.nan
 
 
+def bracketed(estimate: Estimate, form: str, unit: str = "") -> str:
+    """Format a figure and its interval, e.g. "0.41 [0.33, 0.50]", or "unknown".
+
+    Args:
+        form: Format of the three numbers, e.g. ".2f".
+        unit: Follows the figure.
+    """
+    if math.isnan(estimate.value):
+        return "unknown"
+    value = f"{estimate.value:{form}}{unit}"
+    if math.isnan(estimate.low):
+        return value
+    return f"{value} [{estimate.low:{form}}, {estimate.high:{form}}]"
+
+
 def share(estimate: Estimate) -> str:
     """Format a share in [0, 1] and its interval as percentages, e.g. "29.4 % [22.1, 37.9]".
 
     Bounds are clipped to 0 and 100, because Student's t over few seeds can exceed them.
     """
-    if math.isnan(estimate.value):
-        return "unknown"
-    if not math.isnan(estimate.low):
-        bounds = f" [{100 * max(estimate.low, 0.0):.1f}, {100 * min(estimate.high, 1.0):.1f}]"
-    else:
-        bounds = ""
-    return f"{100 * estimate.value:.1f} %{bounds}"
+    low, high = max(estimate.low, 0.0), min(estimate.high, 1.0)  # keeps nan
+    percent = replace(estimate, value=100 * estimate.value, low=100 * low, high=100 * high)
+    return bracketed(percent, ".1f", " %")
 
 
 def success_share(result: EvaluationResult) -> str:
@@ -117,13 +129,8 @@ def success_change(before: EvaluationResult, after: EvaluationResult) -> str:
 
 def change(estimate: Estimate) -> str:
     """Format a difference of shares and its interval in points, e.g. "+16.8 [+9.1, +24.3]"."""
-    if math.isnan(estimate.value):
-        return "unknown"
-    if not math.isnan(estimate.low):
-        bounds = f" [{100 * estimate.low:+.1f}, {100 * estimate.high:+.1f}]"
-    else:
-        bounds = ""
-    return f"{100 * estimate.value:+.1f}{bounds}"
+    low, high = 100 * estimate.low, 100 * estimate.high
+    return bracketed(replace(estimate, value=100 * estimate.value, low=low, high=high), "+.1f")
 
 
 def partly_rewarded(result: EvaluationResult) -> bool:

@@ -18,7 +18,7 @@ from tasks.evaluation.baselines import baseline_rows
 from tasks.evaluation.benchmark import EvaluationResult
 from tasks.evaluation.bootstrap import PairedDifference
 from tasks.evaluation.multiple_comparisons import holm, median_time
-from tasks.evaluation.report import answers_from, change, share
+from tasks.evaluation.report import answers_from, bracketed, change, share
 from tasks.evaluation.seed_tests import equivalence_p
 from tasks.evaluation.statistics import Estimate, mean
 from tasks.evaluation.study_results import (
@@ -499,24 +499,17 @@ def mechanism_sections(runs: Runs) -> list[Section]:
 
 def number(estimate: Estimate) -> str:
     """Format a figure and its interval, e.g. "12.3 [11.0, 13.6]"."""
-    bounds = "" if math.isnan(estimate.low) else f" [{estimate.low:,.1f}, {estimate.high:,.1f}]"
-    return f"{estimate.value:,.1f}{bounds}"
+    return bracketed(estimate, ",.1f")
 
 
 def shown(estimate: Estimate, measure: Measure) -> str:
     """Format a share of successes in percent, or a mean reward unscaled."""
-    if measure == "success" or math.isnan(estimate.value):
-        return share(estimate)
-    bounds = f" [{estimate.low:.3f}, {estimate.high:.3f}]" if not math.isnan(estimate.low) else ""
-    return f"{estimate.value:.3f}{bounds}"
+    return share(estimate) if measure == "success" else bracketed(estimate, ".3f")
 
 
 def shown_change(estimate: Estimate, measure: Measure) -> str:
     """Format a difference of shares in points, or of mean rewards unscaled."""
-    if measure == "success" or math.isnan(estimate.value):
-        return change(estimate)
-    bounds = f" [{estimate.low:+.3f}, {estimate.high:+.3f}]" if not math.isnan(estimate.low) else ""
-    return f"{estimate.value:+.3f}{bounds}"
+    return change(estimate) if measure == "success" else bracketed(estimate, "+.3f")
 
 
 def _bounds(estimate: Estimate, measure: Measure) -> str:
