@@ -54,10 +54,10 @@ def stored_interval(estimate: Mapping[str, Any] | None) -> str:
     """Format an estimate with its 95 % interval, as stored in an evaluation's file."""
     if not estimate or estimate.get("value") is None:
         return "—"
-    bounds = [
+    low, high = (
         math.nan if (bound := estimate.get(name)) is None else bound for name in ("low", "high")
-    ]
-    return share(Estimate(estimate["value"], *bounds, 0))
+    )
+    return share(Estimate(estimate["value"], low, high, 0))
 
 
 def seconds(value: float | None) -> str:

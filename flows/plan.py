@@ -193,35 +193,30 @@ def time_section(request: PlanRequest) -> str:
         )
     if not isinstance(experiment.algorithm, PolicyGradient) or experiment.policy.dtype == "float32":
         return "The time of a step is estimated only for RL methods, and not for float32."
-    rows, ends = [], []
-    for phase, amount in request.training[0]:
-        steps = phase.end_step - phase.first_step
-        each = [
-            _step_seconds(request, request.memory, machine.gpu, amount, end, steps)
-            for end in (0, 1)
-        ]
-        cells = [in_words(low, high) for low, high in zip(*each, strict=True)]
-        ends.append([steps * seconds[2] for seconds in each])
-        rows.append(
-            [
-                f"phase {phase.number}",
-                f"{phase.first_step + 1}-{phase.end_step}",
-                *cells,
-                in_words(*ends[-1]),
-            ]
-        )
-    rows.append(
-        [
-            "training",
-            f"1-{experiment.algorithm.steps}",
-            "",
-            "",
-            "",
-            in_words(*map(sum, zip(*ends, strict=True))),
-        ]
+    infrastructure, plan, gpu = request.infrastructure, request.memory.plan, GPUS[machine.gpu]
+    apart = len(infrastructure.engine_urls) or infrastructure.engine_servers
+    engines = Engines(
+        number=apart or plan.machine.gpus,
+        max_num_seqs=experiment.rollout.max_num_seqs or experiment.rollout.max_concurrent_episodes,
+        kv_tokens=plan.kv_tokens,
+        kv_bytes=plan.kv_bytes,
+        weight_bytes=plan.engine_weights,
     )
+    operations, gpus = operations_per_token(experiment), plan.machine.gpus
+
+    def seconds_of(amount: Work, steps: int) -> Seconds:
+        return [
+            (
+                rollout_seconds(step, plan.parameters, engines, gpu),
+                update_seconds(step, plan.parameters, operations, gpus, gpu),
+            )
+            for step in _tokens(amount, steps)
+        ]
+
+    overlaps = apart > 0 and experiment.rollout.max_off_policy_steps > 0
+    table = _time_table(request, seconds_of, overlaps)
     title = f"Estimated time on {machine.gpus} x {machine.gpu}, from the fewest tokens to the most"
-    return f"{title}\n{aligned(['', 'steps', 'rollout', 'update', 'per step', 'all steps'], rows)}\n{ASSUMPTIONS}"
+    return f"{title}\n{table}\n{ASSUMPTIONS}"
 
 
 def cpu_section(request: PlanRequest) -> str:
@@ -251,25 +246,15 @@ def cpu_section(request: PlanRequest) -> str:
             "policy.gradient_checkpointing: true."
         )
     if isinstance(experiment.algorithm, PolicyGradient) and not request.measured:
-        cores = len(os.sched_getaffinity(0))
-        rows = []
-        for phase, amount in request.training[0]:
-            steps = phase.end_step - phase.first_step
-            each = [
-                _cpu_step_seconds(experiment, answer.plan.parameters, amount, end, steps, cores)
-                for end in (0, 1)
-            ]
-            cells = [in_words(low, high) for low, high in zip(*each, strict=True)]
-            rows.append(
-                [f"phase {phase.number}", f"{phase.first_step + 1}-{phase.end_step}", *cells]
-            )
+        cores, core, parameters = len(os.sched_getaffinity(0)), this_core(), answer.plan.parameters
+        operations = operations_per_token(experiment)
+
+        def seconds_of(amount: Work, steps: int) -> Seconds:
+            tokens = _tokens(amount, steps)
+            return [cpu_seconds(step, parameters, operations, cores, core) for step in tokens]
+
         title = f"Estimated time on {cores} cores, from the fewest tokens to the most"
-        lines += [
-            "",
-            title,
-            aligned(["", "steps", "rollout", "update", "per step", "all steps"], rows),
-            cpu_assumptions(this_core()),
-        ]
+        lines += ["", title, _time_table(request, seconds_of, False), cpu_assumptions(core)]
     return "\n".join(lines)
 
 
@@ -278,19 +263,12 @@ def measured_section(request: PlanRequest) -> str:
     experiment, speed = request.experiment, request.measured
     if speed is None:
         return ""
-    overlaps = experiment.rollout.max_off_policy_steps > 0
-    rows, total = [], 0.0
-    for phase, amount in request.training[0]:
-        steps = phase.end_step - phase.first_step
+
+    def seconds_of(amount: Work, steps: int) -> Seconds:
         # The table of work bounds the turns from above by the horizon.
-        episodes = amount.episodes / steps
-        rollout, update = speed.seconds(episodes, amount.turns[1] / amount.episodes)
-        each = max(rollout, update) if overlaps else rollout + update
-        total += steps * each
-        cells = [in_words(seconds, seconds) for seconds in (rollout, update, each, steps * each)]
-        rows.append([f"phase {phase.number}", f"{phase.first_step + 1}-{phase.end_step}", *cells])
-    rows.append(["training", f"1-{experiment.algorithm.steps}", "", "", "", in_words(total, total)])
-    table = aligned(["", "steps", "rollout", "update", "per step", "all steps"], rows)
+        return [speed.seconds(amount.episodes / steps, amount.turns[1] / amount.episodes)] * 2
+
+    table = _time_table(request, seconds_of, experiment.rollout.max_off_policy_steps > 0)
     return (
         f"Time by the speed of the measured steps\n{table}\n"
         f"Episodes are taken to last {speed.share:.0%} of the horizon, as measured, and a turn to take "
@@ -310,53 +288,39 @@ SECTIONS: tuple[Callable[[PlanRequest], str], ...] = (
 """The sections of a plan, in order. A section that does not apply returns an empty text."""
 
 
-def _cpu_step_seconds(
-    experiment: Experiment, parameters: int, amount: Work, end: int, steps: int, cores: int
-) -> tuple[float, float, float, float]:
-    """Return the seconds of rollout, update and both per step, and of all steps.
+Seconds = list[tuple[float, float]]
+"""Seconds of rollout and update of a step, with the fewest tokens and with the most."""
 
-    `end` selects the fewest (0) or the most (1) tokens of `steps` steps.
+
+def _time_table(
+    request: PlanRequest, seconds_of: Callable[[Work, int], Seconds], overlaps: bool
+) -> str:
+    """Return the time of each phase and of all training.
+
+    Args:
+        seconds_of: Takes the work of a phase and its number of steps.
+        overlaps: Whether the rollouts of a step run during the update before.
     """
-    step = StepTokens(
-        amount.episodes / steps, amount.policy_tokens[end] / steps, amount.tokens[end] / steps
-    )
-    rollout, update = cpu_seconds(
-        step, parameters, operations_per_token(experiment), cores, this_core()
-    )
-    return rollout, update, rollout + update, steps * (rollout + update)
+    rows, totals = list[list[str]](), [0.0, 0.0]
+    for phase, amount in request.training[0]:
+        steps = phase.end_step - phase.first_step
+        ends = seconds_of(amount, steps)
+        each = [max(end) if overlaps else sum(end) for end in ends]
+        whole = [steps * seconds for seconds in each]
+        totals = [sum(pair) for pair in zip(totals, whole, strict=True)]
+        cells = [in_words(*pair) for pair in (*zip(*ends, strict=True), each, whole)]
+        rows.append([f"phase {phase.number}", f"{phase.first_step + 1}-{phase.end_step}", *cells])
+    steps = request.experiment.algorithm.steps
+    rows.append(["training", f"1-{steps}", "", "", "", in_words(*totals)])
+    return aligned(["", "steps", "rollout", "update", "per step", "all steps"], rows)
 
 
-def _step_seconds(
-    request: PlanRequest, answer: PlanAnswer, kind: str, amount: Work, end: int, steps: int
-) -> tuple[float, float, float]:
-    """Return the seconds of rollout, update and both per step.
-
-    `end` selects the fewest (0) or the most (1) tokens of `steps` steps.
-    """
-    experiment, infrastructure, plan = request.experiment, request.infrastructure, answer.plan
-    apart = len(infrastructure.engine_urls) or infrastructure.engine_servers
-    engines = Engines(
-        number=apart or plan.machine.gpus,
-        max_num_seqs=experiment.rollout.max_num_seqs or experiment.rollout.max_concurrent_episodes,
-        kv_tokens=plan.kv_tokens,
-        kv_bytes=plan.kv_bytes,
-        weight_bytes=plan.engine_weights,
-    )
-    step = StepTokens(
-        amount.episodes / steps, amount.policy_tokens[end] / steps, amount.tokens[end] / steps
-    )
-    gpu = GPUS[kind]
-    rollout = rollout_seconds(step, plan.parameters, engines, gpu)
-    update = update_seconds(
-        step, plan.parameters, operations_per_token(experiment), plan.machine.gpus, gpu
-    )
-    return (
-        rollout,
-        update,
-        max(rollout, update)
-        if apart and experiment.rollout.max_off_policy_steps
-        else rollout + update,
-    )
+def _tokens(amount: Work, steps: int) -> list[StepTokens]:
+    """Return the tokens of one of `steps` steps: the fewest and the most."""
+    return [
+        StepTokens(amount.episodes / steps, own / steps, all_tokens / steps)
+        for own, all_tokens in zip(amount.policy_tokens, amount.tokens, strict=True)
+    ]
 
 
 @dataclass(frozen=True, slots=True)
