@@ -39,6 +39,7 @@ async def evaluate(
     Raises:
         WorldError: The episode could not be judged, because a site or the judge did not respond.
     """
+    window.check_site()
     last_url = window.page.url
     if "string_match" in task.evaluators and not await string_match(task, answer, judge):
         return 0.0
@@ -126,15 +127,15 @@ async def _program_html(check: Check, last_url: str, window: Window, addresses: 
     if url.startswith("func"):
         url = await queries.run(url.partition("func:")[2].replace("__last_url__", last_url))
     if url != "last":
-        await _open(url, window, addresses)
+        await _open(url, window, addresses, written="__last_url__" in check.url)
     text = html.unescape(await _locate(check, window, queries))
     if check.exact is not None:
         return clean(text) == clean(check.exact)
     return all(any(includes(one, text) for one in phrase.split(OR)) for phrase in check.included)
 
 
-async def _open(url: str, window: Window, addresses: Addresses) -> None:
-    await window.show(url)
+async def _open(url: str, window: Window, addresses: Addresses, *, written: bool) -> None:
+    await window.show(url, written=written)
     if not addresses.embedded:
         # Real sites keep building a page after it has loaded.
         with contextlib.suppress(Error):

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable, Collection
+from http import HTTPStatus
 from typing import Any
 
 from playwright.async_api import BrowserContext, Error, Page
@@ -115,11 +116,7 @@ class Window:
         Raises:
             SiteUnreachableError: One of the task's sites did not respond.
         """
-        failure = self.tab.failure
-        if failure is not None:
-            self.tab.failure = None
-            if host_of(failure[0]) in self._hosts:
-                raise SiteUnreachableError(f"{failure[0][:200]} did not answer: {failure[1]}")
+        self.check_site()
         devtools = self.tab.devtools
         tree, snapshot = await asyncio.gather(
             devtools.send("Accessibility.getFullAXTree"),
@@ -128,16 +125,31 @@ class Window:
         self.seen = view(tree["nodes"], snapshot)
         return self.seen
 
-    async def show(self, url: str) -> None:
-        """Open a page in the current tab, on any host.
+    def check_site(self) -> None:
+        """Check that the current tab's site has responded since the last check.
 
         Raises:
-            SiteUnreachableError: The page cannot be opened.
+            SiteUnreachableError: It is one of the task's sites, and it did not.
+        """
+        failure, self.tab.failure = self.tab.failure, None
+        if failure is not None and host_of(failure[0]) in self._hosts:
+            raise SiteUnreachableError(f"{failure[0][:200]} did not answer: {failure[1]}")
+
+    async def show(self, url: str, *, written: bool = False) -> None:
+        """Open a page in the current tab, on any host.
+
+        Args:
+            url: The page.
+            written: Whether the agent wrote its address.
+
+        Raises:
+            SiteUnreachableError: The page cannot be opened, or its site did not respond.
         """
         try:
-            await self._visit(self.tab, url)
+            await self._visit(self.tab, url, written=written)
         except ImpossibleError as impossible:
             raise SiteUnreachableError(str(impossible)) from impossible
+        self.check_site()
 
     async def titles(self) -> list[str]:
         """Return the titles of all tabs."""
@@ -173,7 +185,7 @@ class Window:
                 url = self._addresses.resolve(action.url, self._hosts)
             except OutsideSitesError as outside:
                 raise ImpossibleError(str(outside)) from outside
-            await self._visit(self.tab, url)
+            await self._visit(self.tab, url, written=True)
         elif isinstance(action, Navigate) and action.verb in ("go_back", "go_forward"):
             await self._travel(-1 if action.verb == "go_back" else 1)
         else:
@@ -232,7 +244,7 @@ class Window:
             )
         await use(*element.centre)
 
-    async def _visit(self, tab: Tab, url: str) -> None:
+    async def _visit(self, tab: Tab, url: str, *, written: bool = False) -> None:
         before = tab.page.url
         try:
             await tab.page.goto(url, wait_until="load", timeout=0)
@@ -243,6 +255,20 @@ class Window:
             if (no_page and tab.page.url == before) or host_of(url) not in self._hosts:
                 raise ImpossibleError(f"'{url[:200]}' cannot be shown.") from None
         await tab.rest()
+        if written and tab.failure is not None and await self._is_only_address_broken(tab, url):
+            tab.failure = None
+
+    async def _is_only_address_broken(self, tab: Tab, url: str) -> bool:
+        """Whether the open page's address gets a status of at least 500 again, and its site does not.
+
+        An agent can write an address that its site cannot handle. That is no fault of the site.
+        """
+        sites = [real for real in self._addresses.urls.values() if host_of(real) == host_of(url)]
+        try:
+            again, site = await tab.page.evaluate(page_scripts.STATUSES, [url, *sites[:1]])
+        except (Error, ValueError):  # no answer, or the host is not a site's
+            return False
+        return site < HTTPStatus.INTERNAL_SERVER_ERROR <= again
 
     async def _travel(self, by: int) -> None:
         history = await self.tab.devtools.send("Page.getNavigationHistory")
@@ -293,7 +319,7 @@ class Window:
             with contextlib.suppress(Error):
                 await page.close()
             return
-        tab = await Tab.of(page)
+        tab = await Tab.of_opened(page)
         async with self._arrived:
             self.tabs.append(tab)
             self._arrived.notify_all()

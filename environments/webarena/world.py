@@ -187,6 +187,7 @@ class WebArenaEnvironment(Environment):
         score = shared.browsers.call(
             lambda: evaluate(task, answer, window, shared.addresses, shared.judge), EVALUATION_S
         )
+        self._check_sites()
         self.close()
         return Step(
             f"You stopped with the answer: {answer[:200]}" if answer else "You stopped.",
@@ -227,11 +228,8 @@ class WebArenaEnvironment(Environment):
         return await self._observe(window, "None")
 
     async def _observe(self, window: Window, previous: str) -> str:
+        self._check_sites()
         seen = await window.look()
-        if self._episode is not None and self._episode.fault is not None:
-            raise SiteUnreachableError(
-                f"a site failed: {self._episode.fault!r}"[:300]
-            ) from self._episode.fault
         url = self._shared.addresses.to_shown(seen.url)
         return observation(
             window.parts.shown(seen.text),
@@ -241,6 +239,12 @@ class WebArenaEnvironment(Environment):
             self.objective,
             previous,
         )
+
+    def _check_sites(self) -> None:
+        """Raise SiteUnreachableError if one of the embedded sites raised an exception."""
+        fault = self._episode.fault if self._episode is not None else None
+        if fault is not None:
+            raise SiteUnreachableError(f"a site failed: {fault!r}"[:300]) from fault
 
 
 class SharedSites:

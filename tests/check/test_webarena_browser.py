@@ -295,6 +295,23 @@ def test_an_exception_of_a_site_is_a_fault_and_not_an_observation(
         session.step("stop")
 
 
+def test_a_site_that_raises_while_an_episode_is_judged_gives_no_score(
+    session: WebArenaEnvironment,
+) -> None:
+    session.reset(task_about("Buy one"))
+    assert session._episode is not None
+    session._episode.db.execute("DROP TABLE reviews")
+
+    async def ask() -> None:
+        assert session._window is not None
+        await session._window.page.evaluate("fetch('/product/x').then(answer => answer.text())")
+
+    session._shared.browsers.call(ask, 60)
+    with pytest.raises(BrowserError) as failed:
+        session.step("stop")
+    assert isinstance(failed.value.__cause__, sqlite3.OperationalError)
+
+
 def test_browsers_are_replaced_and_the_old_ones_end(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("environments.webarena.browser.CONTEXTS_PER_BROWSER", 2)
     before = set(chromium_processes(psutil.Process()))

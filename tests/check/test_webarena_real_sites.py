@@ -24,7 +24,8 @@ pytestmark = needs_chromium
 
 SHOP = """<title>Store</title><h1>Hello {user}</h1>
 <a href="/hang">hang</a> <a href="/never">never</a> <a href="/away">away</a> <a href="http://outside.example/x">outside</a>
-<a href="/child" target="_blank">window</a> <a href="/slow">slow</a> <a href="/download">file</a>
+<a href="/child" target="_blank">window</a> <a href="/broken">broken</a>
+<a href="/broken" target="_blank">broken window</a> <a href="/gone" target="_blank">lost window</a> <a href="/slow">slow</a> <a href="/download">file</a>
 <form action="/chosen"><button>Go</button>
 <label>Kind <select name="kind"><option>red</option><option value="g">green</option></select></label></form>
 <p class="price">$5</p>"""
@@ -36,6 +37,7 @@ class Store:
     def __init__(self) -> None:
         self._loop = asyncio.new_event_loop()
         self.released = asyncio.Event()
+        self.is_down = False
         threading.Thread(target=self._loop.run_forever, daemon=True).start()
         asyncio.run_coroutine_threadsafe(self._start(), self._loop).result(60)
 
@@ -57,6 +59,13 @@ class Store:
 
     async def _answer(self, request: web.Request) -> web.StreamResponse:
         path = request.path
+        if self.is_down or path in ("/broken", "/f/baking/9/"):
+            return web.Response(status=500, text="<h1>Broken</h1>", content_type="text/html")
+        if path == "/gone":
+            assert request.transport is not None
+            request.transport.close()
+        if path == "/missing":
+            return web.Response(status=404, text="<h1>Missing</h1>", content_type="text/html")
         if path == "/never":
             await self.released.wait()
         if path == "/away":
@@ -286,6 +295,50 @@ def test_a_site_that_is_down_is_a_fault(begin: Begin) -> None:
         threading.Thread(target=lambda: site.accept()[0].close() or site.close()).start()
         with pytest.raises(SiteUnreachableError):
             begin(site=f"http://127.0.0.1:{site.getsockname()[1]}")
+
+
+@pytest.mark.parametrize("link", ["broken", "broken window", "lost window"])
+def test_a_page_with_a_server_error_is_a_fault(begin: Begin, link: str) -> None:
+    session, _ = begin()
+    with pytest.raises(SiteUnreachableError):
+        play(session, f"click [<link '{link}'>]")
+    with pytest.raises(EpisodeOverError):
+        session.step("stop")
+
+
+@pytest.mark.parametrize("path", ["missing", "broken", "f/baking/9/x"])
+def test_an_address_that_only_the_agent_knows_ends_in_a_score(begin: Begin, path: str) -> None:
+    post = html("func:reddit_get_post_url('__last_url__')", "", must_include=["Hello"])
+    session, _ = begin(post)
+    step = session.step(f"goto [http://onestopmarket.com/{path}]")
+    assert not step.refused
+    assert f"http://onestopmarket.com/{path}" in step.observation
+    assert session.step("stop").reward == 0.0
+
+
+def test_a_site_that_fails_for_every_address_is_a_fault(begin: Begin, store: Store) -> None:
+    session, _ = begin()
+    store.is_down = True
+    try:
+        with pytest.raises(SiteUnreachableError):
+            session.step("goto [http://onestopmarket.com/child]")
+    finally:
+        store.is_down = False
+
+
+@pytest.mark.parametrize("page", ["__SHOPPING__/broken", "__SHOPPING__/gone", "last"])
+def test_a_site_that_fails_while_an_episode_is_judged_gives_no_score(
+    begin: Begin, store: Store, page: str
+) -> None:
+    session, _ = begin(html(page, "", must_include=["Hello"]))
+    if page == "last":
+        window = session._window
+        assert window is not None
+        store.is_down = True
+        session._shared.browsers.call(window.page.reload, 60)
+        store.is_down = False
+    with pytest.raises(SiteUnreachableError):
+        session.step("stop")
 
 
 @pytest.mark.parametrize(
