@@ -16,7 +16,7 @@ from playwright.async_api import Error
 
 from environments.webarena.addresses import Addresses
 from environments.webarena.judge import Judge
-from environments.webarena.site_queries import Queries
+from environments.webarena.site_queries import LAST_URL, Queries
 from environments.webarena.task_files import Check, TaskFile
 from environments.webarena.window import Window
 
@@ -122,12 +122,14 @@ def includes(phrase: str, text: str, *, alone: bool = False) -> bool:
 
 
 async def _program_html(check: Check, last_url: str, window: Window, addresses: Addresses) -> bool:
-    queries = Queries(window, addresses)
+    queries = Queries(window, addresses, last_url)
     url = check.url
     if url.startswith("func"):
-        url = await queries.run(url.partition("func:")[2].replace("__last_url__", last_url))
+        url = await queries.run(url.partition("func:")[2])
+        if not url:  # the page that the task creates does not exist
+            return False
     if url != "last":
-        await _open(url, window, addresses, written="__last_url__" in check.url)
+        await _open(url, window, addresses, written=LAST_URL in check.url)
     text = html.unescape(await _locate(check, window, queries))
     if check.exact is not None:
         return clean(text) == clean(check.exact)

@@ -25,7 +25,8 @@ pytestmark = needs_chromium
 SHOP = """<title>Store</title><h1>Hello {user}</h1>
 <a href="/hang">hang</a> <a href="/never">never</a> <a href="/away">away</a> <a href="http://outside.example/x">outside</a>
 <a href="/child" target="_blank">window</a> <a href="/broken">broken</a>
-<a href="/broken" target="_blank">broken window</a> <a href="/gone" target="_blank">lost window</a> <a href="/slow">slow</a> <a href="/download">file</a>
+<a href="/broken" target="_blank">broken window</a> <a href="/gone" target="_blank">lost window</a>
+<a href="/slow">slow</a> <a href="/download">file</a>
 <form action="/chosen"><button>Go</button>
 <label>Kind <select name="kind"><option>red</option><option value="g">green</option></select></label></form>
 <p class="price">$5</p>"""
@@ -38,6 +39,7 @@ class Store:
         self._loop = asyncio.new_event_loop()
         self.released = asyncio.Event()
         self.is_down = False
+        self.orders = [{"increment_id": "000000042"}]
         threading.Thread(target=self._loop.run_forever, daemon=True).start()
         asyncio.run_coroutine_threadsafe(self._start(), self._loop).result(60)
 
@@ -88,7 +90,7 @@ class Store:
                 {"nickname": name, "ratings": [{"percent": 60}]} for name in ("first", "last")
             ]
             return web.json_response(
-                reviews if path.endswith("reviews") else {"items": [{"increment_id": "000000042"}]}
+                reviews if path.endswith("reviews") else {"items": self.orders}
             )
         texts = {
             "/": SHOP.replace("{user}", request.cookies.get("who", "stranger")),
@@ -306,7 +308,7 @@ def test_a_page_with_a_server_error_is_a_fault(begin: Begin, link: str) -> None:
         session.step("stop")
 
 
-@pytest.mark.parametrize("path", ["missing", "broken", "f/baking/9/x"])
+@pytest.mark.parametrize("path", ["missing", "broken", "f/baking/9/x", "f/baking/it's"])
 def test_an_address_that_only_the_agent_knows_ends_in_a_score(begin: Begin, path: str) -> None:
     post = html("func:reddit_get_post_url('__last_url__')", "", must_include=["Hello"])
     session, _ = begin(post)
@@ -392,6 +394,15 @@ def test_episodes_are_judged_by_their_task_file(
     session, _ = begin(evaluation)
     step = session.step("stop [5]")
     assert (step.reward, step.done) == (float(right), True)
+
+
+def test_a_shop_without_orders_has_no_latest_order(begin: Begin, store: Store) -> None:
+    session, _ = begin(html("func:shopping_get_latest_order_url()", "", must_include=["x"]))
+    orders, store.orders = store.orders, []
+    try:
+        assert session.step("stop").reward == 0.0
+    finally:
+        store.orders = orders
 
 
 def test_preparing_actions_are_performed_before_the_place_is_looked_up(begin: Begin) -> None:
