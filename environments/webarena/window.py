@@ -219,8 +219,9 @@ class Window:
             raise ImpossibleError(
                 f"[{action.element}] is a {element.role} and no text can be typed into it."
             )
+        text = self._addresses.to_real(action.text)
         if element.role == "combobox":
-            chosen = await self._call(element, page_scripts.CHOOSE_BY_TEXT, action.text)
+            chosen = await self._call(element, page_scripts.CHOOSE_BY_TEXT, text)
             if chosen is False:
                 raise ImpossibleError(f"[{action.element}] has no option '{action.text[:60]}'.")
             if chosen is True:
@@ -228,8 +229,8 @@ class Window:
         keyboard = self.page.keyboard
         await self._point(element, self.page.mouse.click)
         await keyboard.press("Control+a")
-        if action.text:
-            await keyboard.insert_text(action.text)
+        if text:
+            await keyboard.insert_text(text)
         else:
             await keyboard.press("Delete")
         if action.enter:

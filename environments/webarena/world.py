@@ -184,8 +184,9 @@ class WebArenaEnvironment(Environment):
     def _stop(self, window: Window, answer: str) -> Step:
         shared, task = self._shared, self.task
         assert task is not None
+        meant = shared.addresses.to_real(answer)
         score = shared.browsers.call(
-            lambda: evaluate(task, answer, window, shared.addresses, shared.judge), EVALUATION_S
+            lambda: evaluate(task, meant, window, shared.addresses, shared.judge), EVALUATION_S
         )
         self._check_sites()
         self.close()

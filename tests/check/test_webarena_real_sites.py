@@ -29,7 +29,7 @@ SHOP = """<title>Store</title><h1>Hello {user}</h1>
 <a href="/slow">slow</a> <a href="/download">file</a>
 <form action="/chosen"><button>Go</button>
 <label>Kind <select name="kind"><option>red</option><option value="g">green</option></select></label></form>
-<p class="price">$5</p>"""
+<label>Note <input name="note"></label><p class="price">$5</p>"""
 
 
 class Store:
@@ -197,6 +197,20 @@ def test_a_task_file_is_played_under_the_published_addresses(begin: Begin) -> No
     assert "PREVIOUS ACTION: goto [http://onestopmarket.com/chosen?kind=g]" in seen
     assert "heading 'You chose g'" in seen
     assert session.step("stop").reward == 1.0
+
+
+def test_published_addresses_are_real_ones_in_typed_texts_and_answers(
+    begin: Begin, store: Store
+) -> None:
+    note = "document.querySelector('[name=note]').value"
+    evaluation = html("last", note, exact_match="__SHOPPING__/a") | {
+        "eval_types": ["string_match", "program_html"],
+        "reference_answers": {"exact_match": f"{store.url}/b"},
+    }
+    session, seen = begin(evaluation)
+    action = f"type [{number(seen, 'textbox')}] [http://onestopmarket.com/a] [0]"
+    assert "[http://onestopmarket.com/a]" in session.step(action).observation
+    assert session.step("stop [http://onestopmarket.com/b]").reward == 1.0
 
 
 def test_an_option_is_chosen_by_clicking_or_typing(begin: Begin) -> None:

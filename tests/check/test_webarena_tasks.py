@@ -53,8 +53,13 @@ def entry(**changes: Any) -> dict[str, Any]:
                 {
                     "url": "__SHOPPING__/b",
                     "locator": "",
-                    "required_contents": {"must_include": ["a |OR| b"]},
-                }
+                    "required_contents": {"must_include": ["a |OR| b", "__REDDIT__/f/a"]},
+                },
+                {
+                    "url": "last",
+                    "locator": "document.title",
+                    "required_contents": {"exact_match": "__SHOPPING__/b"},
+                },
             ],
             "string_note": "",
             "reference_answer_raw_annotation": "1",
@@ -234,12 +239,10 @@ def test_a_task_file_is_read_with_urls_for_placeholders() -> None:
         "change",
         (40.4, -80.0),
     )
-    [check] = task.checks
-    assert (check.url, check.included, check.exact) == (
-        "http://shop.example:7770/b",
-        ("a |OR| b",),
-        None,
-    )
+    assert [(check.url, check.included, check.exact) for check in task.checks] == [
+        ("http://shop.example:7770/b", ("a |OR| b", "http://forum.example/f/a"), None),
+        ("last", (), "http://shop.example:7770/b"),
+    ]
     assert not task.needs_judge
 
 
@@ -335,6 +338,13 @@ def test_the_agent_sees_published_addresses_in_place_of_real_ones() -> None:
     assert addresses.to_shown("http://shop.example:77700/a") == "http://shop.example:77700/a"
     assert addresses.to_real("http://reddit.com") == "http://forum.example"
     assert addresses.to_real("https://reddit.com/f/books") == "http://forum.example/f/books"
+    text = "See http://reddit.com/f/a, http://luma.com/admin and (http://onestopmarket.com)."
+    assert addresses.to_real(text) == (
+        "See http://forum.example/f/a, http://shop.example:7780/admin and "
+        "(http://shop.example:7770)."
+    )
+    for other in ("http://reddit.community", "http://reddit.com.example", "http://reddit.com:1"):
+        assert addresses.to_real(other) == other
     assert addresses.hosts(("shopping", "shopping_admin")) == (
         "shop.example:7770",
         "shop.example:7780",
