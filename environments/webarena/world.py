@@ -254,7 +254,7 @@ class SharedSites:
     Attributes:
         lists: All task lists of the configured tasks. Without a judge, tasks that need one are left
             out.
-        version: Version of the tasks.
+        version: Version of the tasks, with the judge of tasks from files.
         browsers, reserve: The browsers, and windows that are ready for the next session.
         step_s: Deadline of a step in seconds.
     """
@@ -274,7 +274,8 @@ class SharedSites:
                 task for task in tasks if self.judge or not task.needs_judge
             )
             self.logins = Logins(settings.logins, tasks)
-            self.version = f"files-{sha256(repr(tasks).encode()).hexdigest()[:12]}"
+            judge = f"judge-{_digest(self.judge.model)[:8]}" if self.judge else "nojudge"
+            self.version = f"files-{_digest(repr(tasks))[:12]}-{judge}"
         else:
             self._all = embedded_tasks()
             self.lists = (
@@ -314,6 +315,10 @@ class SharedSites:
         """Return the task's oracle. None for tasks on sites that are not embedded."""
         moves = plan if self.shop(task.index) is None else drawn_plan
         return Oracle(moves(task.index), task.start_urls[0]) if self.addresses.embedded else None
+
+
+def _digest(text: str) -> str:
+    return sha256(text.encode()).hexdigest()
 
 
 class WebArena(World):

@@ -318,17 +318,26 @@ def test_a_task_that_needs_a_judge_is_refused_without_one_and_never_listed(tmp_p
     ) as listening:  # stands for the site and for the judge
         address = f"http://127.0.0.1:{listening.getsockname()[1]}"
         settings = dict.fromkeys(REAL, address) | {"WEBARENA_TASKS": str(tmp_path / "config_files")}
-        without = WebArena(settings)
-        judged = WebArena(
-            settings | {"WEBARENA_JUDGE_URL": f"{address}/v1", "WEBARENA_JUDGE_MODEL": "m"}
+        judge = {"WEBARENA_JUDGE_URL": f"{address}/v1", "WEBARENA_JUDGE_MODEL": "m"}
+        without, judged, again, other = (
+            WebArena(settings | changes)
+            for changes in (
+                {},
+                judge,
+                judge | {"WEBARENA_JUDGE_KEY": "k"},
+                judge | {"WEBARENA_JUDGE_MODEL": "n"},
+            )
         )
+        embedded = WebArena(judge)
     assert [
         index for split in ("train", "validation", "test") for index in without.tasks(split)
     ] == [0]
     with pytest.raises(TaskIndexError, match="WEBARENA_JUDGE_URL"):
         without.create().reset(1)
     assert judged._shared.task(1).needs_judge
-    assert judged.version == without.version != WebArena({}).version
+    assert judged.version == again.version
+    assert len({without.version, judged.version, other.version, WebArena({}).version}) == 4
+    assert embedded.version == WebArena({}).version
 
 
 def test_the_agent_sees_published_addresses_in_place_of_real_ones() -> None:
