@@ -35,6 +35,8 @@ from environments.webarena.tab import Tab
 MAX_TABS = 8
 NO_PAGE = ("ERR_ABORTED", "invalid URL", "Download is starting")
 """Parts of Playwright's errors for addresses that open no page. The tab stays where it is."""
+NO_ELEMENT = "with given id"
+"""Part of DevTools' errors for elements of earlier documents. A closed page has other errors."""
 CONTEXT = {
     "viewport": {"width": VIEWPORT[0], "height": VIEWPORT[1]},
     "device_scale_factor": 1,
@@ -342,9 +344,20 @@ class Window:
             self._front = min(self._front, len(self.tabs) - 1)
 
     async def _call(self, element: Element, function: str, *arguments: Any) -> Any:
-        """Call a JavaScript function with the element as `this`."""
+        """Call a JavaScript function with the element as `this`.
+
+        Raises:
+            ImpossibleError: The page has changed since the last look and lacks the element.
+        """
         devtools = self.tab.devtools
-        found = await devtools.send("DOM.resolveNode", {"backendNodeId": element.node})
+        try:
+            found = await devtools.send("DOM.resolveNode", {"backendNodeId": element.node})
+        except Error as fault:
+            if NO_ELEMENT not in fault.message:
+                raise
+            raise ImpossibleError(
+                f"The {element.role} '{element.name[:60]}' is gone. Scroll to see the page again."
+            ) from None
         call = {
             "objectId": found["object"]["objectId"],
             "functionDeclaration": function,

@@ -15,7 +15,12 @@ import pytest
 from aiohttp import web
 
 from environments.environment import EpisodeOverError
-from environments.webarena.browser import Browsers, PageHungError, SiteUnreachableError
+from environments.webarena.browser import (
+    BrowserLostError,
+    Browsers,
+    PageHungError,
+    SiteUnreachableError,
+)
 from environments.webarena.sign_in import LoginMissingError
 from environments.webarena.world import WebArena, WebArenaEnvironment
 from tests.support.chromium import needs_chromium, number, play
@@ -228,6 +233,26 @@ def test_an_option_is_chosen_by_clicking_or_typing(begin: Begin) -> None:
         "type [<combobox 'Kind'>] [Green]",
         "click [<button 'Go'>]",
     )
+
+
+@pytest.mark.parametrize("action", ["click [{}]", "type [{}] [red]"])
+def test_an_element_that_is_gone_cannot_be_used(begin: Begin, action: str) -> None:
+    session, seen = begin()
+    window = session._window
+    assert window is not None
+    session._shared.browsers.call(window.page.reload, 60)
+    step = session.step(action.format(number(seen, "combobox")))
+    assert (step.refused, step.done) == (True, False)
+    assert "option 'green' selected: True" in play(session, "type [<combobox 'Kind'>] [green]")
+
+
+def test_a_page_that_is_gone_is_a_fault(begin: Begin) -> None:
+    session, seen = begin()
+    window = session._window
+    assert window is not None
+    session._shared.browsers.call(window.page.close, 60)
+    with pytest.raises(BrowserLostError):
+        session.step(f"type [{number(seen, 'combobox')}] [red]")
 
 
 def test_a_slow_page_is_waited_for(begin: Begin) -> None:
