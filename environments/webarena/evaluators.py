@@ -43,7 +43,9 @@ async def evaluate(
     last_url = window.page.url
     if "string_match" in task.evaluators and not await string_match(task, answer, judge):
         return 0.0
-    if "url_match" in task.evaluators and not url_match(task.reference_url, last_url):
+    if "url_match" in task.evaluators and not url_match(
+        task.reference_url, last_url, whole_parts=addresses.embedded
+    ):
         return 0.0
     if "program_html" in task.evaluators:
         for check in task.checks:
@@ -79,11 +81,17 @@ async def string_match(task: TaskFile, answer: str, judge: Judge | None) -> bool
     return True
 
 
-def url_match(reference: str, url: str) -> bool:
+def url_match(reference: str, url: str, *, whole_parts: bool = False) -> bool:
     """Whether `url` is the reference page.
 
     Its address must contain a reference's address. For each query field of the references it must
     have one of their values.
+
+    Args:
+        reference: The reference, possibly with alternatives.
+        url: The page's URL.
+        whole_parts: Whether the last part of a path must match as a whole, e.g. issues/1 is not in
+            issues/10. WebArena's evaluator compares characters only.
     """
     references = [_parts(one) for one in reference.split(OR)]
     address, fields = _parts(url)
@@ -91,7 +99,8 @@ def url_match(reference: str, url: str) -> bool:
     for _, query in references:
         for name, values in query.items():
             wanted.setdefault(name, set()).update(values)
-    if not any(one in address for one, _ in references):
+    end = "/" if whole_parts else ""
+    if not any(one + end in address + end for one, _ in references):
         return False
     return all(values.intersection(fields.get(name, ())) for name, values in wanted.items())
 

@@ -115,6 +115,23 @@ def test_the_post_of_the_last_page_is_found_by_its_path(path: str, post: str) ->
     assert found == f"http://forum.test/{post}"
 
 
+@pytest.mark.parametrize(
+    ("url", "reference", "right"),
+    [
+        ("http://a.test/issues/1", "http://a.test/issues/1", True),
+        ("http://a.test/issues/1/?x=1", "http://a.test/issues/1/", True),
+        ("http://a.test/issues/1/title", "issues/1/", True),
+        ("http://a.test/issues/10", "http://a.test/issues/1", False),
+        ("http://a.test/issues/10", "http://a.test/issues/1/", False),
+    ],
+)
+def test_an_embedded_page_matches_by_whole_parts_of_its_path(
+    url: str, reference: str, right: bool
+) -> None:
+    assert url_match(reference, url, whole_parts=True) == right
+    assert url_match(reference, url)
+
+
 Reply = Callable[[str], str | int]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import re
@@ -21,6 +22,7 @@ from environments.registry import load_world
 from environments.server.app import Options, application
 from environments.webarena.addresses import EMBEDDED, Addresses, from_environment
 from environments.webarena.drawn_shops import LISTS, NO_ANSWER_LISTS, drawn_plan, drawn_task
+from environments.webarena.evaluators import string_match
 from environments.webarena.sites.database import drawn_state
 from environments.webarena.task_files import TaskFileError, parse_task, read_tasks
 from environments.webarena.tasks import embedded_entries, embedded_tasks, plan, task_lists
@@ -185,6 +187,16 @@ def test_every_task_has_a_plan_that_stops() -> None:
         assert verbs[-1] == "stop"
         assert "stop" not in verbs[:-1]
         assert len(verbs) <= 15
+
+
+def test_no_constant_answer_is_right_and_the_plans_answer_is() -> None:
+    tasks = embedded_tasks()
+    answers = {str(answer) for task in tasks.values() for _, answer in task.answers}
+    for index, task in tasks.items():
+        if task.answers:
+            for constant in (" ".join(map(str, range(10_000))), " ".join(sorted(answers))):
+                assert not asyncio.run(string_match(task, constant, None)), task.intent
+            assert asyncio.run(string_match(task, plan(index)[-1].text, None)), task.intent
 
 
 def test_the_tasks_are_the_same_whatever_the_hash_seed() -> None:
