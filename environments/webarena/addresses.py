@@ -101,7 +101,7 @@ class Addresses:
         for name, address in self.shown.items():
             if name in self.urls:
                 shown = re.escape(address).replace("http:", "https?:") + _HOST_ENDS
-                text = re.sub(shown, lambda _, real=self.urls[name]: real, text)
+                text = self.urls[name].join(re.split(shown, text))
         return text
 
     def resolve(self, written: str, hosts: Collection[str]) -> str:

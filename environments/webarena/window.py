@@ -78,6 +78,8 @@ class Window:
         self._close = close
         self._addresses = addresses
         self._hosts = hosts
+        self._broken: set[str] = set()
+        """Addresses that the agent wrote and that their sites cannot handle."""
         self._front = 0
         self._keyboard = Keyboard()
         self._arrived = asyncio.Condition()
@@ -134,7 +136,9 @@ class Window:
             SiteUnreachableError: It is one of the task's sites, and it did not.
         """
         failure, self.tab.failure = self.tab.failure, None
-        if failure is not None and host_of(failure[0]) in self._hosts:
+        if failure is None or failure[0] in self._broken:
+            return
+        if host_of(failure[0]) in self._hosts:
             raise SiteUnreachableError(f"{failure[0][:200]} did not answer: {failure[1]}")
 
     async def show(self, url: str, *, written: bool = False) -> None:
@@ -147,6 +151,8 @@ class Window:
         Raises:
             SiteUnreachableError: The page cannot be opened, or its site did not respond.
         """
+        if not written:
+            self._broken.clear()
         try:
             await self._visit(self.tab, url, written=written)
         except ImpossibleError as impossible:
@@ -259,7 +265,7 @@ class Window:
                 raise ImpossibleError(f"'{url[:200]}' cannot be shown.") from None
         await tab.rest()
         if written and tab.failure is not None and await self._is_only_address_broken(tab, url):
-            tab.failure = None
+            self._broken.add(tab.failure[0])
 
     async def _is_only_address_broken(self, tab: Tab, url: str) -> bool:
         """Whether the open page's address gets a status of at least 500 again, and its site does not.
@@ -271,7 +277,7 @@ class Window:
             again, site = await tab.page.evaluate(page_scripts.STATUSES, [url, *sites[:1]])
         except (Error, ValueError):  # no answer, or the host is not a site's
             return False
-        return site < HTTPStatus.INTERNAL_SERVER_ERROR <= again
+        return bool(site < HTTPStatus.INTERNAL_SERVER_ERROR <= again)
 
     async def _travel(self, by: int) -> None:
         history = await self.tab.devtools.send("Page.getNavigationHistory")

@@ -354,7 +354,19 @@ def test_an_address_that_only_the_agent_knows_ends_in_a_score(begin: Begin, path
     step = session.step(f"goto [http://onestopmarket.com/{path}]")
     assert not step.refused
     assert f"http://onestopmarket.com/{path}" in step.observation
+    for action in ("goto [onestopmarket.com]", "go_back"):
+        step = session.step(action)
+    assert f"http://onestopmarket.com/{path}" in step.observation
     assert session.step("stop").reward == 0.0
+
+
+def test_a_broken_page_of_a_check_is_a_fault_even_if_the_agent_wrote_its_address(
+    begin: Begin,
+) -> None:
+    session, _ = begin(html("__SHOPPING__/broken", "", must_include=["Hello"]))
+    session.step("goto [http://onestopmarket.com/broken]")
+    with pytest.raises(SiteUnreachableError):
+        session.step("stop")
 
 
 def test_a_site_that_fails_for_every_address_is_a_fault(begin: Begin, store: Store) -> None:
