@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import socket
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
@@ -32,8 +33,7 @@ _PUBLISHED = {
     "wikipedia": "http://wikipedia.org",
     "homepage": "http://homepage.com",
 }
-
-
+_HOST_ENDS = r"(?![\w@-]|[.:]\w)"
 CONNECT_S = 10.0
 
 
@@ -96,14 +96,13 @@ class Addresses:
             ],
         )
 
-    def to_real(self, url: str) -> str:
-        """Convert a URL that the agent wrote to a real URL."""
-        pairs = [
-            (address, self.urls[name]) for name, address in self.shown.items() if name in self.urls
-        ]
-        return _exchange(
-            url, pairs + [(address.replace("http:", "https:"), real) for address, real in pairs]
-        )
+    def to_real(self, text: str) -> str:
+        """Convert the shown URLs in a text that the agent wrote to real ones."""
+        for name, address in self.shown.items():
+            if name in self.urls:
+                shown = re.escape(address).replace("http:", "https?:") + _HOST_ENDS
+                text = self.urls[name].join(re.split(shown, text))
+        return text
 
     def resolve(self, written: str, hosts: Collection[str]) -> str:
         """Return the real URL of an address that an agent wrote.

@@ -16,7 +16,7 @@ from playwright.async_api import Error
 
 from environments.webarena.addresses import Addresses
 from environments.webarena.judge import Judge
-from environments.webarena.site_queries import Queries
+from environments.webarena.site_queries import LAST_URL, Queries
 from environments.webarena.task_files import Check, TaskFile
 from environments.webarena.window import Window
 
@@ -39,10 +39,13 @@ async def evaluate(
     Raises:
         WorldError: The episode could not be judged, because a site or the judge did not respond.
     """
+    window.check_site()
     last_url = window.page.url
     if "string_match" in task.evaluators and not await string_match(task, answer, judge):
         return 0.0
-    if "url_match" in task.evaluators and not url_match(task.reference_url, last_url):
+    if "url_match" in task.evaluators and not url_match(
+        task.reference_url, last_url, whole_parts=addresses.embedded
+    ):
         return 0.0
     if "program_html" in task.evaluators:
         for check in task.checks:
@@ -78,11 +81,17 @@ async def string_match(task: TaskFile, answer: str, judge: Judge | None) -> bool
     return True
 
 
-def url_match(reference: str, url: str) -> bool:
+def url_match(reference: str, url: str, *, whole_parts: bool = False) -> bool:
     """Whether `url` is the reference page.
 
     Its address must contain a reference's address. For each query field of the references it must
     have one of their values.
+
+    Args:
+        reference: The reference, possibly with alternatives.
+        url: The page's URL.
+        whole_parts: Whether the last part of a path must match as a whole, e.g. issues/1 is not in
+            issues/10. WebArena's evaluator compares characters only.
     """
     references = [_parts(one) for one in reference.split(OR)]
     address, fields = _parts(url)
@@ -90,7 +99,8 @@ def url_match(reference: str, url: str) -> bool:
     for _, query in references:
         for name, values in query.items():
             wanted.setdefault(name, set()).update(values)
-    if not any(one in address for one, _ in references):
+    end = "/" if whole_parts else ""
+    if not any(one + end in address + end for one, _ in references):
         return False
     return all(values.intersection(fields.get(name, ())) for name, values in wanted.items())
 
@@ -121,20 +131,22 @@ def includes(phrase: str, text: str, *, alone: bool = False) -> bool:
 
 
 async def _program_html(check: Check, last_url: str, window: Window, addresses: Addresses) -> bool:
-    queries = Queries(window, addresses)
+    queries = Queries(window, addresses, last_url)
     url = check.url
     if url.startswith("func"):
-        url = await queries.run(url.partition("func:")[2].replace("__last_url__", last_url))
+        url = await queries.run(url.partition("func:")[2])
+        if not url:  # the page that the task creates does not exist
+            return False
     if url != "last":
-        await _open(url, window, addresses)
+        await _open(url, window, addresses, written=LAST_URL in check.url)
     text = html.unescape(await _locate(check, window, queries))
     if check.exact is not None:
         return clean(text) == clean(check.exact)
     return all(any(includes(one, text) for one in phrase.split(OR)) for phrase in check.included)
 
 
-async def _open(url: str, window: Window, addresses: Addresses) -> None:
-    await window.show(url)
+async def _open(url: str, window: Window, addresses: Addresses, *, written: bool) -> None:
+    await window.show(url, written=written)
     if not addresses.embedded:
         # Real sites keep building a page after it has loaded.
         with contextlib.suppress(Error):

@@ -45,6 +45,19 @@ Returns true, false if there is no such option, or null if the element is not a 
 AFTER_TASKS = "new Promise(done => setTimeout(() => done(document.readyState), 0))"
 """Resolves to the document's readyState once the tasks that an event queued have started."""
 
+OPENED = """() => {
+    const [{name, responseStatus} = {}] = performance.getEntriesByType('navigation');
+    return [name ?? '', responseStatus ?? 0, location.protocol === 'chrome-error:'];
+}"""
+"""Returns the page's address, its status (0 if unknown), and whether it could not be loaded."""
+
+STATUSES = """async urls => {
+    const statuses = [];
+    for (const url of urls) statuses.push((await fetch(url, {cache: 'no-store'})).status);
+    return statuses;
+}"""
+"""Requests addresses of the page's own site. Returns the status of each answer."""
+
 STILL = """addEventListener('DOMContentLoaded', () => {
     const style = document.createElement('style');
     const still = 'animation: none !important; transition: none !important; scroll-behavior: auto !important';

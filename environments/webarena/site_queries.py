@@ -11,6 +11,7 @@ import contextlib
 from collections.abc import Awaitable, Callable
 from inspect import signature
 from typing import Any
+from urllib.parse import urlsplit
 
 from playwright.async_api import Error
 
@@ -19,6 +20,7 @@ from environments.webarena.browser import SiteUnreachableError
 from environments.webarena.task_files import TaskFileError
 from environments.webarena.window import Window
 
+LAST_URL = "__last_url__"
 _ADMIN = {"username": "admin", "password": "admin1234"}
 """The published account of WebArena's shop, identical in every copy."""
 _ASK = """async ([account, path]) => {
@@ -37,10 +39,17 @@ _MEMBER_ROLE = """name => {
 
 
 class Queries:
-    """Queries on the sites of one finished episode."""
+    """Queries on the sites of one finished episode.
 
-    def __init__(self, window: Window, addresses: Addresses) -> None:
+    Args:
+        window: The episode's window.
+        addresses: The sites' URLs.
+        last_url: The agent's last page.
+    """
+
+    def __init__(self, window: Window, addresses: Addresses, last_url: str) -> None:
         self._window = window
+        self._last_url = last_url
         self._shop = addresses.urls.get("shopping", "")
         self._known: dict[str, Callable[..., Awaitable[str]]] = {
             "shopping_get_latest_order_url": self._latest_order_url,
@@ -56,7 +65,7 @@ class Queries:
 
         Args:
             call: E.g. "reddit_get_post_url('http://forum.test/f/baking/3/x')". An argument __page__
-                stands for the current page.
+                stands for the current page. `LAST_URL` in a text stands for the agent's last page.
 
         Raises:
             TaskFileError: The text is not a call of a known query with constants.
@@ -71,7 +80,9 @@ class Queries:
                 for node in expression.args
                 if not (isinstance(node, ast.Name) and node.id in ("__page__", "page"))
             ]
-            arguments = [str(ast.literal_eval(node)) for node in given]
+            constants = [str(ast.literal_eval(node)) for node in given]
+            # The agent's address may contain quotes, so it is inserted after parsing.
+            arguments = [text.replace(LAST_URL, self._last_url) for text in constants]
             query = self._known[expression.func.id]
             signature(query).bind(*arguments)
         except (SyntaxError, ValueError, TypeError, KeyError) as wrong:
@@ -81,8 +92,11 @@ class Queries:
         return await query(*arguments)
 
     async def _latest_order_url(self) -> str:
+        """Return the page of the newest order. Empty if the shop has no orders."""
         search = "searchCriteria[sortOrders][0][field]=created_at&searchCriteria[sortOrders][0][direction]=DESC&searchCriteria[pageSize]=1"
         orders = (await self._ask(f"/rest/V1/orders?{search}"))["items"]
+        if not orders:
+            return ""
         return f"{self._shop}/sales/order/view/order_id/{int(orders[0]['increment_id'])}/"
 
     async def _latest_review_author(self, sku: str) -> str:
@@ -94,11 +108,11 @@ class Queries:
         return str(reviews[-1]["ratings"][0]["percent"]) if reviews else ""
 
     async def _post_url(self, url: str) -> str:
-        scheme, _, rest = url.partition("://")
-        parts = rest.split("/")
+        address = urlsplit(url)
+        parts = address.path.split("/")
         if len(parts) < 4 or parts[1] != "f":
             return url
-        return f"{scheme}://{'/'.join(parts[:4])}/"
+        return f"{address.scheme}://{address.netloc}/f/{parts[2]}/{parts[3]}/"
 
     async def _member_role(self, name: str) -> str:
         return str(await self._window.page.evaluate(_MEMBER_ROLE, name))

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+from http import HTTPStatus
 from typing import Any, Self
 
-from playwright.async_api import CDPSession, Error, Page, Request
+from playwright.async_api import CDPSession, Error, Page, Request, Response
 
 from environments.webarena import page_scripts
 from environments.webarena.browser import BrowserLostError
@@ -20,7 +22,8 @@ class Tab:
     Attributes:
         page, devtools: Playwright's page and a DevTools session for it.
         windows_opened: Number of windows that the page has opened since the last reset to 0.
-        failure: Address and reason of the last page that failed to load. None if none failed.
+        failure: Address and reason of the last page that failed to load, or whose status is at least
+            500. None if there was none.
     """
 
     def __init__(self, page: Page, devtools: CDPSession) -> None:
@@ -58,7 +61,18 @@ class Tab:
         page.on("request", tab._requested)
         page.on("requestfinished", lambda request: tab._requests.discard(request))
         page.on("requestfailed", tab._failed)
+        page.on("response", tab._answered)
         await devtools.send("Page.enable")
+        return tab
+
+    @classmethod
+    async def of_opened(cls, page: Page) -> Self:
+        """Create the tab of a page that another page opened. Its first answer has already arrived."""
+        tab = await cls.of(page)
+        with contextlib.suppress(Error):  # it navigates or closes, and the tab's events report that
+            url, status, is_lost = await page.evaluate(page_scripts.OPENED)
+            if is_lost or status >= HTTPStatus.INTERNAL_SERVER_ERROR:
+                tab.failure = (url, f"status {status}" if status else "no answer")
         return tab
 
     async def rest(self) -> None:
@@ -126,3 +140,11 @@ class Tab:
             and "ERR_ABORTED" not in (request.failure or "")
         ):
             self.failure = (request.url, request.failure or "no reason given")
+
+    def _answered(self, response: Response) -> None:
+        if (
+            response.status >= HTTPStatus.INTERNAL_SERVER_ERROR
+            and response.request.is_navigation_request()
+            and response.request.frame == self.page.main_frame
+        ):
+            self.failure = (response.url, f"status {response.status}")

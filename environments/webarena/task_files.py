@@ -235,8 +235,8 @@ def _check(read: _Reader, addresses: Addresses) -> Check:
     return Check(
         addresses.fill(read.required("url", str)),
         read.required("locator", str),
-        exact,
-        tuple(included),
+        exact if exact is None else addresses.fill(exact),
+        tuple(map(addresses.fill, included)),
         prepare,
     )
 

@@ -16,7 +16,7 @@ from environments.webarena.intents.intent import Facts, Instance, Intent, Move, 
 from environments.webarena.sites.database import known_state
 from environments.webarena.task_files import TaskFile, parse_task
 
-VERSION = "embedded-3"
+VERSION = "embedded-4"
 EVALUATION_SIZE = 50
 EVALUATION = f"webarena-ours-{EVALUATION_SIZE}"
 _INTENTS = {
@@ -43,7 +43,7 @@ def make(site: str, intent: Intent, template: int, index: int, instance: Instanc
         instance: The template's values, evaluation and plan.
     """
     values, evaluation, plan = instance
-    text = intent.wording
+    wording = text = f"{intent.wording} {intent.reply}".rstrip()
     for name, value in values.items():
         text = text.replace("{{" + name + "}}", str(value))
     entry = {
@@ -53,7 +53,7 @@ def make(site: str, intent: Intent, template: int, index: int, instance: Instanc
         "storage_state": f"./.auth/{site}_state.json" if intent.login else None,
         "start_url": f"__{site.upper()}__",
         "geolocation": None,
-        "intent_template": intent.wording,
+        "intent_template": wording,
         "instantiation_dict": values,
         "intent": text,
         "require_reset": False,

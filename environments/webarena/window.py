@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable, Collection
+from http import HTTPStatus
 from typing import Any
 
 from playwright.async_api import BrowserContext, Error, Page
@@ -34,6 +35,8 @@ from environments.webarena.tab import Tab
 MAX_TABS = 8
 NO_PAGE = ("ERR_ABORTED", "invalid URL", "Download is starting")
 """Parts of Playwright's errors for addresses that open no page. The tab stays where it is."""
+NO_ELEMENT = "with given id"
+"""Part of DevTools' errors for elements of earlier documents. A closed page has other errors."""
 CONTEXT = {
     "viewport": {"width": VIEWPORT[0], "height": VIEWPORT[1]},
     "device_scale_factor": 1,
@@ -75,6 +78,8 @@ class Window:
         self._close = close
         self._addresses = addresses
         self._hosts = hosts
+        self._broken: set[str] = set()
+        """Addresses that the agent wrote and that their sites cannot handle."""
         self._front = 0
         self._keyboard = Keyboard()
         self._arrived = asyncio.Condition()
@@ -115,11 +120,7 @@ class Window:
         Raises:
             SiteUnreachableError: One of the task's sites did not respond.
         """
-        failure = self.tab.failure
-        if failure is not None:
-            self.tab.failure = None
-            if host_of(failure[0]) in self._hosts:
-                raise SiteUnreachableError(f"{failure[0][:200]} did not answer: {failure[1]}")
+        self.check_site()
         devtools = self.tab.devtools
         tree, snapshot = await asyncio.gather(
             devtools.send("Accessibility.getFullAXTree"),
@@ -128,16 +129,35 @@ class Window:
         self.seen = view(tree["nodes"], snapshot)
         return self.seen
 
-    async def show(self, url: str) -> None:
-        """Open a page in the current tab, on any host.
+    def check_site(self) -> None:
+        """Check that the current tab's site has responded since the last check.
 
         Raises:
-            SiteUnreachableError: The page cannot be opened.
+            SiteUnreachableError: It is one of the task's sites, and it did not.
         """
+        failure, self.tab.failure = self.tab.failure, None
+        if failure is None or failure[0] in self._broken:
+            return
+        if host_of(failure[0]) in self._hosts:
+            raise SiteUnreachableError(f"{failure[0][:200]} did not answer: {failure[1]}")
+
+    async def show(self, url: str, *, written: bool = False) -> None:
+        """Open a page in the current tab, on any host.
+
+        Args:
+            url: The page.
+            written: Whether the agent wrote its address.
+
+        Raises:
+            SiteUnreachableError: The page cannot be opened, or its site did not respond.
+        """
+        if not written:
+            self._broken.clear()
         try:
-            await self._visit(self.tab, url)
+            await self._visit(self.tab, url, written=written)
         except ImpossibleError as impossible:
             raise SiteUnreachableError(str(impossible)) from impossible
+        self.check_site()
 
     async def titles(self) -> list[str]:
         """Return the titles of all tabs."""
@@ -173,7 +193,7 @@ class Window:
                 url = self._addresses.resolve(action.url, self._hosts)
             except OutsideSitesError as outside:
                 raise ImpossibleError(str(outside)) from outside
-            await self._visit(self.tab, url)
+            await self._visit(self.tab, url, written=True)
         elif isinstance(action, Navigate) and action.verb in ("go_back", "go_forward"):
             await self._travel(-1 if action.verb == "go_back" else 1)
         else:
@@ -207,8 +227,9 @@ class Window:
             raise ImpossibleError(
                 f"[{action.element}] is a {element.role} and no text can be typed into it."
             )
+        text = self._addresses.to_real(action.text)
         if element.role == "combobox":
-            chosen = await self._call(element, page_scripts.CHOOSE_BY_TEXT, action.text)
+            chosen = await self._call(element, page_scripts.CHOOSE_BY_TEXT, text)
             if chosen is False:
                 raise ImpossibleError(f"[{action.element}] has no option '{action.text[:60]}'.")
             if chosen is True:
@@ -216,8 +237,8 @@ class Window:
         keyboard = self.page.keyboard
         await self._point(element, self.page.mouse.click)
         await keyboard.press("Control+a")
-        if action.text:
-            await keyboard.insert_text(action.text)
+        if text:
+            await keyboard.insert_text(text)
         else:
             await keyboard.press("Delete")
         if action.enter:
@@ -232,7 +253,7 @@ class Window:
             )
         await use(*element.centre)
 
-    async def _visit(self, tab: Tab, url: str) -> None:
+    async def _visit(self, tab: Tab, url: str, *, written: bool = False) -> None:
         before = tab.page.url
         try:
             await tab.page.goto(url, wait_until="load", timeout=0)
@@ -243,6 +264,20 @@ class Window:
             if (no_page and tab.page.url == before) or host_of(url) not in self._hosts:
                 raise ImpossibleError(f"'{url[:200]}' cannot be shown.") from None
         await tab.rest()
+        if written and tab.failure is not None and await self._is_only_address_broken(tab, url):
+            self._broken.add(tab.failure[0])
+
+    async def _is_only_address_broken(self, tab: Tab, url: str) -> bool:
+        """Whether the open page's address gets a status of at least 500 again, and its site does not.
+
+        An agent can write an address that its site cannot handle. That is no fault of the site.
+        """
+        sites = [real for real in self._addresses.urls.values() if host_of(real) == host_of(url)]
+        try:
+            again, site = await tab.page.evaluate(page_scripts.STATUSES, [url, *sites[:1]])
+        except (Error, ValueError):  # no answer, or the host is not a site's
+            return False
+        return bool(site < HTTPStatus.INTERNAL_SERVER_ERROR <= again)
 
     async def _travel(self, by: int) -> None:
         history = await self.tab.devtools.send("Page.getNavigationHistory")
@@ -293,7 +328,7 @@ class Window:
             with contextlib.suppress(Error):
                 await page.close()
             return
-        tab = await Tab.of(page)
+        tab = await Tab.of_opened(page)
         async with self._arrived:
             self.tabs.append(tab)
             self._arrived.notify_all()
@@ -315,9 +350,20 @@ class Window:
             self._front = min(self._front, len(self.tabs) - 1)
 
     async def _call(self, element: Element, function: str, *arguments: Any) -> Any:
-        """Call a JavaScript function with the element as `this`."""
+        """Call a JavaScript function with the element as `this`.
+
+        Raises:
+            ImpossibleError: The page has changed since the last look and lacks the element.
+        """
         devtools = self.tab.devtools
-        found = await devtools.send("DOM.resolveNode", {"backendNodeId": element.node})
+        try:
+            found = await devtools.send("DOM.resolveNode", {"backendNodeId": element.node})
+        except Error as fault:
+            if NO_ELEMENT not in fault.message:
+                raise
+            raise ImpossibleError(
+                f"The {element.role} '{element.name[:60]}' is gone. Scroll to see the page again."
+            ) from None
         call = {
             "objectId": found["object"]["objectId"],
             "functionDeclaration": function,

@@ -184,9 +184,11 @@ class WebArenaEnvironment(Environment):
     def _stop(self, window: Window, answer: str) -> Step:
         shared, task = self._shared, self.task
         assert task is not None
+        meant = shared.addresses.to_real(answer)
         score = shared.browsers.call(
-            lambda: evaluate(task, answer, window, shared.addresses, shared.judge), EVALUATION_S
+            lambda: evaluate(task, meant, window, shared.addresses, shared.judge), EVALUATION_S
         )
+        self._check_sites()
         self.close()
         return Step(
             f"You stopped with the answer: {answer[:200]}" if answer else "You stopped.",
@@ -227,11 +229,8 @@ class WebArenaEnvironment(Environment):
         return await self._observe(window, "None")
 
     async def _observe(self, window: Window, previous: str) -> str:
+        self._check_sites()
         seen = await window.look()
-        if self._episode is not None and self._episode.fault is not None:
-            raise SiteUnreachableError(
-                f"a site failed: {self._episode.fault!r}"[:300]
-            ) from self._episode.fault
         url = self._shared.addresses.to_shown(seen.url)
         return observation(
             window.parts.shown(seen.text),
@@ -242,6 +241,12 @@ class WebArenaEnvironment(Environment):
             previous,
         )
 
+    def _check_sites(self) -> None:
+        """Raise SiteUnreachableError if one of the embedded sites raised an exception."""
+        fault = self._episode.fault if self._episode is not None else None
+        if fault is not None:
+            raise SiteUnreachableError(f"a site failed: {fault!r}"[:300]) from fault
+
 
 class SharedSites:
     """The tasks and sites of one world, which its sessions share.
@@ -249,7 +254,7 @@ class SharedSites:
     Attributes:
         lists: All task lists of the configured tasks. Without a judge, tasks that need one are left
             out.
-        version: Version of the tasks.
+        version: Version of the tasks, with the judge of tasks from files.
         browsers, reserve: The browsers, and windows that are ready for the next session.
         step_s: Deadline of a step in seconds.
     """
@@ -269,7 +274,8 @@ class SharedSites:
                 task for task in tasks if self.judge or not task.needs_judge
             )
             self.logins = Logins(settings.logins, tasks)
-            self.version = f"files-{sha256(repr(tasks).encode()).hexdigest()[:12]}"
+            judge = f"judge-{_digest(self.judge.model)[:8]}" if self.judge else "nojudge"
+            self.version = f"files-{_digest(repr(tasks))[:12]}-{judge}"
         else:
             self._all = embedded_tasks()
             self.lists = (
@@ -309,6 +315,10 @@ class SharedSites:
         """Return the task's oracle. None for tasks on sites that are not embedded."""
         moves = plan if self.shop(task.index) is None else drawn_plan
         return Oracle(moves(task.index), task.start_urls[0]) if self.addresses.embedded else None
+
+
+def _digest(text: str) -> str:
+    return sha256(text.encode()).hexdigest()
 
 
 class WebArena(World):

@@ -20,7 +20,7 @@ from environments.webarena.browser import (
     ChromiumMissingError,
 )
 from environments.webarena.reserve import Reserve
-from environments.webarena.tasks import embedded_tasks
+from environments.webarena.tasks import embedded_entries, embedded_tasks
 from environments.webarena.world import WebArena, WebArenaEnvironment
 from tests.support.chromium import chromium_processes, eventually, needs_chromium, play
 from tests.support.processes import command_line, ended, kill
@@ -91,6 +91,51 @@ def test_stopping_early_earns_nothing(
     session.reset(task_about(intent))
     step = session.step(f"stop [{answer}]")
     assert (step.reward, step.done) == (0.0, True)
+
+
+SEND = """async ([path, fields]) =>
+    (await fetch(path, {method: 'POST', body: new URLSearchParams(fields)})).status"""
+ADDRESS = {"street": "1{street}", "city": "{city}", "postcode": "{postcode}", "phone": "1"}
+ISSUE = {"title": "{title}", "label": "{other}", "body": "bug feature question documentation"}
+STAFF = {"username": "{account}", "name": "{name}", "role": "{other}"}
+
+
+@pytest.mark.parametrize(
+    ("intent", "path", "fields"),
+    [
+        ("Put {{quantity}}", "/product/{slug}/cart", {"quantity": "1{quantity}"}),
+        ("Buy one", "/product/{slug}/cart", {"quantity": "11"}),
+        ("I have moved", "/account", ADDRESS),
+        ("Create an issue", "/{project}/-/issues/new", ISSUE),
+        ("Add {{name}} to the staff", "/admin/staff", STAFF),
+    ],
+)
+def test_a_similar_end_state_earns_nothing(
+    session: WebArenaEnvironment, intent: str, path: str, fields: dict[str, str]
+) -> None:
+    entry = next(one for one in embedded_entries() if one["intent_template"].startswith(intent))
+    values = entry["instantiation_dict"]
+    values = values | {
+        "slug": values.get("product", "").lower().replace(" ", "-"),
+        "other": next(
+            one
+            for one in (("bug", "feature") if "label" in values else ("Author", "Editor"))
+            if one not in values.values()
+        ),
+    }
+    session.reset(entry["task_id"])
+    window = session._window
+    assert window is not None
+
+    async def send(path: str, fields: dict[str, str]) -> None:
+        sent = {name: text.format(**values) for name, text in fields.items()}
+        assert await window.page.evaluate(SEND, [path.format(**values), sent]) == 200
+
+    session._shared.browsers.call(lambda: send(path, fields), 60)
+    if intent == "Buy one":
+        address = dict.fromkeys(("street", "city", "postcode"), "x")
+        session._shared.browsers.call(lambda: send("/cart/buy", address), 60)
+    assert session.step("stop").reward == 0.0
 
 
 def test_an_observation_has_the_published_parts(session: WebArenaEnvironment) -> None:
@@ -293,6 +338,23 @@ def test_an_exception_of_a_site_is_a_fault_and_not_an_observation(
     assert isinstance(failed.value.__cause__, sqlite3.OperationalError)
     with pytest.raises(EpisodeOverError):
         session.step("stop")
+
+
+def test_a_site_that_raises_while_an_episode_is_judged_gives_no_score(
+    session: WebArenaEnvironment,
+) -> None:
+    session.reset(task_about("Buy one"))
+    assert session._episode is not None
+    session._episode.db.execute("DROP TABLE reviews")
+
+    async def ask() -> None:
+        assert session._window is not None
+        await session._window.page.evaluate("fetch('/product/x').then(answer => answer.text())")
+
+    session._shared.browsers.call(ask, 60)
+    with pytest.raises(BrowserError) as failed:
+        session.step("stop")
+    assert isinstance(failed.value.__cause__, sqlite3.OperationalError)
 
 
 def test_browsers_are_replaced_and_the_old_ones_end(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,15 +5,18 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from aiohttp import web
 
 from environments.webarena import judge as judging
+from environments.webarena.addresses import Addresses
 from environments.webarena.evaluators import clean, includes, string_match, url_match
 from environments.webarena.judge import Judge, JudgeError
+from environments.webarena.site_queries import Queries
 from environments.webarena.task_files import TaskFile
+from environments.webarena.window import Window
 
 TASK = TaskFile(
     0,
@@ -94,6 +97,39 @@ def test_cleaning_takes_one_pair_of_quotes_only() -> None:
 )
 def test_a_page_matches_by_address_and_fields(url: str, reference: str, right: bool) -> None:
     assert url_match(reference, url) == right
+
+
+@pytest.mark.parametrize(
+    ("path", "post"),
+    [
+        ("f/baking/3/x", "f/baking/3/"),
+        ("f/baking/3/it's", "f/baking/3/"),
+        ("f/baking/3?sort=a/b", "f/baking/3/"),
+        ("f/baking?sort=a/b/c", "f/baking?sort=a/b/c"),
+        ("user/x/y/z", "user/x/y/z"),
+    ],
+)
+def test_the_post_of_the_last_page_is_found_by_its_path(path: str, post: str) -> None:
+    queries = Queries(cast(Window, None), Addresses({}), f"http://forum.test/{path}")
+    found = asyncio.run(queries.run("reddit_get_post_url('__last_url__')"))
+    assert found == f"http://forum.test/{post}"
+
+
+@pytest.mark.parametrize(
+    ("url", "reference", "right"),
+    [
+        ("http://a.test/issues/1", "http://a.test/issues/1", True),
+        ("http://a.test/issues/1/?x=1", "http://a.test/issues/1/", True),
+        ("http://a.test/issues/1/title", "issues/1/", True),
+        ("http://a.test/issues/10", "http://a.test/issues/1", False),
+        ("http://a.test/issues/10", "http://a.test/issues/1/", False),
+    ],
+)
+def test_an_embedded_page_matches_by_whole_parts_of_its_path(
+    url: str, reference: str, right: bool
+) -> None:
+    assert url_match(reference, url, whole_parts=True) == right
+    assert url_match(reference, url)
 
 
 Reply = Callable[[str], str | int]

@@ -15,7 +15,12 @@ import pytest
 from aiohttp import web
 
 from environments.environment import EpisodeOverError
-from environments.webarena.browser import Browsers, PageHungError, SiteUnreachableError
+from environments.webarena.browser import (
+    BrowserLostError,
+    Browsers,
+    PageHungError,
+    SiteUnreachableError,
+)
 from environments.webarena.sign_in import LoginMissingError
 from environments.webarena.world import WebArena, WebArenaEnvironment
 from tests.support.chromium import needs_chromium, number, play
@@ -24,10 +29,12 @@ pytestmark = needs_chromium
 
 SHOP = """<title>Store</title><h1>Hello {user}</h1>
 <a href="/hang">hang</a> <a href="/never">never</a> <a href="/away">away</a> <a href="http://outside.example/x">outside</a>
-<a href="/child" target="_blank">window</a> <a href="/slow">slow</a> <a href="/download">file</a>
+<a href="/child" target="_blank">window</a> <a href="/broken">broken</a>
+<a href="/broken" target="_blank">broken window</a> <a href="/gone" target="_blank">lost window</a>
+<a href="/slow">slow</a> <a href="/download">file</a>
 <form action="/chosen"><button>Go</button>
 <label>Kind <select name="kind"><option>red</option><option value="g">green</option></select></label></form>
-<p class="price">$5</p>"""
+<label>Note <input name="note"></label><p class="price">$5</p>"""
 
 
 class Store:
@@ -36,6 +43,8 @@ class Store:
     def __init__(self) -> None:
         self._loop = asyncio.new_event_loop()
         self.released = asyncio.Event()
+        self.is_down = False
+        self.orders = [{"increment_id": "000000042"}]
         threading.Thread(target=self._loop.run_forever, daemon=True).start()
         asyncio.run_coroutine_threadsafe(self._start(), self._loop).result(60)
 
@@ -57,6 +66,13 @@ class Store:
 
     async def _answer(self, request: web.Request) -> web.StreamResponse:
         path = request.path
+        if self.is_down or path in ("/broken", "/f/baking/9/"):
+            return web.Response(status=500, text="<h1>Broken</h1>", content_type="text/html")
+        if path == "/gone":
+            assert request.transport is not None
+            request.transport.close()
+        if path == "/missing":
+            return web.Response(status=404, text="<h1>Missing</h1>", content_type="text/html")
         if path == "/never":
             await self.released.wait()
         if path == "/away":
@@ -79,7 +95,7 @@ class Store:
                 {"nickname": name, "ratings": [{"percent": 60}]} for name in ("first", "last")
             ]
             return web.json_response(
-                reviews if path.endswith("reviews") else {"items": [{"increment_id": "000000042"}]}
+                reviews if path.endswith("reviews") else {"items": self.orders}
             )
         texts = {
             "/": SHOP.replace("{user}", request.cookies.get("who", "stranger")),
@@ -188,6 +204,20 @@ def test_a_task_file_is_played_under_the_published_addresses(begin: Begin) -> No
     assert session.step("stop").reward == 1.0
 
 
+def test_published_addresses_are_real_ones_in_typed_texts_and_answers(
+    begin: Begin, store: Store
+) -> None:
+    note = "document.querySelector('[name=note]').value"
+    evaluation = html("last", note, exact_match="__SHOPPING__/a") | {
+        "eval_types": ["string_match", "program_html"],
+        "reference_answers": {"exact_match": f"{store.url}/b"},
+    }
+    session, seen = begin(evaluation)
+    action = f"type [{number(seen, 'textbox')}] [http://onestopmarket.com/a] [0]"
+    assert "[http://onestopmarket.com/a]" in session.step(action).observation
+    assert session.step("stop [http://onestopmarket.com/b]").reward == 1.0
+
+
 def test_an_option_is_chosen_by_clicking_or_typing(begin: Begin) -> None:
     session, seen = begin()
     assert "option 'green' selected: False" in seen
@@ -203,6 +233,26 @@ def test_an_option_is_chosen_by_clicking_or_typing(begin: Begin) -> None:
         "type [<combobox 'Kind'>] [Green]",
         "click [<button 'Go'>]",
     )
+
+
+@pytest.mark.parametrize("action", ["click [{}]", "type [{}] [red]"])
+def test_an_element_that_is_gone_cannot_be_used(begin: Begin, action: str) -> None:
+    session, seen = begin()
+    window = session._window
+    assert window is not None
+    session._shared.browsers.call(window.page.reload, 60)
+    step = session.step(action.format(number(seen, "combobox")))
+    assert (step.refused, step.done) == (True, False)
+    assert "option 'green' selected: True" in play(session, "type [<combobox 'Kind'>] [green]")
+
+
+def test_a_page_that_is_gone_is_a_fault(begin: Begin) -> None:
+    session, seen = begin()
+    window = session._window
+    assert window is not None
+    session._shared.browsers.call(window.page.close, 60)
+    with pytest.raises(BrowserLostError):
+        session.step(f"type [{number(seen, 'combobox')}] [red]")
 
 
 def test_a_slow_page_is_waited_for(begin: Begin) -> None:
@@ -288,6 +338,62 @@ def test_a_site_that_is_down_is_a_fault(begin: Begin) -> None:
             begin(site=f"http://127.0.0.1:{site.getsockname()[1]}")
 
 
+@pytest.mark.parametrize("link", ["broken", "broken window", "lost window"])
+def test_a_page_with_a_server_error_is_a_fault(begin: Begin, link: str) -> None:
+    session, _ = begin()
+    with pytest.raises(SiteUnreachableError):
+        play(session, f"click [<link '{link}'>]")
+    with pytest.raises(EpisodeOverError):
+        session.step("stop")
+
+
+@pytest.mark.parametrize("path", ["missing", "broken", "f/baking/9/x", "f/baking/it's"])
+def test_an_address_that_only_the_agent_knows_ends_in_a_score(begin: Begin, path: str) -> None:
+    post = html("func:reddit_get_post_url('__last_url__')", "", must_include=["Hello"])
+    session, _ = begin(post)
+    step = session.step(f"goto [http://onestopmarket.com/{path}]")
+    assert not step.refused
+    assert f"http://onestopmarket.com/{path}" in step.observation
+    for action in ("goto [onestopmarket.com]", "go_back"):
+        step = session.step(action)
+    assert f"http://onestopmarket.com/{path}" in step.observation
+    assert session.step("stop").reward == 0.0
+
+
+def test_a_broken_page_of_a_check_is_a_fault_even_if_the_agent_wrote_its_address(
+    begin: Begin,
+) -> None:
+    session, _ = begin(html("__SHOPPING__/broken", "", must_include=["Hello"]))
+    session.step("goto [http://onestopmarket.com/broken]")
+    with pytest.raises(SiteUnreachableError):
+        session.step("stop")
+
+
+def test_a_site_that_fails_for_every_address_is_a_fault(begin: Begin, store: Store) -> None:
+    session, _ = begin()
+    store.is_down = True
+    try:
+        with pytest.raises(SiteUnreachableError):
+            session.step("goto [http://onestopmarket.com/child]")
+    finally:
+        store.is_down = False
+
+
+@pytest.mark.parametrize("page", ["__SHOPPING__/broken", "__SHOPPING__/gone", "last"])
+def test_a_site_that_fails_while_an_episode_is_judged_gives_no_score(
+    begin: Begin, store: Store, page: str
+) -> None:
+    session, _ = begin(html(page, "", must_include=["Hello"]))
+    if page == "last":
+        window = session._window
+        assert window is not None
+        store.is_down = True
+        session._shared.browsers.call(window.page.reload, 60)
+        store.is_down = False
+    with pytest.raises(SiteUnreachableError):
+        session.step("stop")
+
+
 @pytest.mark.parametrize(
     ("evaluation", "right"),
     [
@@ -339,6 +445,15 @@ def test_episodes_are_judged_by_their_task_file(
     session, _ = begin(evaluation)
     step = session.step("stop [5]")
     assert (step.reward, step.done) == (float(right), True)
+
+
+def test_a_shop_without_orders_has_no_latest_order(begin: Begin, store: Store) -> None:
+    session, _ = begin(html("func:shopping_get_latest_order_url()", "", must_include=["x"]))
+    orders, store.orders = store.orders, []
+    try:
+        assert session.step("stop").reward == 0.0
+    finally:
+        store.orders = orders
 
 
 def test_preparing_actions_are_performed_before_the_place_is_looked_up(begin: Begin) -> None:

@@ -208,6 +208,31 @@ def test_any_form_is_answered_with_a_page(
     assert run(post()).status_code in (200, 404)
 
 
+@pytest.mark.parametrize("digits", [15, 16, 20, 5_000])
+def test_a_number_of_any_length_in_an_address_is_a_missing_page(digits: int) -> None:
+    number = "9" * digits
+    paths = {
+        "shop.test": ["/sales/order/view/order_id/{}/", "/sales/order/cancel/order_id/{}/"],
+        "forum.test": ["/f/baking/{}/", "/f/baking/{}/x", "/edit/{}", "/comment/{}", "/vote/{}"],
+        "repos.test": ["/rowan/ledger/-/issues/{}"],
+        "content.test": ["/admin/articles/{}/edit", "/admin/comments/{}"],
+    }
+
+    async def visit() -> None:
+        episode = GATE.open(HOSTS)
+        for host, some in paths.items():
+            async with client(episode, host) as web:
+                for path in some:
+                    address = path.format(number)
+                    assert (await web.get(address)).status_code in (404, 405), address
+                    answer = await web.post(address, data={"body": "x", "title": "x"})
+                    assert digits == 15 or answer.status_code == 404, address
+        assert episode.fault is None
+        GATE.close(episode)
+
+    run(visit())
+
+
 def test_user_texts_are_escaped() -> None:
     async def play() -> str:
         episode = GATE.open(HOSTS)

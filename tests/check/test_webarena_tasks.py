@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import re
@@ -21,6 +22,7 @@ from environments.registry import load_world
 from environments.server.app import Options, application
 from environments.webarena.addresses import EMBEDDED, Addresses, from_environment
 from environments.webarena.drawn_shops import LISTS, NO_ANSWER_LISTS, drawn_plan, drawn_task
+from environments.webarena.evaluators import string_match
 from environments.webarena.sites.database import drawn_state
 from environments.webarena.task_files import TaskFileError, parse_task, read_tasks
 from environments.webarena.tasks import embedded_entries, embedded_tasks, plan, task_lists
@@ -53,8 +55,13 @@ def entry(**changes: Any) -> dict[str, Any]:
                 {
                     "url": "__SHOPPING__/b",
                     "locator": "",
-                    "required_contents": {"must_include": ["a |OR| b"]},
-                }
+                    "required_contents": {"must_include": ["a |OR| b", "__REDDIT__/f/a"]},
+                },
+                {
+                    "url": "last",
+                    "locator": "document.title",
+                    "required_contents": {"exact_match": "__SHOPPING__/b"},
+                },
             ],
             "string_note": "",
             "reference_answer_raw_annotation": "1",
@@ -182,6 +189,16 @@ def test_every_task_has_a_plan_that_stops() -> None:
         assert len(verbs) <= 15
 
 
+def test_no_constant_answer_is_right_and_the_plans_answer_is() -> None:
+    tasks = embedded_tasks()
+    answers = {str(answer) for task in tasks.values() for _, answer in task.answers}
+    for index, task in tasks.items():
+        if task.answers:
+            for constant in (" ".join(map(str, range(10_000))), " ".join(sorted(answers))):
+                assert not asyncio.run(string_match(task, constant, None)), task.intent
+            assert asyncio.run(string_match(task, plan(index)[-1].text, None)), task.intent
+
+
 def test_the_tasks_are_the_same_whatever_the_hash_seed() -> None:
     code = (
         "import json; from hashlib import sha256; from environments.webarena.tasks import *; from "
@@ -234,12 +251,10 @@ def test_a_task_file_is_read_with_urls_for_placeholders() -> None:
         "change",
         (40.4, -80.0),
     )
-    [check] = task.checks
-    assert (check.url, check.included, check.exact) == (
-        "http://shop.example:7770/b",
-        ("a |OR| b",),
-        None,
-    )
+    assert [(check.url, check.included, check.exact) for check in task.checks] == [
+        ("http://shop.example:7770/b", ("a |OR| b", "http://forum.example/f/a"), None),
+        ("last", (), "http://shop.example:7770/b"),
+    ]
     assert not task.needs_judge
 
 
@@ -315,17 +330,26 @@ def test_a_task_that_needs_a_judge_is_refused_without_one_and_never_listed(tmp_p
     ) as listening:  # stands for the site and for the judge
         address = f"http://127.0.0.1:{listening.getsockname()[1]}"
         settings = dict.fromkeys(REAL, address) | {"WEBARENA_TASKS": str(tmp_path / "config_files")}
-        without = WebArena(settings)
-        judged = WebArena(
-            settings | {"WEBARENA_JUDGE_URL": f"{address}/v1", "WEBARENA_JUDGE_MODEL": "m"}
+        judge = {"WEBARENA_JUDGE_URL": f"{address}/v1", "WEBARENA_JUDGE_MODEL": "m"}
+        without, judged, again, other = (
+            WebArena(settings | changes)
+            for changes in (
+                {},
+                judge,
+                judge | {"WEBARENA_JUDGE_KEY": "k"},
+                judge | {"WEBARENA_JUDGE_MODEL": "n"},
+            )
         )
+        embedded = WebArena(judge)
     assert [
         index for split in ("train", "validation", "test") for index in without.tasks(split)
     ] == [0]
     with pytest.raises(TaskIndexError, match="WEBARENA_JUDGE_URL"):
         without.create().reset(1)
     assert judged._shared.task(1).needs_judge
-    assert judged.version == without.version != WebArena({}).version
+    assert judged.version == again.version
+    assert len({without.version, judged.version, other.version, WebArena({}).version}) == 4
+    assert embedded.version == WebArena({}).version
 
 
 def test_the_agent_sees_published_addresses_in_place_of_real_ones() -> None:
@@ -335,6 +359,13 @@ def test_the_agent_sees_published_addresses_in_place_of_real_ones() -> None:
     assert addresses.to_shown("http://shop.example:77700/a") == "http://shop.example:77700/a"
     assert addresses.to_real("http://reddit.com") == "http://forum.example"
     assert addresses.to_real("https://reddit.com/f/books") == "http://forum.example/f/books"
+    text = "See http://reddit.com/f/a, http://luma.com/admin and (http://onestopmarket.com)."
+    assert addresses.to_real(text) == (
+        "See http://forum.example/f/a, http://shop.example:7780/admin and "
+        "(http://shop.example:7770)."
+    )
+    for other in ("http://reddit.community", "http://reddit.com.example", "http://reddit.com:1"):
+        assert addresses.to_real(other) == other
     assert addresses.hosts(("shopping", "shopping_admin")) == (
         "shop.example:7770",
         "shop.example:7780",

@@ -84,11 +84,12 @@ class Intent(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         each: Further values: each row is used with every one.
         choices: Further values, each chosen at random. A chosen mapping adds all its values.
         texts: Further values, composed of those before.
-        answer_includes: A phrase that the answer must include.
+        reply: How to write the answer. It is appended to the wording, and no random choice depends
+            on it.
         answer_is: The answer, ignoring case.
         ends_on: The page on which the episode must end.
-        pages_show: Texts that pages must show: the page, JavaScript or the CSS selector of an
-            element there, and the exact text or a list of phrases.
+        pages_show: Texts that pages must show: the page, JavaScript, or the CSS selector or XPath of
+            an element there, and the exact text or a list of phrases.
         login: Whether an account is signed in at the start.
     """
 
@@ -101,7 +102,7 @@ class Intent(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     each: dict[str, tuple[str, ...]] = {}
     choices: dict[str, Query | list[Any]] = {}
     texts: dict[str, str] = {}
-    answer_includes: str = ""
+    reply: str = ""
     answer_is: str = ""
     ends_on: str = ""
     pages_show: tuple[tuple[str, str, str | list[str]], ...] = ()
@@ -145,12 +146,9 @@ class Intent(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     def _check(self) -> Evaluation:
         check: Evaluation = {"eval_types": []}
-        if self.answer_includes or self.answer_is:
+        if self.answer_is:
             check["eval_types"].append("string_match")
-            phrase, text = self.answer_includes, self.answer_is
-            check["reference_answers"] = (
-                {"must_include": [phrase]} if phrase else {"exact_match": text}
-            )
+            check["reference_answers"] = {"exact_match": self.answer_is}
         if self.ends_on:
             check["eval_types"].append("url_match")
             check |= {"reference_url": self.ends_on, "url_note": "GOLD in PRED"}
@@ -177,9 +175,11 @@ def read_intents(name: str) -> tuple[Intent, ...]:
 
 
 def _locator(element: str) -> str:
-    """Return JavaScript, a query or the text of a CSS selector as a locator of a task file."""
+    """Return JavaScript, a query or the text of a CSS selector or XPath as a task file's locator."""
     if element.startswith(("document.", "func:")):
         return element
+    if element.startswith("//"):
+        return f'document.evaluate("{element}", document).iterateNext().outerText'
     return f"document.querySelector('{element}').outerText"
 
 

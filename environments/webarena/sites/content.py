@@ -22,7 +22,7 @@ site.pages(
         "/admin": "dashboard.html",
         "/admin/articles": "articles.html",
         "/admin/articles/new": "edit.html",
-        "/admin/articles/{article:int}/edit": "edit.html",
+        "/admin/articles/{article:row}/edit": "edit.html",
         "/admin/comments": "comments.html",
         "/admin/settings": "settings.html",
         "/admin/staff": "staff.html",
@@ -46,7 +46,7 @@ def _create(visit: Visit) -> Response:
     return visit.go(f"/admin/articles/{number}/edit")
 
 
-@site.post("/admin/articles/{article:int}/edit")
+@site.post("/admin/articles/{article:row}/edit")
 def _save(visit: Visit) -> Response:
     if _is_complete(visit):
         visit.run(
@@ -65,7 +65,7 @@ def _is_complete(visit: Visit) -> bool:
     return False
 
 
-@site.post("/admin/articles/{article:int}/delete")
+@site.post("/admin/articles/{article:row}/delete")
 def _delete(visit: Visit) -> Response:
     visit.run("DELETE FROM articles WHERE id = :article")
     visit.run("DELETE FROM article_comments WHERE article = :article")
@@ -73,7 +73,7 @@ def _delete(visit: Visit) -> Response:
     return visit.go("/admin/articles")
 
 
-@site.post("/admin/comments/{comment:int}")
+@site.post("/admin/comments/{comment:row}")
 def _review(visit: Visit) -> Response:
     if visit.given["status"] in COMMENT_STATES:
         visit.run("UPDATE article_comments SET status = :status WHERE id = :comment")

@@ -15,8 +15,8 @@ site.pages(
         "/search": "search.html",
         "/forums": "forums.html",
         "/f/{forum}": "forum.html",
-        "/f/{forum}/{submission:int}/": "submission.html",
-        "/f/{forum}/{submission:int}/{slug}": "submission.html",
+        "/f/{forum}/{submission:row}/": "submission.html",
+        "/f/{forum}/{submission:row}/{slug}": "submission.html",
         "/user/{name}": "member.html",
     }
 )
@@ -24,7 +24,7 @@ site.pages(
     {
         "/create_forum": "new_forum.html",
         "/submit/{forum}": "write.html",
-        "/edit/{submission:int}": "write.html",
+        "/edit/{submission:row}": "write.html",
     },
     private=True,
 )
@@ -55,7 +55,7 @@ def _subscribe(visit: Visit) -> Response:
     return visit.go(f"/f/{visit.given['forum']}")
 
 
-@site.post("/comment/{submission:int}")
+@site.post("/comment/{submission:row}")
 def _comment(visit: Visit) -> Response:
     if visit.given["body"]:
         visit.run(
@@ -68,7 +68,7 @@ def _comment(visit: Visit) -> Response:
     return _show(visit.given["submission"], visit)
 
 
-@site.post("/vote/{submission:int}")
+@site.post("/vote/{submission:row}")
 def _vote(visit: Visit) -> Response:
     value = 1 if visit.given["vote"] == "up" else -1
     where = "member = :user AND submission = :submission AND value = :value"
@@ -98,7 +98,7 @@ def _submit(visit: Visit) -> Response:
     return _show(number, visit)
 
 
-@site.post("/edit/{submission:int}")
+@site.post("/edit/{submission:row}")
 def _save(visit: Visit) -> Response:
     if visit.given["title"]:
         visit.run(
@@ -110,7 +110,7 @@ def _save(visit: Visit) -> Response:
     return _show(visit.given["submission"], visit)
 
 
-@site.post("/delete/{submission:int}")
+@site.post("/delete/{submission:row}")
 def _delete(visit: Visit) -> Response:
     where = "id = :submission AND author = :user"
     gone = visit.row(f"DELETE FROM submissions WHERE {where} RETURNING forum")

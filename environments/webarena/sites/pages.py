@@ -13,6 +13,7 @@ from urllib.parse import parse_qsl, quote
 
 import jinja2
 from markupsafe import Markup
+from starlette.convertors import IntegerConvertor, register_url_convertor
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 from starlette.routing import Route
@@ -20,6 +21,15 @@ from starlette.routing import Route
 LOGIN_COOKIE = "user"
 LINE_CHARACTERS = 120
 MAX_FORM_BYTES = 100_000
+
+
+class RowConvertor(IntegerConvertor):
+    """The number of a row in a path. SQLite and Python refuse longer ones, which match no route."""
+
+    regex = "[0-9]{1,15}"
+
+
+register_url_convertor("row", RowConvertor())
 
 
 class Given(dict[str, Any]):

@@ -31,7 +31,7 @@ site.pages(
         "/{project:project}/-/commits": "commits.html",
         "/{project:project}/-/issues": "issues.html",
         "/{project:project}/-/issues/new": "new_issue.html",
-        "/{project:project}/-/issues/{number:int}": "issue.html",
+        "/{project:project}/-/issues/{number:row}": "issue.html",
         "/{project:project}/-/merge_requests": "merge_requests.html",
         "/{project:project}/-/project_members": "members.html",
     }
@@ -116,7 +116,7 @@ def _create_issue(visit: Visit) -> Response:
     return visit.go(f"/{path}/-/issues/{new['number']}")
 
 
-@site.post("/{project:project}/-/issues/{number:int}")
+@site.post("/{project:project}/-/issues/{number:row}")
 def _change_issue(visit: Visit) -> Response:
     path, change, text = _project(visit), visit.given["change"], visit.given["text"]
     issue = "project = :project AND number = :number"

@@ -26,7 +26,7 @@ site.pages(
     {
         "/cart": "cart.html",
         "/sales/order/history": "orders.html",
-        "/sales/order/view/order_id/{order:int}/": "order.html",
+        "/sales/order/view/order_id/{order:row}/": "order.html",
         "/wishlist": "wishes.html",
         "/account": "account.html",
         "/contact": "contact.html",
@@ -102,7 +102,7 @@ def _buy(visit: Visit) -> Response:
     return visit.go(f"/sales/order/view/order_id/{order}/")
 
 
-@site.post("/sales/order/cancel/order_id/{order:int}/")
+@site.post("/sales/order/cancel/order_id/{order:row}/")
 def _cancel(visit: Visit) -> Response:
     found = visit.row(
         "UPDATE orders SET status = 'cancelled' WHERE id = :order AND customer = :user AND status "
