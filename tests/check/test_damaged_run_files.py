@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from configs.evaluation_grid import EvaluationGrid
+from configs.infrastructure import InfraSettings
 from configs.recipe import load_recipe
 from flows.evaluate import comparable
+from flows.run import Run
+from tasks.curriculum.horizon import phases
 from tasks.evaluation.benchmark import EvaluationFileError
+from tasks.evaluation.time_breakdown import TimeBreakdown
 from tasks.tracking.orphans import send_left_over
 from tasks.tracking.outbox import OUTBOX, Outbox, OutboxError
 from tasks.tracking.run_folder import RunFileError, RunFolder
@@ -51,3 +56,23 @@ def test_a_damaged_evaluation_to_compare_with_is_named(content: str, tmp_path: P
     with pytest.raises(EvaluationFileError) as refused:
         comparable(grid, tmp_path)
     assert str(tmp_path) in str(refused.value)
+
+
+def test_steps_that_are_trained_again_lose_the_episodes_of_their_evaluations(
+    tmp_path: Path,
+) -> None:
+    folder = RunFolder(tmp_path, load_recipe("quickstart"))
+    tracker = SimpleNamespace(drop_steps_after=lambda step: None)
+    run = Run(InfraSettings(), folder, tracker, "", TimeBreakdown(), None)  # type: ignore[arg-type]
+    for name in ("start", "phase-1", "phase-2"):
+        for path in (folder.evaluation(name), folder.evaluation(name).with_suffix(".parquet")):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text("")
+    [first, *_] = phases(run.experiment, {})
+    run.continue_from(first.end_step)
+    assert sorted(path.name for path in folder.evaluation("").parent.iterdir()) == [
+        "phase-1.json",
+        "phase-1.parquet",
+        "start.json",
+        "start.parquet",
+    ]

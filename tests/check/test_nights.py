@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from contextlib import nullcontext
 from dataclasses import replace
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
@@ -10,7 +11,9 @@ from pathlib import Path
 import pytest
 from prefect.client.schemas.schedules import CronSchedule, IntervalSchedule
 
+from configs.infrastructure import InfraSettings
 from flows.night_schedule import due_dates, scheduled_dates
+from flows.nightly import champion
 from tasks.evaluation.nights import (
     WORDS,
     Night,
@@ -132,3 +135,17 @@ def test_the_champion_is_the_checkpoint_that_was_promoted_last_whatever_its_date
     made_up = replace(NIGHTS[0], verdict="better", promoted_at=2.0)
     assert last_champion([made_up, later]) == made_up.challenger
     assert last_champion([replace(made_up, verdict="not better"), later]) == later.challenger
+
+
+def test_without_an_alias_in_mlflow_the_last_promotion_on_record_names_the_champion(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("flows.nightly.earlier_records_sent", lambda _: nullcontext())
+    monkeypatch.setattr("flows.nightly.mlflow_address", lambda _: ("sqlite://", ""))
+    for alias, nights, found in (
+        (None, NIGHTS, BETTER.challenger),
+        (None, [], ""),
+        (Path("/runs/c/step-3"), NIGHTS, "/runs/c/step-3"),
+    ):
+        monkeypatch.setattr("flows.nightly.aliased_checkpoint", lambda *_, alias=alias: alias)
+        assert champion(InfraSettings(), "model", nights) == found
