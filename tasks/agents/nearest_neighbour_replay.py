@@ -6,9 +6,11 @@ uses no other input, so a task on which it succeeds can be done without reading 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from difflib import SequenceMatcher
+from string import punctuation
 
 from environments.environment import OracleError, World
 
@@ -57,10 +59,11 @@ class NearestNeighbourReplay:
         actions = self._plan(nearest.task)
         for kind, start, stop, here, until in changed:
             if kind == "replace":
-                old, new = " ".join(nearest.words[start:stop]), " ".join(words[here:until])
-                actions = [
-                    f" {action} ".replace(f" {old} ", f" {new} ").strip() for action in actions
-                ]
+                # An objective may quote a name that actions write between brackets or tags.
+                old = " ".join(nearest.words[start:stop]).strip(punctuation)
+                new = " ".join(words[here:until]).strip(punctuation)
+                words_of_old = re.compile(rf"(?<!\w){re.escape(old)}(?!\w)")
+                actions = [words_of_old.sub(lambda _, new=new: new, action) for action in actions]
         return actions
 
     def close(self) -> None:

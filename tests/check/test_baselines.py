@@ -105,6 +105,20 @@ def test_a_replayed_plan_has_the_words_of_the_task() -> None:
     ]
 
 
+def test_a_replayed_search_has_the_words_of_the_question() -> None:
+    world = load_world("searchqa")
+    one, *others = world.tasks("islands-no-lake-train")[:12]
+    replay, session = NearestNeighbourReplay(world, [one]), world.create()
+    session.reset(one)
+    learned = replay.actions(session.objective)
+    for task in others:
+        session.reset(task)
+        if replay.actions(session.objective) != learned:
+            break
+    else:
+        pytest.fail("no search was changed")
+
+
 def test_truncated_baseline_is_not_a_success_and_results_are_reused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
