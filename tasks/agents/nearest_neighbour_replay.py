@@ -62,8 +62,10 @@ class NearestNeighbourReplay:
                 # An objective may quote a name that actions write between brackets or tags.
                 old = " ".join(nearest.words[start:stop]).strip(punctuation)
                 new = " ".join(words[here:until]).strip(punctuation)
-                words_of_old = re.compile(rf"(?<!\w){re.escape(old)}(?!\w)")
-                actions = [words_of_old.sub(lambda _, new=new: new, action) for action in actions]
+                if old:
+                    name = re.compile(rf"(?<!\w){re.escape(old)}(?!\w)")
+                    escaped = new.replace("\\", r"\\")
+                    actions = [name.sub(escaped, action) for action in actions]
         return actions
 
     def close(self) -> None:
