@@ -18,8 +18,9 @@ from pathlib import Path
 from random import Random
 
 from configs.rules import Rules
-from environments.environment import Environment, OracleError, World
+from environments.environment import Environment, OracleError, UnknownWorldError, World
 from environments.registry import load_world
+from environments.task_lists import UnknownTaskListError
 from tasks.agents.nearest_neighbour_replay import NearestNeighbourReplay
 from tasks.evaluation.benchmark import (
     EvaluationFileError,
@@ -269,10 +270,16 @@ def main() -> None:
         help="folder of the results (default: %(default)s)",
     )
     chosen = parser.parse_args()
-    world, rows = load_world(chosen.world), {}
-    train = world.tasks(chosen.train)
-    for name in chosen.tasks:
-        tasks = world.tasks(name)
+    try:
+        world = load_world(chosen.world)
+        train, lists = world.tasks(chosen.train), {each: world.tasks(each) for each in chosen.tasks}
+    except (UnknownTaskListError, UnknownWorldError) as unknown:
+        parser.error(str(unknown.args[0]))
+    known = (*NEEDS, *world.scripts)
+    if wrong := [each for each in chosen.policies if each not in known]:
+        parser.error(f"--policies: there is no {wrong[0]!r}; use one of: {', '.join(known)}")
+    rows = {}
+    for name, tasks in lists.items():
         if chosen.n_tasks:
             tasks = tasks[:: max(1, len(tasks) // chosen.n_tasks)][: chosen.n_tasks]
         rows[name] = baselines(

@@ -28,6 +28,7 @@ from tasks.evaluation.baselines import (
     SIMILAR,
     baseline_table,
     baselines,
+    main,
 )
 from tasks.evaluation.behaviour import answer_sources
 from tasks.rollout.trajectory import Trajectory, Turn
@@ -103,6 +104,26 @@ def test_a_replayed_plan_has_the_words_of_the_task() -> None:
         "craft 4 stick using 2 birch planks",
         "craft 1 birch fence gate using 4 stick, 2 birch planks",
     ]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [
+        (["nowhere"], "'nowhere'"),
+        (["textcraft", "--tasks", "wod-test"], "'wood-test'"),
+        (["textcraft", "--policies", "replay"], "--policies"),
+    ],
+)
+def test_an_unknown_world_list_or_policy_is_refused_by_name(
+    arguments: list[str],
+    named: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr("sys.argv", ["baselines", *arguments])
+    with pytest.raises(SystemExit):
+        main()
+    assert named in capsys.readouterr().err
 
 
 def test_a_replayed_search_has_the_words_of_the_question() -> None:
