@@ -15,7 +15,7 @@ from configs.recipe import RecipeError, load_recipe
 from flows.checks import check_experiment
 from tasks.inference.engine import EngineError
 from tasks.rollout.collector import Batch, Collector
-from tasks.rollout.episode import RolloutRequest, RolloutSettings, _generate
+from tasks.rollout.episode import EpisodePlayer, RolloutRequest, RolloutSettings
 from tasks.rollout.generation_pause import GenerationPause
 from tasks.rollout.trajectory import Outcome, Trajectory
 from tests.support.counting_agent import CountingAgent, CountingConversation
@@ -77,7 +77,9 @@ def test_frozen_message_does_not_count_as_stuck() -> None:
     async def play() -> None:
         await pause.pause(finish=False)
         conversation = CountingConversation(agent, 30)
-        frozen = asyncio.create_task(_generate(0, rollout, agent, conversation, pause))
+        client: Any = None  # a message needs none
+        player = EpisodePlayer("counting", client, agent, rollout, 1.0, pause)
+        frozen = asyncio.create_task(player._generate(0, conversation))
         await asyncio.sleep(0.3)
         assert not frozen.done()
         pause.resume()
