@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from environments.registry import load_world, task_lists_of
+from environments.registry import load_world, task_lists_of, variables_of
 from environments.task_lists import UnknownTaskListError
 
 
@@ -46,3 +46,11 @@ def test_task_lists_are_named_without_loading_worlds() -> None:
         check=True,
     )
     assert shown.stdout.strip() == ""
+
+
+def test_servers_get_the_variables_that_their_world_lists(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("SHOPPING", "WEBARENA_TASKS", "SEARCHQA_DATA", "TEXTCRAFT_X"):
+        monkeypatch.setenv(name, "/data")
+    assert {"SHOPPING", "WEBARENA_TASKS"} == set(variables_of("webarena"))
+    assert {"SEARCHQA_DATA", "TEXTCRAFT_X"} == set(variables_of("textcraft+searchqa"))
+    assert variables_of("nowhere") == variables_of("no.module:World") == {}
