@@ -198,19 +198,17 @@ class EpisodePlayer:
     async def _generate(self, number: int, conversation: Conversation) -> tuple[Message, float]:
         """Return the agent's next message and its generation time in seconds.
 
-        The deadline limits the time without progress, not the time of the whole message. A limit on the
-        whole message would always cut the longest messages.
+        The deadline limits the time without progress, not the time of the whole message. A limit on
+        the whole message would always cut the longest messages.
 
         Raises:
-            EngineError: The agent made no progress for `rollout.turn_seconds`. The detection takes at
-                most twice that time.
+            EngineError: The agent made no progress for `rollout.turn_seconds`. The detection takes
+                at most twice that time.
         """
         agent, rollout = self.agent, self.rollout
         loop, began, seconds = asyncio.get_running_loop(), time.perf_counter(), rollout.turn_seconds
-        progress, unknown_progress_seconds = (
-            agent.progress,
-            rollout.turn_tokens * SLOWEST_TOKEN_SECONDS,
-        )
+        progress = agent.progress
+        unknown_progress_seconds = rollout.turn_tokens * SLOWEST_TOKEN_SECONDS
         if progress is None:
             seconds += unknown_progress_seconds
         next_check = loop.call_later(seconds, lambda: check_progress())

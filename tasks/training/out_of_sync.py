@@ -1,12 +1,14 @@
-"""Metrics and warning for episodes that were not sampled with the trainer's weights.
+"""Metrics, mark and warning for episodes that were not sampled with the trainer's weights.
 
 Imports no torch.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from tasks.rollout.trajectory import Outcome, Trajectory
 
 EPISODES = "update/episodes_out_of_sync"
 GAP = "update/out_of_sync_gap"
@@ -34,6 +36,18 @@ class Gap:
     def is_foreign(self) -> bool:
         """Whether the episode was sampled with other weights. NaN is a mismatch too."""
         return not self.mean <= self.allowed
+
+
+def mark_failed(
+    trajectories: Sequence[Trajectory], episodes: Collection[tuple[int, int]]
+) -> list[Trajectory]:
+    """Return the trajectories, with those of `episodes` (group and member) marked as failed."""
+    return [
+        replace(t, outcome=Outcome.FAILED, reason="out of sync")
+        if (t.group, t.member) in episodes
+        else t
+        for t in trajectories
+    ]
 
 
 def out_of_sync_note(step: int, metrics: Mapping[str, float]) -> str:

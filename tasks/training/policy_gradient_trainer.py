@@ -44,7 +44,7 @@ from tasks.training.micro_batches import (
     whole_rows,
 )
 from tasks.training.off_policy import LossTokens, OffPolicyMeter, importance_weights
-from tasks.training.out_of_sync import EPISODES, GAP, TOLERATED, Gap, out_of_sync_note
+from tasks.training.out_of_sync import EPISODES, GAP, TOLERATED, Gap, mark_failed, out_of_sync_note
 from tasks.training.packing import (
     packed_scores,
     packs,
@@ -253,15 +253,9 @@ class PolicyGradientTrainer(BaseTrainer, GRPOTrainer):
             found = [(0.0, 0.0), *((gap.mean, gap.allowed) for gap in foreign)]
             largest = torch.tensor(found, dtype=torch.float64).nan_to_num(torch.finfo().max).amax(0)
             mean, allowed = self.all_reduce_max(largest).tolist()
-            count = self.count_everywhere(len(foreign))
-            metrics = {EPISODES: float(count), GAP: mean, TOLERATED: allowed}
-        checked = [
-            replace(t, outcome=Outcome.FAILED, reason="out of sync")
-            if id(t) in gaps and gaps[id(t)].is_foreign
-            else t
-            for t in trajectories
-        ]
-        return checked, metrics, scores
+            count = float(len(self.out_of_sync))
+            metrics = {EPISODES: count, GAP: mean, TOLERATED: allowed}
+        return mark_failed(trajectories, self.out_of_sync), metrics, scores
 
     def _groups_in_loss(self, trajectories: list[Trajectory]) -> set[int]:
         """Return the groups with an advantage other than 0, or all if the loss has more terms."""

@@ -12,9 +12,10 @@ from typing import Protocol
 
 from configs.experiment import Experiment
 from tasks.rollout.collector import Batch
-from tasks.rollout.trajectory import Outcome, Trajectory
+from tasks.rollout.trajectory import Trajectory
 from tasks.tracking.step_metrics_file import Steps
 from tasks.training.micro_batches import Tensors
+from tasks.training.out_of_sync import mark_failed
 from tasks.training.rank_watch import Heartbeats
 from tasks.training.step_metrics import device_metrics, rollout_metrics
 
@@ -63,20 +64,11 @@ class Collected:
 
 def with_failed(collected: Collected, episodes: Collection[tuple[int, int]]) -> Collected:
     """Return a collection with episodes marked as failed, given by group and member."""
-
-    def marked(trajectories: list[Trajectory]) -> list[Trajectory]:
-        return [
-            replace(t, outcome=Outcome.FAILED, reason="out of sync")
-            if (t.group, t.member) in episodes
-            else t
-            for t in trajectories
-        ]
-
     return replace(
         collected,
-        local=marked(collected.local),
-        train_trajectories=marked(collected.train_trajectories),
-        all_trajectories=marked(collected.all_trajectories),
+        local=mark_failed(collected.local, episodes),
+        train_trajectories=mark_failed(collected.train_trajectories, episodes),
+        all_trajectories=mark_failed(collected.all_trajectories, episodes),
     )
 
 
