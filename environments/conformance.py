@@ -27,7 +27,6 @@ from configs.rules import Rules
 from environments.client import EnvironmentClient
 from environments.environment import (
     SPLITS,
-    AwaitedEnvironment,
     Environment,
     EpisodeOverError,
     OracleError,
@@ -166,9 +165,6 @@ class Kit:
             ),
             "max_sessions must be at least 1": world.max_sessions is not None
             and world.max_sessions < 1,
-            "awaited needs blocking": world.awaited and not world.blocking,
-            "awaited needs sessions that are AwaitedEnvironments": world.awaited
-            and not isinstance(self._session(), AwaitedEnvironment),
         }
         if found := [what for what, is_wrong in wrong.items() if is_wrong]:
             raise Failed("; ".join(found))

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import difflib
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Literal, get_args
 
@@ -138,25 +138,8 @@ class Environment(ABC):
 
 OPTIONAL = frozenset({"oracle_action", "oracle_thought", "state_key", "objective", "valid_actions"})
 """The optional members of `Environment`."""
-MEMBERS = OPTIONAL | {"reset", "step", "close", "offers", "reset_awaited", "step_awaited"}
-"""The members of `Environment` and `AwaitedEnvironment`."""
-
-
-class AwaitedEnvironment(Environment):
-    """An environment that waits for another process.
-
-    The server's event loop awaits many of them at once without a thread each.
-    """
-
-    __slots__ = ()
-
-    @abstractmethod
-    def reset_awaited(self, index: int) -> Awaitable[str]:
-        """Perform `reset` on the running event loop."""
-
-    @abstractmethod
-    def step_awaited(self, action: str) -> Awaitable[Step]:
-        """Perform `step` on the running event loop."""
+MEMBERS = OPTIONAL | {"reset", "step", "close", "offers"}
+"""The members of `Environment`."""
 
 
 class World(ABC):
@@ -178,8 +161,6 @@ class World(ABC):
         success_score: Smallest score at which an episode that the world ended is a success.
         max_sessions: Most sessions per process. None: only the server's own limit holds.
         blocking: Whether steps take longer than about a millisecond. Each then runs in a thread.
-        awaited: Whether the environments are `AwaitedEnvironment`s. Set `blocking` as well. Their
-            `close` must not wait.
         oracle_recovers: Whether the oracle has a solution after actions of others. Otherwise it
             knows one path, from the initial state.
         stand_in: States that the tasks stand in for a benchmark's own, and where those are
@@ -194,7 +175,6 @@ class World(ABC):
     success_score: float = 1.0
     max_sessions: int | None = None
     blocking: bool = False
-    awaited: bool = False
     oracle_recovers: bool = True
     stand_in: str = ""
 

@@ -124,7 +124,7 @@ class Mixture(World):
         self.success_score = scores.pop()
         ranges = [world.reward_range for world in worlds]
         self.reward_range = (min(low for low, _ in ranges), max(high for _, high in ranges))
-        self.blocking = any(world.blocking or world.awaited for world in worlds)
+        self.blocking = any(world.blocking for world in worlds)
         self.oracle_recovers = all(world.oracle_recovers for world in worlds)
         self.max_sessions = min(
             (world.max_sessions for world in worlds if world.max_sessions is not None), default=None

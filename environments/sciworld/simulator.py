@@ -6,7 +6,6 @@ operating system closes the pipe when this process ends for any reason.
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import os
 import select
@@ -16,8 +15,6 @@ import tempfile
 import threading
 import time
 import weakref
-from collections import deque
-from dataclasses import dataclass
 
 from environments.sciworld.frames import (
     Answer,
@@ -33,20 +30,12 @@ START_S = 180.0
 ANSWER_S = 60.0
 EXPERT_S = 600.0
 END_S = 5.0
-CHECK_S = 1.0
-"""Seconds between two deadline checks of an event loop."""
-AHEAD = 4
-"""Maximum number of requests in the pipe, so that the simulator need not wait for the event loop. They
-fit the pipe's buffer, so writes never block.
-"""
 
 
 class Simulator:
     """A process that hosts many sessions and performs one request at a time.
 
-    Requests may come from any thread. After the first call of `ask_awaited`, its event loop handles
-    all
-    requests. Waiting then blocks no thread and wakes none.
+    Requests may come from any thread.
 
     Attributes:
         gone: Whether the process has ended.
@@ -69,10 +58,6 @@ class Simulator:
         self._lock = threading.Lock()
         self._ready = False
         self._buffer = bytearray()
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._waiting: deque[_Request] = deque()
-        self._sent: deque[_Request] = deque()
-        self._deadline = 0.0
         self._stderr = tempfile.TemporaryFile()  # noqa: SIM115
         self._process = subprocess.Popen(
             java,
@@ -113,47 +98,19 @@ class Simulator:
         """
         request = frame(operation, arguments)
         with self._lock:
-            loop = self._loop
-            if loop is None:
-                return decode_answer(self._exchange(request, deadline_s))
-        return decode_answer(
-            asyncio.run_coroutine_threadsafe(self._queue(request, deadline_s), loop).result()
-        )
-
-    async def ask_awaited(
-        self, operation: str, *arguments: int | str, deadline_s: float = ANSWER_S
-    ) -> Answer:
-        """Send a request and await the answer on the running event loop. See `ask`."""
-        return decode_answer(await self._queue(frame(operation, arguments), deadline_s))
+            return decode_answer(self._exchange(request, deadline_s))
 
     def tell(self, operation: str, *arguments: int | str) -> None:
-        """Send a request and discard the answer. See `ask`.
-
-        The call does not block once an event loop handles the requests.
-        """
-        loop = self._loop
-        if loop is None:
-            with contextlib.suppress(SimulatorGoneError):
-                self.ask(operation, *arguments)
-        elif not loop.is_closed():
-            request = _Request(frame(operation, arguments), ANSWER_S, loop.create_future())
-            # Retrieve the error of the discarded answer, so that asyncio does not report it.
-            request.answer.add_done_callback(
-                lambda answer: answer.cancelled() or answer.exception()
-            )
-            loop.call_soon_threadsafe(self._enqueue, request)
+        """Send a request and discard the answer. See `ask`."""
+        with contextlib.suppress(SimulatorGoneError):
+            self.ask(operation, *arguments)
 
     def end(self) -> None:
         """End the process. A second call does nothing."""
         self.gone = True
-        loop = self._loop
-        if loop is None or loop.is_closed():
-            with self._lock:
-                self._close()
-        else:
-            loop.call_soon_threadsafe(
-                self._fail, SimulatorGoneError("the simulator's process was stopped")
-            )
+        self._process.kill()  # a request under way fails at once
+        with self._lock:
+            self._close()
 
     def _exchange(self, frame: bytes, deadline_s: float) -> bytes:
         if self.gone:
@@ -167,91 +124,6 @@ class Simulator:
         except BaseException:  # an interrupted exchange leaves the stream out of sync
             self._close()
             raise
-
-    async def _queue(self, frame: bytes, deadline_s: float) -> bytes:
-        loop = asyncio.get_running_loop()
-        request = _Request(frame, deadline_s, loop.create_future())
-        if self._loop is None:
-            self._attach(loop)
-        self._enqueue(request)
-        return await request.answer
-
-    def _attach(self, loop: asyncio.AbstractEventLoop) -> None:
-        with self._lock:
-            self._loop = loop
-            if self.gone:
-                return
-            # The first frame that arrives signals readiness.
-            if not self._ready:
-                self._sent.append(_Request(b"", START_S, loop.create_future()))
-                self._deadline = loop.time() + START_S
-            loop.add_reader(self._out, self._arrived)
-            loop.call_later(CHECK_S, self._check_deadline)
-
-    def _enqueue(self, request: _Request) -> None:
-        if self.gone:
-            request.answer.set_exception(SimulatorGoneError("the simulator's process has ended"))
-            return
-        self._waiting.append(request)
-        self._send_waiting()
-
-    def _send_waiting(self) -> None:
-        assert self._loop is not None
-        while self._waiting and len(self._sent) < AHEAD:
-            request = self._waiting.popleft()
-            if not self._sent:
-                self._deadline = self._loop.time() + request.deadline_s
-            self._sent.append(request)
-            try:
-                self._send(request.frame)
-            except SimulatorError as ended:
-                self._fail(ended)
-
-    def _arrived(self) -> None:
-        assert self._loop is not None
-        if not (part := os.read(self._out, 65536)):
-            self._fail(self._ended())
-            return
-        self._buffer += part
-        while (content := self._whole()) is not None:
-            self._ready = True
-            request = self._sent.popleft()
-            if not request.answer.done():
-                request.answer.set_result(content)
-            if self._sent:
-                self._deadline = self._loop.time() + self._sent[0].deadline_s
-        self._send_waiting()
-
-    def _check_deadline(self) -> None:
-        assert self._loop is not None
-        if self.gone:
-            return
-        if self._sent and self._loop.time() >= self._deadline:
-            self._fail(
-                SimulatorGoneError(
-                    f"the simulator did not answer within {self._sent[0].deadline_s:g} s and was "
-                    "killed"
-                )
-            )
-            return
-        self._loop.call_later(CHECK_S, self._check_deadline)
-
-    def _fail(self, fault: SimulatorError) -> None:
-        assert self._loop is not None
-        self.gone = True
-        if self._stderr.closed:
-            return
-        self._loop.remove_reader(self._out)
-        self._close()
-        failing = [*self._sent, *self._waiting]
-        self._sent.clear()
-        self._waiting.clear()
-        for request in failing:
-            if not request.answer.done():
-                request.answer.set_exception(type(fault)(*fault.args))
-                # Mark the error as retrieved: the start-up frame and cancelled requests have no
-                # awaiting caller.
-                request.answer.exception()
 
     def _send(self, frame: bytes) -> None:
         try:
@@ -303,15 +175,6 @@ class Simulator:
         self.gone = True
         self._finish()
         self._stderr.close()
-
-
-@dataclass(slots=True)
-class _Request:
-    """A request of an event loop, and the future of the answer's content."""
-
-    frame: bytes
-    deadline_s: float
-    answer: asyncio.Future[bytes]
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:

@@ -5,13 +5,12 @@ from __future__ import annotations
 import itertools
 import json
 import logging
-from collections.abc import Awaitable, Callable, Coroutine, Mapping
-from typing import TypeVar
+from collections.abc import Mapping
 
 from configs.rules import Rules
 from environments.action_text import without_punctuation
 from environments.environment import (
-    AwaitedEnvironment,
+    Environment,
     EpisodeOverError,
     OracleError,
     Step,
@@ -42,16 +41,10 @@ ATTEMPTS = 3
 """Number of simulators to try for a request if one after another ends."""
 BROKEN = "That cannot be done: the simulation breaks down over it. Everything is as it was before."
 
-T = TypeVar("T")
-Ask = Callable[..., Awaitable[Answer]]
-"""Function that sends a request to a simulator: `Simulator.ask_awaited` or `_ask_now`. The latter waits
-without an event loop.
-"""
-
 _numbers = itertools.count()
 
 
-class SciWorldEnvironment(AwaitedEnvironment):
+class SciWorldEnvironment(Environment):
     """One session. It records its actions to rebuild the episode if its simulator ends.
 
     Attributes:
@@ -88,17 +81,10 @@ class SciWorldEnvironment(AwaitedEnvironment):
         Returns:
             The task description and the result of "look around".
         """
-        return _run(self._reset(index, _ask_now))
-
-    def reset_awaited(self, index: int) -> Awaitable[str]:
-        """Start task `index` on the running event loop. See `reset`."""
-        return self._reset(index, Simulator.ask_awaited)
-
-    async def _reset(self, index: int, ask: Ask) -> str:
         self.task = task(index)
         self.score = 0.0
         self._actions = []
-        observation = await self._rebuild(ask)
+        observation = self._rebuild()
         self._over = False
         return f"{self.task_description}\n{observation}"
 
@@ -111,13 +97,6 @@ class SciWorldEnvironment(AwaitedEnvironment):
         Raises:
             SimulatorGoneError: Several simulators in a row ended during this action.
         """
-        return _run(self._step(action, _ask_now))
-
-    def step_awaited(self, action: str) -> Awaitable[Step]:
-        """Perform one action on the running event loop. See `step`."""
-        return self._step(action, Simulator.ask_awaited)
-
-    async def _step(self, action: str, ask: Ask) -> Step:
         if self._over:
             raise EpisodeOverError("no SciWorld episode is in progress; reset first")
         if len(action) > MAX_CHARACTERS:
@@ -131,15 +110,13 @@ class SciWorldEnvironment(AwaitedEnvironment):
         if self._rules == "ours":
             action = without_punctuation(action)
         try:
-            answer = await self._ask(
-                lambda simulator: ask(simulator, "s", self._number, action), ask
-            )
+            answer = self._ask("s", self._number, action)
         except RefusedRequestError as fault:
             log.warning(
                 "the simulator failed on an action",
                 extra={"task": str(self.task), "fault": str(fault)},
             )
-            await self._rebuild(ask)
+            self._rebuild()
             return Step(BROKEN, 0.0, False, refused=True)
         self._actions.append(action)
         observation = answer.text()
@@ -164,14 +141,7 @@ class SciWorldEnvironment(AwaitedEnvironment):
             raise OracleError("no SciWorld episode is in progress")
         if self.task not in self._solutions:
             name, variation = self.task.name, self.task.variation
-            answer = _run(
-                self._ask(
-                    lambda simulator: _ask_now(
-                        simulator, "g", name, variation, deadline_s=EXPERT_S
-                    ),
-                    _ask_now,
-                )
-            )
+            answer = self._ask("g", name, variation, deadline_s=EXPERT_S)
             self._solutions[self.task] = tuple(answer.text() for _ in range(answer.integer()))
         solution, done = self._solutions[self.task], len(self._actions)
         if list(solution[:done]) != self._actions:
@@ -219,7 +189,7 @@ class SciWorldEnvironment(AwaitedEnvironment):
         """Return action templates, objects in sight and goal progress as JSON."""
         if self._over:
             raise EpisodeOverError("no SciWorld episode is in progress; reset first")
-        answer = _run(self._ask(lambda simulator: _ask_now(simulator, "h", self._number), _ask_now))
+        answer = self._ask("h", self._number)
         return json.dumps(
             {
                 "possible_actions": answer.text().split("\n"),
@@ -238,17 +208,15 @@ class SciWorldEnvironment(AwaitedEnvironment):
             simulator.tell("e", self._number)
             self._pool.release(simulator)
 
-    async def _rebuild(self, ask: Ask) -> str:
+    def _rebuild(self) -> str:
         """Start the task, replay the actions so far, and return the first observation."""
         assert self.task is not None
         for attempt in itertools.count(1):
             self._simulator = self._pool.assign(self._simulator)
             try:
-                begun = await ask(
-                    self._simulator, "b", self._number, self.task.name, self.task.variation
-                )
+                begun = self._simulator.ask("b", self._number, self.task.name, self.task.variation)
                 for action in self._actions:
-                    await ask(self._simulator, "s", self._number, action)
+                    self._simulator.ask("s", self._number, action)
             except SimulatorGoneError:
                 if attempt == ATTEMPTS:
                     raise
@@ -257,7 +225,7 @@ class SciWorldEnvironment(AwaitedEnvironment):
                 return begun.text()
         raise AssertionError
 
-    async def _ask(self, request: Callable[[Simulator], Awaitable[Answer]], ask: Ask) -> Answer:
+    def _ask(self, operation: str, *arguments: int | str, deadline_s: float = ANSWER_S) -> Answer:
         """Send a request to the session's simulator.
 
         If the simulator ends, the session is rebuilt in another one and the request is sent again.
@@ -265,7 +233,7 @@ class SciWorldEnvironment(AwaitedEnvironment):
         assert self._simulator is not None
         for attempt in itertools.count(1):
             try:
-                return await request(self._simulator)
+                return self._simulator.ask(operation, *arguments, deadline_s=deadline_s)
             except SimulatorGoneError as gone:
                 log.warning(
                     "rebuilding a session in another simulator",
@@ -273,24 +241,8 @@ class SciWorldEnvironment(AwaitedEnvironment):
                 )
                 if attempt == ATTEMPTS:
                     raise
-                await self._rebuild(ask)
+                self._rebuild()
         raise AssertionError
-
-
-async def _ask_now(
-    simulator: Simulator, operation: str, *arguments: int | str, deadline_s: float = ANSWER_S
-) -> Answer:
-    return simulator.ask(operation, *arguments, deadline_s=deadline_s)
-
-
-def _run(work: Coroutine[None, None, T]) -> T:
-    """Run a coroutine that never waits on an event loop, and return its result."""
-    try:
-        work.send(None)
-    except StopIteration as finished:
-        result: T = finished.value
-        return result
-    raise AssertionError("the coroutine waits on an event loop")
 
 
 class SciWorld(World):
@@ -300,7 +252,6 @@ class SciWorld(World):
     tools = TOOLS
     oracle_recovers = False
     blocking = True
-    awaited = True
     instruction = (
         "You work on an elementary science task in a simulated house: a kitchen, a bathroom, a "
         "living room, a bedroom, a workshop, an art "

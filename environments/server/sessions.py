@@ -87,8 +87,8 @@ class Session:
 class Sessions:
     """The sessions of one world and the operations on them.
 
-    A fast world is called on the event loop, a blocking one in threads, an awaited one by `await`.
-    Calls for one session must be sequential.
+    A fast world is called on the event loop, a blocking one in threads. Calls for one session must
+    be sequential.
     """
 
     def __init__(
@@ -417,18 +417,16 @@ class Sessions:
         Return its result and a digest of the state, which is empty at the end.
         """
 
-        def with_state(result: Any) -> tuple[Any, str]:
-            return result, "" if isinstance(result, Step) and result.done else _state_key(
-                environment
-            )
+        def play() -> tuple[Any, str]:
+            result = getattr(environment, method)(argument)
+            over = isinstance(result, Step) and result.done
+            return result, "" if over else _state_key(environment)
 
-        if self.world.awaited:
-            return with_state(await getattr(environment, f"{method}_awaited")(argument))
-        return await self._run(lambda: with_state(getattr(environment, method)(argument)))
+        return await self._run(play)
 
     async def _run(self, call: Callable[[], T]) -> T:
         """Call a function of the world, in a thread of its own if the world blocks."""
-        return await _in_thread(call) if self.world.blocking and not self.world.awaited else call()
+        return await _in_thread(call) if self.world.blocking else call()
 
     async def _failed(self, session: Session, operation: str, fault: Exception) -> RequestError:
         log.exception(

@@ -210,7 +210,7 @@ def test_the_guide_lists_every_attribute_with_its_default() -> None:
         attributes("The attributes of a session"),
     )
     assert set(world) == WORLD_MEMBERS
-    assert set(environment) == MEMBERS - {"offers", "reset_awaited", "step_awaited"}
+    assert set(environment) == MEMBERS - {"offers"}
     defaults = {
         name: repr(value)
         for name, value in vars(World).items()

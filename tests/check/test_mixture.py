@@ -153,7 +153,7 @@ def test_a_wrong_list_or_world_is_named_before_anything_is_built() -> None:
 
 def test_a_mixture_inherits_the_limits_of_its_worlds() -> None:
     worlds = [
-        Listed("a", 3, awaited=True, max_sessions=9),
+        Listed("a", 3, blocking=True, max_sessions=9),
         Listed("b", 3, max_sessions=4, oracle_recovers=False),
     ]
     mixture = Mixture("+".join(world.name for world in worlds), worlds)

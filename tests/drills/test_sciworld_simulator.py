@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import shutil
 import signal
@@ -10,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import psutil
@@ -142,37 +142,39 @@ def test_a_simulator_that_misses_its_deadline_is_killed(world: SciWorld) -> None
 
 
 @needs_java
-def test_a_hanging_simulator_does_not_block_the_event_loop_and_fails_its_requests() -> None:
+def test_a_hanging_simulator_fails_the_requests_of_all_threads() -> None:
     simulator = Simulator()
-
-    async def hang() -> tuple[list[object], int]:
-        begun = await asyncio.gather(
-            *(simulator.ask_awaited("b", number, "boil", number) for number in range(10))
-        )
+    with ThreadPoolExecutor(10) as threads:
+        begun = threads.map(lambda number: simulator.ask("b", number, "boil", number), range(10))
         assert len({answer.text() for answer in begun}) > 1
-        in_thread = await asyncio.to_thread(simulator.ask, "s", 3, "look around")
-        assert in_thread.text() == (await simulator.ask_awaited("s", 3, "look around")).text()
-        os.kill(simulator.pid, signal.SIGSTOP)
-        while psutil.Process(simulator.pid).status() != psutil.STATUS_STOPPED:  # noqa: ASYNC110 - its threads stop one by one
-            await asyncio.sleep(0.001)
-        waiting = asyncio.gather(
-            *(
-                simulator.ask_awaited("s", number, "look around", deadline_s=0.5)
-                for number in range(10)
-            ),
-            return_exceptions=True,
-        )
-        turns = 0
-        while not waiting.done():
-            turns += 1
-            await asyncio.sleep(0.01)
-        return list(await waiting), turns
-
-    faults, turns = asyncio.run(hang())
-    assert [type(fault) for fault in faults] == [SimulatorGoneError] * 10
-    assert turns > 1
+        stop(simulator)
+        waiting = [
+            threads.submit(simulator.ask, "s", number, "look around", deadline_s=0.5)
+            for number in range(10)
+        ]
+        faults = [type(each.exception()) for each in waiting]
+    assert faults == [SimulatorGoneError] * 10
     assert simulator.gone
     assert not psutil.pid_exists(simulator.pid)
+
+
+@needs_java
+def test_a_simulator_that_hangs_can_be_ended() -> None:
+    simulator = Simulator()
+    simulator.ask("b", 0, "boil", 0)
+    stop(simulator)
+    with ThreadPoolExecutor(1) as thread:
+        waiting = thread.submit(simulator.ask, "s", 0, "look around", deadline_s=3600.0)
+        simulator.end()
+        assert type(waiting.exception()) is SimulatorGoneError
+    assert not psutil.pid_exists(simulator.pid)
+
+
+def stop(simulator: Simulator) -> None:
+    """Stop the process by SIGSTOP, and wait until it has stopped."""
+    os.kill(simulator.pid, signal.SIGSTOP)
+    while psutil.Process(simulator.pid).status() != psutil.STATUS_STOPPED:
+        time.sleep(0.001)  # its threads stop one by one
 
 
 @needs_java
