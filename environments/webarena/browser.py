@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-from playwright.async_api import Browser, BrowserContext, Error, Playwright, async_playwright
+from playwright.async_api import Browser, Error, Page, Playwright, async_playwright
 
 from environments.environment import WorldError
 from environments.webarena.sites.gate import Gate
@@ -107,13 +107,7 @@ def _warn_if_slow(executable: str) -> None:
         )
 
 
-def settle(gone: asyncio.Future[None]) -> None:
-    """Mark the browser as gone. Idempotent."""
-    if not gone.done():
-        gone.set_result(None)
-
-
-async def unless(gone: asyncio.Future[None], work: Coroutine[Any, Any, T]) -> T:
+async def _unless(gone: asyncio.Future[None], work: Coroutine[Any, Any, T]) -> T:
     """Return the result of `work`, or raise as soon as `gone` is done.
 
     Playwright does not always finish calls to a browser that has died.
@@ -212,32 +206,30 @@ class Browsers:
             asyncio.run_coroutine_threadsafe(end_all(), loop).result(END_S)
         loop.call_soon_threadsafe(loop.stop)
 
-    async def open_context(
-        self, **options: Any
-    ) -> tuple[BrowserContext, Callable[[], Awaitable[None]]]:
-        """Open a context.
+    async def open_page(self, **options: Any) -> tuple[Page, Callable[[], Awaitable[None]]]:
+        """Open a context with one empty page.
 
         Args:
             options: Options of Playwright's `new_context`. The proxy is added unless given.
 
         Returns:
-            The context, and a function that closes it.
+            The page, and a function that closes its context.
 
         Raises:
             ChromiumMissingError: Chromium is not installed.
             BrowserLostError: Chromium did not start.
         """
         try:
-            running, context = await self._new_context(options)
+            running, page = await self._new_page(options)
         except (BrowserLostError, Error):
             if self._loop is None:  # stopped
                 raise
             # A browser that has just died can still count as connected. Try a fresh one.
-            running, context = await self._new_context(options)
+            running, page = await self._new_page(options)
 
         async def close() -> None:
             try:
-                await asyncio.wait_for(context.close(), CLOSE_S)
+                await asyncio.wait_for(page.context.close(), CLOSE_S)
             except (TimeoutError, Error) as stuck:
                 # A context that fails to close would stay open for ever, so retire its browser.
                 if running.browser.is_connected():
@@ -251,10 +243,10 @@ class Browsers:
                     await asyncio.wait_for(running.browser.close(), CLOSE_S)
             await self._release(running)
 
-        return context, close
+        return page, close
 
-    async def _new_context(self, options: dict[str, Any]) -> tuple[_Running, BrowserContext]:
-        """Open a context in the current browser.
+    async def _new_page(self, options: dict[str, Any]) -> tuple[_Running, Page]:
+        """Open a context with a page in the current browser.
 
         A browser that fails to gets no further contexts.
         """
@@ -267,11 +259,15 @@ class Browsers:
             running.contexts += 1
             if running.opened >= CONTEXTS_PER_BROWSER:
                 running.retired, self._current = True, None
-        try:
-            opening = running.browser.new_context(
+
+        async def page() -> Page:
+            context = await running.browser.new_context(
                 **{"proxy": {"server": self.gate.address}} | options
             )
-            return running, await unless(running.gone, opening)
+            return await context.new_page()
+
+        try:
+            return running, await _unless(running.gone, page())
         except BaseException:
             running.retired = True
             if self._current is running:
@@ -318,7 +314,7 @@ class Browsers:
         log.info("browser started", extra={"executable": executable, "version": browser.version})
         _warn_if_slow(executable)
         running = _Running(driver, browser, asyncio.get_running_loop().create_future())
-        browser.on("disconnected", lambda _: settle(running.gone))
+        browser.once("disconnected", lambda _: running.gone.set_result(None))
         self._running.add(running)
         return running
 

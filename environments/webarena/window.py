@@ -94,16 +94,11 @@ class Window:
         """The page of the current tab."""
         return self.tab.page
 
-    async def open(self, urls: Collection[str], first: Tab | None = None) -> None:
-        """Open the start pages, one tab each. The first tab becomes the current one.
-
-        Args:
-            urls: The start pages.
-            first: An open tab of the context to use for the first page.
-        """
+    async def open(self, urls: Collection[str]) -> None:
+        """Open the start pages, one tab each. The first tab becomes the current one."""
         for url in urls:
-            self.tabs.append(first or await Tab.of(await self.context.new_page()))
-            first = None
+            page = await self.context.new_page() if self.tabs else self.context.pages[0]
+            self.tabs.append(await Tab.of(page))
             await self._visit(self.tabs[-1], url)
         self.context.on("page", self._adopt)
         if len(self.tabs) > 1:

@@ -31,7 +31,6 @@ from environments.webarena.observation import describe, observation
 from environments.webarena.oracle import Oracle
 from environments.webarena.page_parts import PAGE_CHARACTERS
 from environments.webarena.possible_actions import possible_actions
-from environments.webarena.reserve import Reserve
 from environments.webarena.settings import Settings
 from environments.webarena.sign_in import Logins, embedded_cookies
 from environments.webarena.sites import gate
@@ -200,31 +199,26 @@ class WebArenaEnvironment(Environment):
         shared, task = self._shared, self.task
         assert task is not None
         browsers, hosts = shared.browsers, shared.addresses.hosts(task.sites)
-        if shared.addresses.embedded:
-            opened = await shared.reserve.take()
-            window = self._window = Window(
-                opened.context, opened.close, shared.addresses, hosts, shared.page_characters
-            )
-            self._episode = browsers.gate.open(hosts, shared.shop(task.index))
-            await window.context.add_cookies(embedded_cookies(self._episode, task))  # type: ignore[arg-type]
-            await window.open(task.start_urls, opened.tab)
-            first = await self._observe(window, "None")
-            shared.reserve.refill()
-            return first
+        embedded = shared.addresses.embedded
         options: dict[str, Any] = dict(CONTEXT)
+        if not embedded:
+            options["proxy"] = {"server": browsers.gate.address, "bypass": ",".join(hosts)}
+            options["storage_state"] = shared.logins.of(task)
         if task.geolocation is not None:
             latitude, longitude = task.geolocation
             options |= {
                 "geolocation": {"latitude": latitude, "longitude": longitude},
                 "permissions": ["geolocation"],
             }
-        options["proxy"] = {"server": browsers.gate.address, "bypass": ",".join(hosts)}
-        options["storage_state"] = shared.logins.of(task)
-        context, close = await browsers.open_context(**options)
+        page, close = await browsers.open_page(**options)
         window = self._window = Window(
-            context, close, shared.addresses, hosts, shared.page_characters
+            page.context, close, shared.addresses, hosts, shared.page_characters
         )
-        await context.add_init_script(page_scripts.STILL)
+        if embedded:
+            self._episode = browsers.gate.open(hosts, shared.shop(task.index))
+            await window.context.add_cookies(embedded_cookies(self._episode, task))  # type: ignore[arg-type]
+        else:
+            await window.context.add_init_script(page_scripts.STILL)
         await window.open(task.start_urls)
         return await self._observe(window, "None")
 
@@ -255,14 +249,13 @@ class SharedSites:
         lists: All task lists of the configured tasks. Without a judge, tasks that need one are left
             out.
         version: Version of the tasks, with the judge of tasks from files.
-        browsers, reserve: The browsers, and windows that are ready for the next session.
+        browsers: The browsers.
         step_s: Deadline of a step in seconds.
     """
 
     def __init__(self, settings: Settings, step_s: float) -> None:
         """Read the tasks. See `WebArena`."""
         self.browsers = Browsers()
-        self.reserve = Reserve(self.browsers)
         self.judge = settings.judge
         self.addresses = settings.addresses
         self.page_characters = settings.page_characters

@@ -19,7 +19,6 @@ from environments.webarena.browser import (
     Browsers,
     ChromiumMissingError,
 )
-from environments.webarena.reserve import Reserve
 from environments.webarena.tasks import embedded_entries, embedded_tasks
 from environments.webarena.world import WebArena, WebArenaEnvironment
 from tests.support.chromium import chromium_processes, eventually, needs_chromium, play
@@ -381,7 +380,7 @@ def test_a_window_is_one_renderer_in_every_browser(
     before = set(chromium_processes(psutil.Process()))
     browsers = Browsers()
     world = WebArena({})
-    world._shared.browsers, world._shared.reserve = browsers, Reserve(browsers)
+    world._shared.browsers = browsers
     sessions = [world.create() for _ in range(3)]
     for one in sessions:
         one.reset(task_about("Put "))
@@ -390,9 +389,7 @@ def test_a_window_is_one_renderer_in_every_browser(
     ]
     renderers = [command for command in commands if "--type=renderer" in command]
     assert not [command for command in renderers if "--top-chrome-webui" in command]
-    assert (
-        len(renderers) <= len(sessions) + 2
-    )  # the window in reserve, and a process that Chromium keeps ready
+    assert len(renderers) <= len(sessions) + 1  # Chromium keeps a process ready
     assert ("to install that: sudo apt-get install" in caplog.text) == (name != EXECUTABLES[0])
     # What Playwright turns off is still off: Chromium heeds the last list alone.
     [first, last] = next(lists for command in commands if len(lists := _features_off(command)) == 2)

@@ -226,7 +226,7 @@ def test_vanished_clients_leave_nothing_after_their_lease(state_dir: Path, brows
             with urllib.request.urlopen(f"{made.url}/health", timeout=PATIENCE_S) as answer:
                 return int(json.load(answer)["sessions"])
 
-        eventually(lambda: renderers() <= 1)  # the window in reserve
+        eventually(lambda: renderers() <= 1)  # Chromium keeps a process ready
         for index in range(4):
             assert item(made.url, "create", index=index, lease_s=0.5)["status"] == 200
         eventually(lambda: sessions() == 0)
