@@ -149,7 +149,7 @@ public final class Simulator {
         reader.setDaemon(true);
         reader.start();
 
-        loadEnvObject(true);
+        loadEnvObject();
         Simulator simulator = new Simulator();
         out.writeInt(1); // an unrequested reply signals that the process is ready
         out.writeBoolean(true);
@@ -424,20 +424,16 @@ public final class Simulator {
     /**
      * Loads the package's EnvObject with `return (int) uuid()` as its hashCode. The package compares objects by uuid, but inherits
      * hashCode. With a constant identity hash, all objects of a set would share one bucket.
-     *
-     * @param quick Whether an object's content is also collected in one set instead of a copy per element, see `joined`. A reset is
-     *     then a tenth faster. The order of the content does not change.
      */
-    public static void loadEnvObject(boolean quick) throws IOException, ReflectiveOperationException {
+    public static void loadEnvObject() throws IOException, ReflectiveOperationException {
         byte[] original;
         try (InputStream file = Simulator.class.getResourceAsStream("/scienceworld/struct/EnvObject.class")) {
             original = file.readAllBytes();
         }
         ByteBuffer type = ByteBuffer.wrap(original); // names follow the class file format (JVM specification, chapter 4)
-        int[] constants = new int[type.getShort(8)]; // the offset of each
+        int constants = type.getShort(8);
         type.position(10);
-        for (int index = 1; index < constants.length; index++) {
-            constants[index] = type.position();
+        for (int index = 1; index < constants; index++) {
             int tag = type.get();
             if (tag == 5 || tag == 6) { // long and double take two entries
                 index++;
@@ -453,48 +449,27 @@ public final class Simulator {
         }
 
         ByteArrayOutputStream added = new ByteArrayOutputStream();
-        Constants more = new Constants(new DataOutputStream(added), constants.length);
+        Constants more = new Constants(new DataOutputStream(added), constants);
         ByteArrayOutputStream methodsAdded = new ByteArrayOutputStream();
         DataOutputStream method = new DataOutputStream(methodsAdded);
-        int code = more.text("Code");
-        int uuid = more.member(10, thisClass, "uuid", "()J");
-        writeMethod(method, 1, more.text("hashCode"), more.text("()I"), code, new int[] {2, 1}, new int[] {
-            0x2a, 0xb6, uuid >> 8, uuid, 0x88, 0xac, // aload_0, invokevirtual uuid, l2i, ireturn
-        }, 0, 0);
-        int set = more.type(SET);
-        int size = more.member(11, set, "size", "()I");
-        int plus = more.member(11, set, "$plus$plus", "(Lscala/collection/GenTraversableOnce;)L" + SET + ";");
-        int add = more.member(11, set, "$plus$plus$eq", "(Lscala/collection/TraversableOnce;)Lscala/collection/generic/Growable;");
-        String joining = "(L" + SET + ";Lscala/collection/GenTraversableOnce;)L" + SET + ";";
-        int joined = more.member(10, thisClass, "joined", joining);
-        // static Set joined(Set some, GenTraversableOnce more): some.size() > 4 ? some ++= more : some ++ more. The sets finally become
-        // immutable. Only immutable sets of up to four elements keep their insertion order.
-        writeMethod(method, 9, more.text("joined"), more.text(joining), code, new int[] {2, 2}, new int[] {
-            0x2a, 0xb9, size >> 8, size, 1, 0, 0x07, 0xa3, 0, 11, // aload_0, invokeinterface size, iconst_4, if_icmpgt +11
-            0x2a, 0x2b, 0xb9, plus >> 8, plus, 2, 0, 0xb0, // aload_0, aload_1, invokeinterface ++, areturn
-            0x2a, 0x2b, 0xb9, add >> 8, add, 2, 0, 0xc0, set >> 8, set, 0xb0, // aload_0, aload_1, invokeinterface ++=, checkcast, areturn
-        }, more.text("StackMapTable"), 18);
+        int uuid = more.member(thisClass, "uuid", "()J");
+        int[] code = {0x2a, 0xb6, uuid >> 8, uuid, 0x88, 0xac}; // aload_0, invokevirtual uuid, l2i, ireturn
+        for (int value : new int[] {1, more.text("hashCode"), more.text("()I"), 1, more.text("Code")}) { // public, one attribute
+            method.writeShort(value);
+        }
+        method.writeInt(12 + code.length);
+        method.writeShort(2); // stack
+        method.writeShort(1); // locals
+        method.writeInt(code.length);
+        for (int value : code) {
+            method.writeByte(value);
+        }
+        method.writeInt(0); // no exceptions, no attributes
 
         int methodsAt = type.position();
         int methods = type.getShort();
-        int changed = 0;
         for (int number = 0; number < methods; number++) {
-            int begin = type.position();
             skipMember(type);
-            String name = text(type, constants[type.getShort(begin + 2)]);
-            boolean gathers = name.equals(GATHERS) || name.equals("$anonfun$" + GATHERS + "$3");
-            for (int at = begin; quick && gathers && at + 5 <= type.position(); at++) {
-                if (isPlusOfSets(type, at, constants)) {
-                    original[at] = (byte) 0xb8; // invokestatic joined, nop, nop
-                    original[at + 1] = (byte) (joined >> 8);
-                    original[at + 2] = (byte) joined;
-                    original[at + 3] = original[at + 4] = 0;
-                    changed++;
-                }
-            }
-        }
-        if (changed != (quick ? 2 : 0)) {
-            throw new IllegalStateException("this is not the version of scienceworld whose EnvObject is known");
         }
         int methodsEnd = type.position();
 
@@ -505,7 +480,7 @@ public final class Simulator {
         patched.write(original, 10, constantsEnd - 10);
         added.writeTo(patched);
         patched.write(original, constantsEnd, methodsAt - constantsEnd);
-        patched.writeShort(methods + 2);
+        patched.writeShort(methods + 1);
         patched.write(original, methodsAt + 2, methodsEnd - methodsAt - 2);
         methodsAdded.writeTo(patched);
         patched.write(original, methodsEnd, original.length - methodsEnd);
@@ -514,9 +489,6 @@ public final class Simulator {
         Class<?> neighbour = Class.forName("scienceworld.struct.EnvObject$", false, loader);
         MethodHandles.privateLookupIn(neighbour, MethodHandles.lookup()).defineClass(bytes.toByteArray());
     }
-
-    private static final String SET = "scala/collection/mutable/Set";
-    private static final String GATHERS = "getContainedObjectsAndPortalsRecursive";
 
     /** Constants to append to those of a class file. */
     private static final class Constants {
@@ -534,16 +506,9 @@ public final class Simulator {
             return next++;
         }
 
-        int type(String name) throws IOException {
-            int text = text(name);
-            out.writeByte(7);
-            out.writeShort(text);
-            return next++;
-        }
-
-        /** A method of a class (tag 10) or of an interface (11). */
-        int member(int tag, int owner, String name, String descriptor) throws IOException {
-            return pair(tag, owner, pair(12, text(name), text(descriptor)));
+        /** A method of a class. */
+        int member(int owner, String name, String descriptor) throws IOException {
+            return pair(10, owner, pair(12, text(name), text(descriptor)));
         }
 
         private int pair(int tag, int first, int second) throws IOException {
@@ -552,47 +517,6 @@ public final class Simulator {
             out.writeShort(second);
             return next++;
         }
-    }
-
-    /** A method with its code. Unless 0, `target` is a jump target with an empty stack. */
-    private static void writeMethod(
-            DataOutputStream out, int access, int name, int descriptor, int codeName, int[] stackAndLocals, int[] code, int frames, int target)
-            throws IOException {
-        for (int value : new int[] {access, name, descriptor, 1, codeName}) {
-            out.writeShort(value);
-        }
-        out.writeInt(12 + code.length + (target == 0 ? 0 : 9));
-        out.writeShort(stackAndLocals[0]);
-        out.writeShort(stackAndLocals[1]);
-        out.writeInt(code.length);
-        for (int value : code) {
-            out.writeByte(value);
-        }
-        out.writeShort(0); // exceptions
-        out.writeShort(target == 0 ? 0 : 1);
-        if (target != 0) {
-            out.writeShort(frames);
-            out.writeInt(3);
-            out.writeShort(1);
-            out.writeByte(target);
-        }
-    }
-
-    /** Whether the five bytes at `at` call `++` on a mutable set. */
-    private static boolean isPlusOfSets(ByteBuffer type, int at, int[] constants) {
-        int index = type.getShort(at + 1) & 0xffff;
-        if ((type.get(at) & 0xff) != 0xb9 || type.getShort(at + 3) != 0x200 || index >= constants.length) {
-            return false;
-        }
-        int method = constants[index];
-        int owner = constants[type.getShort(method + 1)];
-        int nameAndDescriptor = constants[type.getShort(method + 3)];
-        return text(type, constants[type.getShort(owner + 1)]).equals(SET)
-            && text(type, constants[type.getShort(nameAndDescriptor + 1)]).equals("$plus$plus");
-    }
-
-    private static String text(ByteBuffer type, int constant) {
-        return new String(type.array(), constant + 3, type.getShort(constant + 1), StandardCharsets.UTF_8);
     }
 
     private static void skipMember(ByteBuffer type) {

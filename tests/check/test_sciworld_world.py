@@ -286,7 +286,7 @@ def package(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     gateway = JavaGateway(
         gateway_parameters=GatewayParameters(port=port, auto_field=True), java_process=process
     )
-    gateway.jvm.Simulator.loadEnvObject(False)
+    gateway.jvm.Simulator.loadEnvObject()
     yield gateway.jvm.scienceworld.runtime.pythonapi.PythonInterface()
     gateway.shutdown()
     process.kill()
