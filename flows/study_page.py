@@ -120,9 +120,11 @@ def _registered(registration: Registration | None) -> str:
     if registration.looks:
         looks = "\n".join(
             f"- {look.n_tasks} tasks of {look.list_name}, by the study {look.study}"
+            + (f" in version {look.version}, maybe other tasks" if look.version else "")
             for look in registration.looks
         )
         lines.append(f"Held-out tasks were looked at before:\n\n{looks}")
+    if registration.look_again:
         lines.append(f"The stated reason to look again: {registration.look_again}")
     return "\n\n".join(filled(line) if not line.startswith("|") else line for line in lines)
 

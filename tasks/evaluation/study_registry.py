@@ -86,6 +86,11 @@ class Look(ConfigModel):
     """The study that measured them first."""
     n_tasks: int
     """Number of common tasks."""
+    version: str = ""
+    """The world's version then. Empty: the same as now.
+
+    In another version an index may mean another task, so such a look is reported and not refused.
+    """
 
 
 class Registration(ConfigModel):
@@ -102,7 +107,7 @@ class Registration(ConfigModel):
     look_again: str | None = None
     """The stated reason to measure tasks that other studies had measured."""
     looks: tuple[Look, ...] = ()
-    """These earlier measurements."""
+    """Earlier measurements of the same held-out tasks."""
 
 
 def register(
@@ -129,10 +134,11 @@ def register(
             _check_unchanged(made, new)
         else:
             looks = _looks(new, known)
-            if looks and not look_again:
-                raise TasksLookedAtError(_looked_at(study, looks), looks)
+            same = tuple(look for look in looks if not look.version)
+            if same and not look_again:
+                raise TasksLookedAtError(_looked_at(study, same), same)
             made = new.model_copy(
-                update={"looks": looks, "look_again": look_again if looks else None}
+                update={"looks": looks, "look_again": look_again if same else None}
             )
             append_row(files[0], made.model_dump(mode="json"), durable=True)
     folder.mkdir(parents=True, exist_ok=True)
@@ -230,19 +236,23 @@ def _check_unchanged(made: Registration, new: Registration) -> None:
 
 
 def _looks(new: Registration, known: Iterable[Registration]) -> tuple[Look, ...]:
-    """Return the first earlier measurement of each held-out list of a study."""
-    found: dict[str, Look] = {}
+    """Return the first earlier measurement of each held-out list, for each version of its world."""
+    found: dict[tuple[str, str], Look] = {}
     for each in new.lists:
         for other in known:
-            common = {
-                task
-                for theirs in other.lists
-                if (theirs.world, theirs.version) == (each.world, each.version)
-                for task in set(theirs.held_out) & set(each.held_out)
-            }
-            if common:
-                look = Look(list_name=each.name, study=other.study.name, n_tasks=len(common))
-                found.setdefault(each.name, look)
+            theirs: dict[str, set[int]] = {}
+            for one in other.lists:
+                if one.world == each.world:
+                    theirs.setdefault(one.version, set()).update(one.held_out)
+            for version, tasks in theirs.items():
+                if common := tasks & set(each.held_out):
+                    look = Look(
+                        list_name=each.name,
+                        study=other.study.name,
+                        n_tasks=len(common),
+                        version="" if version == each.version else version,
+                    )
+                    found.setdefault((each.name, version), look)
     return tuple(found.values())
 
 

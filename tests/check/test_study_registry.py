@@ -132,6 +132,20 @@ def test_looks_are_found_by_their_tasks_under_any_selection(tmp_path: Path, way:
     assert [look.study for look in refused.value.looks] == ["first"]
 
 
+def test_looks_under_other_rules_are_reported_and_not_refused(tmp_path: Path) -> None:
+    first = entered(tmp_path)
+    rules = {"environment.rules": "agentgym", "policy.action_format": "bare"}
+    again = entered(
+        tmp_path, name="second", overrides={"evaluation.tasks": "one-command-test"} | rules
+    )
+    [look] = again.looks
+    assert (look.study, look.n_tasks, look.version) == ("first", 120, first.lists[0].version)
+    assert look.version != again.lists[0].version
+    assert (
+        look.version in write_page(study(name="second"), {}, tmp_path / "page", {}, again).markdown
+    )
+
+
 def test_looks_of_published_studies_count(tmp_path: Path) -> None:
     made = entered(tmp_path / "elsewhere")
     publish(made, tmp_path / "published.jsonl")
