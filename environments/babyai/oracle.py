@@ -22,7 +22,7 @@ from minigrid.envs.babyai.core.verifier import AfterInstr, Instr, ObjDesc, PutNe
 from minigrid.utils.baby_ai_bot import BabyAIBot, DisappearedBoxError, DropSubgoal, GoNextToSubgoal
 
 from environments.babyai.actions import DROP, FORWARD, LEFT, PICKUP, RIGHT, TOGGLE, Action
-from environments.babyai.levels import QuickLevel, copy_level
+from environments.babyai.levels import PlayedLevel, copy_level
 from environments.babyai.steps import low_level, perform
 from environments.babyai.view import FRONT, View, name_of
 from environments.environment import OracleError
@@ -123,7 +123,7 @@ class Oracle:
         self._level = level
         self._plan: Plan | None = None
 
-    def action(self, played: QuickLevel, view: View, available: Mapping[str, Action]) -> str:
+    def action(self, played: PlayedLevel, view: View, available: Mapping[str, Action]) -> str:
         """Return the text action to take now.
 
         Raises:
@@ -151,7 +151,7 @@ class Oracle:
                 best, best_done = words, reached
         return best
 
-    def _done_after(self, plan: Plan, played: QuickLevel, view: View, steps: list[int]) -> int:
+    def _done_after(self, plan: Plan, played: PlayedLevel, view: View, steps: list[int]) -> int:
         """Return the number of plan steps completed after `steps`. 0 if they leave the plan."""
         copied = copy_level(self._level, played)
         _, won = perform(copied, view, steps)
@@ -160,7 +160,7 @@ class Oracle:
         return plan.done_at.get(state_of(copied), 0)
 
 
-def make_plan(level: int, played: QuickLevel) -> Plan:
+def make_plan(level: int, played: PlayedLevel) -> Plan:
     """Return the bot's path from the state of `played`, which stays unchanged.
 
     Raises:
@@ -193,7 +193,7 @@ def make_plan(level: int, played: QuickLevel) -> Plan:
     raise OracleError(f"minigrid's bot found no way: {why}")
 
 
-def _bot_steps(played: QuickLevel, seen: np.ndarray[Any, Any]) -> Iterator[int]:
+def _bot_steps(played: PlayedLevel, seen: np.ndarray[Any, Any]) -> Iterator[int]:
     """Yield the steps of a new bot until it considers the mission done.
 
     The caller must perform each step before requesting the next.
@@ -216,7 +216,7 @@ def _bot_steps(played: QuickLevel, seen: np.ndarray[Any, Any]) -> Iterator[int]:
 
 
 def _bot(
-    played: QuickLevel,
+    played: PlayedLevel,
     seen: np.ndarray[Any, Any],
     target: WorldObj | None = None,
     drop: bool = False,
@@ -271,7 +271,7 @@ def _first_part(mission: Instr) -> Instr:
     return mission
 
 
-def state_of(played: QuickLevel) -> Hashable:
+def state_of(played: PlayedLevel) -> Hashable:
     """Return everything that determines the rest of the episode.
 
     It holds the agent, every object with its initial position, and the progress of the mission.
@@ -301,12 +301,12 @@ def _progress(mission: Instr) -> Hashable:
     )
 
 
-def _pose(played: QuickLevel) -> tuple[int, int, int]:
+def _pose(played: PlayedLevel) -> tuple[int, int, int]:
     x, y = played.agent_pos
     return int(x), int(y), int(played.agent_dir)
 
 
-def _poses(played: QuickLevel, steps: list[int]) -> list[tuple[int, int, int]]:
+def _poses(played: PlayedLevel, steps: list[int]) -> list[tuple[int, int, int]]:
     """Return the poses before the first and after each step, as if nothing blocked the agent."""
     x, y, direction = _pose(played)
     poses = [(x, y, direction)]

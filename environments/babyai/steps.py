@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from minigrid.envs.babyai.core.roomgrid_level import RoomGridLevel
 
 from environments.babyai.actions import FORWARD, LEFT, RIGHT, Action, Route, free_places
-from environments.babyai.levels import QuickLevel
+from environments.babyai.levels import PlayedLevel
 from environments.babyai.view import HERE, ROW, View, look
 
 
@@ -59,7 +59,7 @@ def find_path(view: View, direction: int, route: Route) -> list[int] | None:
 
 
 def perform_to_the_end(
-    played: QuickLevel, view: View, steps: Iterable[int]
+    played: PlayedLevel, view: View, steps: Iterable[int]
 ) -> tuple[View, bool, float]:
     """Perform minigrid's actions as AgentGym's wrapper does.
 
@@ -79,7 +79,7 @@ def perform_to_the_end(
     """
     ended, reward = False, 0.0
     for step in steps:
-        # minigrid's original step, without the correction in `QuickLevel`
+        # minigrid's original step, without the correction in `PlayedLevel`
         _, won, ended, _, _ = RoomGridLevel.step(played, step)
         reward = 1 - 0.9 * (played.step_count / played.max_steps) if won else 0.0
         before, view = view, look(played)
@@ -88,7 +88,7 @@ def perform_to_the_end(
     return view, ended, reward
 
 
-def perform(played: QuickLevel, view: View, steps: Iterable[int]) -> tuple[View, bool | None]:
+def perform(played: PlayedLevel, view: View, steps: Iterable[int]) -> tuple[View, bool | None]:
     """Perform minigrid's actions until one leaves the view unchanged or ends the mission.
 
     Args:

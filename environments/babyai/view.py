@@ -16,8 +16,6 @@ from typing import Any, NamedTuple
 from minigrid.core.world_object import WorldObj
 from minigrid.envs.babyai.core.roomgrid_level import RoomGridLevel
 
-from environments.babyai.levels import WALL
-
 SIZE = 7
 HALF = SIZE // 2
 ROW = 9
@@ -126,7 +124,7 @@ def look(level: RoomGridLevel) -> View:
     ):
         if cell is None:
             clear |= bit
-        elif cell is WALL:
+        elif cell.type == "wall":
             walls |= bit
         else:
             others.append((cell, bit))

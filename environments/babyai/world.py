@@ -9,7 +9,7 @@ from io import BytesIO
 from configs.rules import Rules
 from environments.action_text import plain_words, without_punctuation
 from environments.babyai.actions import CHECK, UNKNOWN, available_actions, explain_refusal
-from environments.babyai.levels import QuickLevel, discard_level, make_level
+from environments.babyai.levels import PlayedLevel, discard_level, make_level
 from environments.babyai.oracle import Oracle, state_of
 from environments.babyai.steps import low_level, perform, perform_to_the_end
 from environments.babyai.tasks import VERSION, level_and_seed, task_lists
@@ -74,7 +74,7 @@ class BabyAIEnvironment(Environment):
         self._rules = rules
         self._reward = 0.0
         self.score = 0.0
-        self.played: QuickLevel | None = None
+        self.played: PlayedLevel | None = None
         self.done = False
         self.discounted_reward = 0.0
 
@@ -152,7 +152,7 @@ class BabyAIEnvironment(Environment):
             discard_level(self.played)
         self.played = None
 
-    def _answer(self, played: QuickLevel, action: str) -> tuple[str, str, bool]:
+    def _answer(self, played: PlayedLevel, action: str) -> tuple[str, str, bool]:
         """Perform an action.
 
         Returns:
@@ -180,7 +180,7 @@ class BabyAIEnvironment(Environment):
             ending = self._perform_as_agentgym(played, steps)
         return self._view.describe(), ending, False
 
-    def _perform(self, played: QuickLevel, steps: list[int]) -> str:
+    def _perform(self, played: PlayedLevel, steps: list[int]) -> str:
         view, won = perform(played, self._view, steps)
         self._see(view)
         if won is None:
@@ -191,7 +191,7 @@ class BabyAIEnvironment(Environment):
             self.discounted_reward = max(0.0, 1 - 0.9 * played.step_count / played.max_steps)
         return COMPLETED if won else "\n The task has failed."
 
-    def _perform_as_agentgym(self, played: QuickLevel, steps: list[int]) -> str:
+    def _perform_as_agentgym(self, played: PlayedLevel, steps: list[int]) -> str:
         view, ended, self._reward = perform_to_the_end(played, self._view, steps)
         self._see(view)
         self.done = ended and self._reward > REJECTED

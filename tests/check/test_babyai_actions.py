@@ -5,16 +5,17 @@ from __future__ import annotations
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from minigrid.core.world_object import Ball, Box, Door, Key, WorldObj
+from minigrid.core.world_object import Ball, Box, Door, Key, Wall, WorldObj
 from test_babyai_view import scene
 
 from environments.babyai.actions import CHECK, UNKNOWN, available_actions, explain_refusal
-from environments.babyai.levels import WALL, make_level
+from environments.babyai.levels import make_level
 from environments.babyai.steps import low_level, perform
 from environments.babyai.view import look
 
 LEFT, RIGHT, FORWARD, PICKUP, DROP, TOGGLE = range(6)
 UP = 3
+WALL = Wall()
 ENCLOSED = [
     (3, 0, Ball("red")),
     (2, 0, Box("grey")),

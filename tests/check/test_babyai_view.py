@@ -8,12 +8,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from minigrid.core.constants import IDX_TO_COLOR, IDX_TO_OBJECT
-from minigrid.core.world_object import Ball, Box, Door, Key, WorldObj
+from minigrid.core.world_object import Ball, Box, Door, Key, Wall, WorldObj
 from minigrid.minigrid_env import MiniGridEnv
 
-from environments.babyai.levels import LEVELS, WALL, QuickLevel, make_level
+from environments.babyai.levels import LEVELS, PlayedLevel, make_level
 from environments.babyai.view import View, look, place
 
+WALL = Wall()
 STATES = ("open ", "closed ", "locked ")
 
 
@@ -25,7 +26,7 @@ def scene(
 ) -> Any:
     """An empty room of 20 x 20 with things at places `ahead` and to the `side` of the agent, who looks up."""
     made = make_level(LEVELS.index("OneRoomS20"), 0)
-    made.grid.grid = [cell if cell is WALL else None for cell in made.grid.grid]
+    made.grid.grid = [cell if cell and cell.type == "wall" else None for cell in made.grid.grid]
     made.agent_pos, made.agent_dir, made.carrying = at, direction, carrying
     for ahead, side, thing in things:
         x, y = at[0] + side, at[1] - ahead
@@ -34,7 +35,7 @@ def scene(
     return made
 
 
-def seen_by_minigrid(made: QuickLevel) -> dict[int, str]:
+def seen_by_minigrid(made: PlayedLevel) -> dict[int, str]:
     """Names by place, from minigrid's encoded image."""
     image = MiniGridEnv.gen_obs(made)["image"]
     found = {}
