@@ -27,7 +27,17 @@ from environments.registry import load_world, selected_tasks
 from environments.task_lists import UnknownTaskListError
 from flows.gpu_memory import cpu_machine, cpu_memory, plan_of
 from tasks.curriculum.horizon import Phase, phases
-from tasks.curriculum.work import ExpertEpisode, Work, phase_work, play_expert, work
+from tasks.curriculum.work import (
+    LIKELY_TOKENS,
+    LIKELY_TURNS,
+    THOUGHT_TOKENS,
+    ExpertEpisode,
+    Work,
+    likely_work,
+    phase_episodes,
+    play_expert,
+    work,
+)
 from tasks.evaluation.tables import aligned
 from tasks.inference.weight_stream import PART_BYTES
 from tasks.training.memory_plan import GB, Machine, PlanAnswer
@@ -46,6 +56,8 @@ from tasks.training.step_time import (
     update_seconds,
 )
 
+Estimate = Callable[[Experiment, int, int, Sequence[ExpertEpisode]], Work]
+"""`work` or `likely_work`."""
 EXPERT_TASKS = 16
 EXPERT_SECONDS = 30.0
 """Time limit in seconds: a slow expert plays fewer than EXPERT_TASKS tasks."""
@@ -62,15 +74,23 @@ class PlanRequest:
     measured: MeasuredSpeed | None = None
 
     @cached_property
-    def training(self) -> tuple[list[tuple[Phase, Work]], str]:
-        """Return the phases with their work, and a sentence on the source of the estimate."""
-        train, note = expert_episodes(
-            self.experiment, "environment.train_tasks", self.experiment.environment.train_tasks
-        )
+    def training(self) -> tuple[Sample, str]:
+        """Return the expert's episodes on training tasks, and a sentence on their source."""
+        tasks = self.experiment.environment.train_tasks
+        return expert_episodes(self.experiment, "environment.train_tasks", tasks)
+
+    def phases(self, estimate: Estimate) -> list[tuple[Phase, Work]]:
+        """Return the phases with the estimated work of their training episodes."""
+        expert = self.training[0].episodes
         return [
-            (phase, phase_work(self.experiment, phase, train.episodes))
+            (
+                phase,
+                estimate(
+                    self.experiment, phase_episodes(self.experiment, phase), phase.horizon, expert
+                ),
+            )
             for phase in phases(self.experiment, {})
-        ], note
+        ]
 
     @cached_property
     def memory(self) -> PlanAnswer | None:
@@ -96,7 +116,7 @@ def plan(
 
 def work_section(request: PlanRequest) -> str:
     """List the training phases and the evaluations with the turns and tokens of each."""
-    experiment, (amounts, note) = request.experiment, request.training
+    experiment, amounts = request.experiment, request.phases(work)
     evaluation = experiment.evaluation
     rows = [
         [
@@ -129,7 +149,7 @@ def work_section(request: PlanRequest) -> str:
         rows.append([f"{n_evaluations} evaluations", "", str(evaluation.horizon), *_cells(amount)])
     lines = [
         aligned(["", "steps", "horizon", "episodes", "turns", "policy tokens", "tokens"], rows),
-        note,
+        request.training[1],
     ]
     if experiment.curriculum.looks_back:
         lines.append(
@@ -214,9 +234,9 @@ def time_section(request: PlanRequest) -> str:
         ]
 
     overlaps = apart > 0 and experiment.rollout.max_off_policy_steps > 0
-    table = _time_table(request, seconds_of, overlaps)
-    title = f"Estimated time on {machine.gpus} x {machine.gpu}, from the fewest tokens to the most"
-    return f"{title}\n{table}\n{ASSUMPTIONS}"
+    table = _time_table(request, likely_work, seconds_of, overlaps)
+    title = f"Estimated time on {machine.gpus} x {machine.gpu}"
+    return f"{title}\n{table}\n{ASSUMPTIONS}\n{_likely(request)}"
 
 
 def cpu_section(request: PlanRequest) -> str:
@@ -253,8 +273,9 @@ def cpu_section(request: PlanRequest) -> str:
             tokens = _tokens(amount, steps)
             return [cpu_seconds(step, parameters, operations, cores, core) for step in tokens]
 
-        title = f"Estimated time on {cores} cores, from the fewest tokens to the most"
-        lines += ["", title, _time_table(request, seconds_of, False), cpu_assumptions(core)]
+        title = f"Estimated time on {cores} cores"
+        table = _time_table(request, likely_work, seconds_of, False)
+        lines += ["", title, table, cpu_assumptions(core), _likely(request)]
     return "\n".join(lines)
 
 
@@ -268,7 +289,7 @@ def measured_section(request: PlanRequest) -> str:
         # The table of work bounds the turns from above by the horizon.
         return [speed.seconds(amount.episodes / steps, amount.turns[1] / amount.episodes)] * 2
 
-    table = _time_table(request, seconds_of, experiment.rollout.max_off_policy_steps > 0)
+    table = _time_table(request, work, seconds_of, experiment.rollout.max_off_policy_steps > 0)
     return (
         f"Time by the speed of the measured steps\n{table}\n"
         f"Episodes are taken to last {speed.share:.0%} of the horizon, as measured, and a turn to take "
@@ -293,16 +314,20 @@ Seconds = list[tuple[float, float]]
 
 
 def _time_table(
-    request: PlanRequest, seconds_of: Callable[[Work, int], Seconds], overlaps: bool
+    request: PlanRequest,
+    estimate: Estimate,
+    seconds_of: Callable[[Work, int], Seconds],
+    overlaps: bool,
 ) -> str:
     """Return the time of each phase and of all training.
 
     Args:
+        estimate: Estimates the work of a phase.
         seconds_of: Takes the work of a phase and its number of steps.
         overlaps: Whether the rollouts of a step run during the update before.
     """
     rows, totals = list[list[str]](), [0.0, 0.0]
-    for phase, amount in request.training[0]:
+    for phase, amount in request.phases(estimate):
         steps = phase.end_step - phase.first_step
         ends = seconds_of(amount, steps)
         each = [max(end) if overlaps else sum(end) for end in ends]
@@ -313,6 +338,22 @@ def _time_table(
     steps = request.experiment.algorithm.steps
     rows.append(["training", f"1-{steps}", "", "", "", in_words(*totals)])
     return aligned(["", "steps", "rollout", "update", "per step", "all steps"], rows)
+
+
+def _likely(request: PlanRequest) -> str:
+    """Describe the range of `likely_work`."""
+    if not request.training[0].episodes:
+        return "Without an expert every episode is taken to reach the recipe's limits."
+    thoughts = (
+        f" and {THOUGHT_TOKENS} tokens of thought"
+        if request.experiment.policy.action_format == "react"
+        else ""
+    )
+    return (
+        f"Least: the expert's turns, each with its tokens{thoughts}. Most: {LIKELY_TURNS:g} times as "
+        f"many turns, up\nto the horizon, of {LIKELY_TOKENS:g} times as many tokens. After one step, "
+        "--measured RUN is closer."
+    )
 
 
 def _tokens(amount: Work, steps: int) -> list[StepTokens]:

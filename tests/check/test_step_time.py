@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+
 import pytest
 
+from configs.experiment import Experiment
 from configs.infrastructure import InfraSettings
+from configs.policy_gradient import PolicyGradient
 from configs.recipe import load_recipe
-from flows.plan import PlanRequest, cpu_section, time_section
+from flows.plan import PlanRequest, _tokens, cpu_section, time_section
+from tasks.curriculum.horizon import phases
+from tasks.curriculum.work import ExpertEpisode, Work, likely_work
+from tasks.evaluation.study_runs_file import read_runs
 from tasks.training.memory_plan import Machine, MemoryPlan, PlanAnswer
 from tasks.training.step_time import (
     BANDWIDTH_SHARE,
+    GPUS,
     UTILISATION,
     Core,
     Engines,
@@ -77,7 +86,7 @@ def test_seconds_are_formatted_with_units(seconds: tuple[float, float], words: s
     assert in_words(*seconds) == words
 
 
-def asked(gpu: str | None, **fields: object) -> PlanRequest:
+def asked(gpu: str | None, recipe: Experiment | None = None) -> PlanRequest:
     machine = Machine(gpus=8, gpu_memory=80, sharding="fsdp2", engine_fraction=0.45, gpu=gpu)
     plan = MemoryPlan(
         trainer={},
@@ -86,7 +95,8 @@ def asked(gpu: str | None, **fields: object) -> PlanRequest:
         kv_bytes=57_344,
         machine=machine,
     )
-    made = PlanRequest(load_recipe("textcraft-qwen2.5-7b", fields), InfraSettings(), machine)
+    recipe = recipe or load_recipe("textcraft-qwen2.5-7b")
+    made = PlanRequest(recipe, InfraSettings(), machine)
     made.__dict__["memory"] = PlanAnswer(text="", fits=True, plan=plan)  # the trace takes a minute
     return made
 
@@ -96,10 +106,74 @@ def test_the_plan_has_the_times_of_each_phase_and_the_assumptions() -> None:
     lines = said.splitlines()
     assert "8 x H100" in lines[0]
     assert [line.split()[:2] for line in lines[3:5]] == [["phase", "1"], ["phase", "2"]]
-    # At most 256 episodes of 10,752 tokens: 2,752,512 x 7.6 10^9 x 20 operations over 8 x 989 10^12
-    # x 35 %.
-    assert "2.5 min" in lines[3]
     assert "35%" in said
+
+
+@pytest.mark.parametrize(
+    "recipe",
+    ["textcraft-qwen2.5-7b", "textcraft-qwen2.5-3b", "babyai-qwen2.5-7b", "searchqa-qwen2.5-7b"],
+)
+def test_the_range_of_a_step_is_at_most_a_factor_of_five(recipe: str) -> None:
+    request = asked("H100", load_recipe(recipe))
+    for _, amount in request.phases(likely_work):
+        least, most = _tokens(amount, 1)
+        for seconds in (update_of, rollout_of):
+            assert seconds(least) < seconds(most) <= 5 * seconds(least)
+
+
+def update_of(step: StepTokens) -> float:
+    return update_seconds(step, 7_600_000_000, 20, 8, GPUS["H100"])
+
+
+def rollout_of(step: StepTokens) -> float:
+    engines = Engines(
+        number=8, max_num_seqs=256, kv_tokens=333_000, kv_bytes=57_344, weight_bytes=15.2e9
+    )
+    return rollout_seconds(step, 7_600_000_000, engines, GPUS["H100"])
+
+
+def test_a_likely_episode_is_between_the_experts_and_a_longer_one_up_to_the_limits() -> None:
+    recipe = load_recipe("textcraft-qwen2.5-7b", {"policy.action_format": "bare"})
+    expert = [ExpertEpisode(turns=4, characters=800, actions=160)]
+    # 4 turns of 10 tokens, and 640 characters to read. 2.5 times as many turns of 20 tokens.
+    assert likely_work(recipe, 10, 30, expert) == Work(10, (40, 100), (400, 2000), (2000, 6000))
+    assert likely_work(recipe, 1, 6, expert).turns == (4, 6)
+    assert likely_work(recipe, 1, 2, expert).turns == (2, 2)
+    short = load_recipe(
+        "textcraft-qwen2.5-7b", {"policy.action_format": "bare", "rollout.turn_tokens": 15}
+    )
+    assert likely_work(short, 1, 30, expert).policy_tokens == (40, 150)
+    thinking = load_recipe("textcraft-qwen2.5-7b")
+    assert likely_work(thinking, 1, 30, expert).policy_tokens == (4 * 60, 10 * 120)
+
+
+@pytest.mark.parametrize(("measured", "right"), [(1, 0.85), (5, 1.0)])
+def test_published_runs_took_what_their_first_steps_predict_within_a_factor_of_two(
+    measured: int, right: float
+) -> None:
+    ratios = []
+    for file in Path("docs/evidence").glob("*/runs.jsonl.gz"):
+        for key, run in read_runs(file).items():
+            recipe = Experiment.model_validate(json.loads(key)["recipe"])
+            if not isinstance(recipe.algorithm, PolicyGradient) or recipe.curriculum.looks_back:
+                continue
+            horizons = {
+                number: phase.horizon
+                for phase in phases(recipe, {})
+                for number in range(phase.first_step + 1, phase.end_step + 1)
+            }
+            steps = {
+                number: {**step, "rollout/horizon": horizons[number]}
+                for number, step in run.steps.items()
+            }
+            speed = measured_speed({n: steps[n] for n in sorted(steps)[:measured]})
+            expected = actual = 0.0
+            for step in steps.values():
+                expected += sum(speed.seconds(step["rollout/episodes"], step["rollout/horizon"]))
+                actual += step["rollout/seconds"] + step["update/seconds"]
+            ratios.append(expected / actual)
+    assert len(ratios) > 80
+    assert sum(0.5 <= ratio <= 2 for ratio in ratios) >= right * len(ratios)
 
 
 def test_an_unknown_gpu_has_no_estimate() -> None:
