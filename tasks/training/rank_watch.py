@@ -1,7 +1,8 @@
 """Find trainer ranks that hang: the launcher of a machine watches the ranks that it started.
 
-Each rank writes a heartbeat before every part of an update. The launcher kills a rank that is
-stopped, or whose part exceeds its limit. Before that, all ranks of the machine write their stacks
+Each rank writes a heartbeat before every part of an update, before it loads an engine and before it
+writes a checkpoint. The launcher kills a rank that is stopped, or whose part exceeds its limit.
+Before that, all ranks of the machine write their stacks
 to the log. The flow then restarts the trainer from the last checkpoint.
 """
 
@@ -29,6 +30,8 @@ STOPPED_S = 60.0
 """Seconds after which a stopped process (SIGSTOP) counts as hung."""
 PART_S = {"gpu": 600.0, "cpu": 3600.0}
 """Limit in seconds of one part of an update, e.g. the gradient of one micro-batch."""
+WEIGHTS_S = 3600.0
+"""More seconds than that for a part that starts or loads an engine, or writes a checkpoint."""
 DUMP_S = 0.5
 """Seconds that each rank has for writing its stacks. The ranks share the log."""
 DUMP_STACKS = signal.SIGUSR2
@@ -48,10 +51,11 @@ class Heartbeats:
 
     @contextmanager
     def part(self, outside_s: float = 0.0) -> Iterator[None]:
-        """Limit the time of a part of an update.
+        """Limit the time of a part of the work between two collections.
 
         Args:
-            outside_s: Most seconds that the part waits for servers, in addition to the limit.
+            outside_s: Most seconds that the part waits for servers or disks, in addition to the
+                limit.
         """
         self._write(self._limit_s + outside_s)
         try:
@@ -135,7 +139,7 @@ class RankWatch:
             return f"was stopped for {STOPPED_S:g} s"
         limit_s = float(heartbeat.partition(" ")[2] or 0.0)
         if 0.0 < limit_s <= seen.silent_s:
-            return f"spent more than {limit_s:g} s in a part of the update"
+            return f"was silent for more than {limit_s:g} s in an update, a weight sync or a checkpoint"
         return None
 
     def _kill(self, ranks: list[psutil.Process], hung: dict[int, str]) -> None:

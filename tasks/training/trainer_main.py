@@ -32,6 +32,7 @@ from tasks.training.messages import (
     Trained,
     TrainerJob,
 )
+from tasks.training.rank_watch import PART_S, WEIGHTS_S, Heartbeats
 
 
 class TrainerMain:
@@ -50,7 +51,6 @@ class TrainerMain:
         from tasks.training.context_parallel import context_parallel
         from tasks.training.implementations import batches_class, trainer_class
         from tasks.training.process_group import join
-        from tasks.training.rank_watch import PART_S, Heartbeats
         from tasks.training.rollout_worker import RolloutWorker
         from tasks.training.train_loop import TrainLoop
 
@@ -82,11 +82,12 @@ class TrainerMain:
         self.step = self.resume.step if self.resume else 0
         parameters = sum(p.numel() for p in self.trainer.model.parameters())
         per_parameter = 6 if self.experiment.policy.lora is None else 4
+        self.heartbeats = Heartbeats(PART_S["gpu" if torch.cuda.is_available() else "cpu"])
         self.loop = TrainLoop(
             self.experiment,
             self.trainer,
             batches_class(algorithm)(job, self.worker, self.trainer),
-            Heartbeats(PART_S["gpu" if torch.cuda.is_available() else "cpu"]),
+            self.heartbeats,
             per_parameter * parameters / processes.num_processes,
         )
         self.checkpoint_seconds = 0.0
@@ -130,7 +131,8 @@ class TrainerMain:
         from tasks.training.collapse import checkpoints_kept, rollback_step
 
         started, began = time.time(), time.perf_counter()
-        published = self.trainer.save(self.step, self.steps)
+        with self.heartbeats.part(WEIGHTS_S):
+            published = self.trainer.save(self.step, self.steps)
         self.checkpoint_seconds = time.perf_counter() - began
         self.trainer.record_spans(self.step, {"checkpoint": (started, time.time())})
         if published is not None:
@@ -152,7 +154,8 @@ class TrainerMain:
         from tasks.training.task_order import evaluation_plans
 
         started, began = time.time(), time.perf_counter()
-        self.worker.load_weights(self.step, self.trainer)
+        with self.heartbeats.part(WEIGHTS_S):
+            self.worker.load_weights(self.step, self.trainer)
         kept = self.worker.broadcast(kept_episodes(Path(command.path), self.step))
         done = {(each.group, each.member) for each in kept}
         plans = [

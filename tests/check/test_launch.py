@@ -12,6 +12,7 @@ from collections.abc import Callable
 from datetime import timedelta
 from multiprocessing import get_context
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -26,6 +27,7 @@ from tasks.training import (
     local_trainer,
     processor,
     rank_watch,
+    train_loop,
     trainer_main,
     trainer_node,
 )
@@ -35,6 +37,7 @@ from tasks.training.launch import HUNG, POLICY_READY, End
 from tasks.training.launch import verdict as verdict_of
 from tasks.training.local_trainer import launch_command
 from tasks.training.rank_watch import Heartbeats, RankWatch
+from tasks.training.train_loop import TrainLoop
 
 
 @pytest.mark.parametrize("name", names_in(FOLDER))
@@ -359,3 +362,28 @@ def test_forks_start_once_the_policy_is_ready(
     launcher.join()
     assert launcher.exitcode == 0
     assert {file.name for file in tmp_path.glob("loaded-*")} == {"loaded-0", "loaded-1"}
+
+
+def test_a_rank_that_hangs_while_it_loads_the_engine_is_killed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    collected = SimpleNamespace(train_trajectories=[], local=None)
+    source = SimpleNamespace(
+        plan=lambda *_: None,
+        collect=lambda _: collected,
+        load_engine=lambda _: time.sleep(600),
+    )
+    trainer = SimpleNamespace(
+        outside_seconds=lambda _: 0.0, mini_batches_of=lambda *_: [], out_of_sync=()
+    )
+
+    def trains() -> None:
+        recipe = SimpleNamespace(algorithm=SimpleNamespace(epochs=1))
+        loop: Any = TrainLoop
+        loop(recipe, trainer, source, Heartbeats(0.5), 0.0).train_step(0, {})
+
+    monkeypatch.setattr(rank_watch, "POLL_S", 0.25)
+    monkeypatch.setattr(train_loop, "WEIGHTS_S", 1.0)
+    with RankWatch() as watch:
+        [end] = forks(trains)
+    assert (end.status, list(watch.hung)) == (-signal.SIGKILL, [end.pid])
