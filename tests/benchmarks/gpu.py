@@ -4,7 +4,7 @@
 takes at most ten minutes on an H100 and writes OUT/PART.json:
 
     python3 -m tests.benchmarks.gpu PART OUT [--small] [--steps N] [--model GGUF]
-    python3 -m tests.benchmarks.gpu table OUT
+    python3 -m tests.benchmarks.gpu table OUT    # and draws OUT/training.png
 
 A bare machine has a GPU, Python 3.12, torch 2.11, transformers 5.17, accelerate 1.15, peft, pandas
 and pyarrow, but neither a network nor vLLM. Carry this repository and the folder that `pack` writes
@@ -252,10 +252,9 @@ def table(out: Path) -> str:
         "| update | tokens/s, ours | TRL | ratio | MFU, ours | TRL | peak GiB, ours | TRL |",
         "|---|---:|---:|---:|---:|---:|---:|---:|",
     ]
-    for part in PARTS[:-1]:
-        if not (out / f"{part}.json").exists():
-            continue
-        found = json.loads((out / f"{part}.json").read_text())
+    others = (out / f"{name}.json" for name in ("lora", "gradient", "decode", "compiled"))
+    for path in [*sorted(out.glob("update-*.json")), *(file for file in others if file.exists())]:
+        part, found = path.stem, json.loads(path.read_text())
         if "ours" in found:
             ours, stock = found["ours"], found.get("stock", {})
             speeds = [side.get("tokens_per_second") for side in (ours, stock)]
@@ -281,6 +280,41 @@ def table(out: Path) -> str:
             cells = (path.stem, row["step"], row["tasks"], f"{row['temperature']:g}", f"{value} %")
             refused = f"{row['refused_share']:.1%}" if "refused_share" in row else ""
             lines.append(f"| {' | '.join(map(str, cells))} | [{low}, {high}] | {refused} |")
+    return "\n".join(lines)
+
+
+def curves(out: Path) -> str:
+    """Draw each run's success on its training tasks by RL step, and the mean over a world's runs.
+
+    Returns:
+        For each world the mean at the first and at the last step that all its runs have, and the
+        difference with Student's t over the runs.
+    """
+    from tasks.evaluation.pictures import axis_of_shares, new_figure, save
+    from tasks.evaluation.statistics import mean
+
+    runs: dict[str, list[list[float]]] = {}
+    for path in sorted(out.glob("train-*-*.json")):
+        found = json.loads(path.read_text())
+        curve = [step["rollout/success"] for step in found["steps"]]
+        runs.setdefault(found["run"]["world"], []).append(curve)
+    figure, lines = new_figure(4 * len(runs), 3), []
+    places = figure.subplots(1, len(runs), squeeze=False)[0]
+    for axes, (world, some) in zip(places, runs.items(), strict=True):
+        for curve in some:
+            axes.plot(range(1, len(curve) + 1), curve, color="tab:blue", alpha=0.3)
+        common = range(min(map(len, some)))
+        means = [mean(curve[n] for curve in some).value for n in common]
+        axes.plot([n + 1 for n in common], means, color="black")
+        axes.set(title=f"{world}, {len(some)} seeds", xlabel="RL step", ylabel="training success")
+        axes.xaxis.get_major_locator().set_params(integer=True)
+        axis_of_shares(axes)
+        rise = mean(curve[common[-1]] - curve[0] for curve in some)
+        lines.append(
+            f"{world}: {means[0]:.1%} on the training tasks of step 1, {means[-1]:.1%} on those of "
+            f"step {len(common)}, {rise.value:+.1%} [{rise.low:+.1%}, {rise.high:+.1%}]"
+        )
+    save(figure, out / "training.png")
     return "\n".join(lines)
 
 
@@ -328,6 +362,8 @@ def main() -> None:
             print(f"{each}: {time.monotonic() - began:.0f} s", flush=True)
     if part in ("all", "table"):
         print(table(given.out))
+    if part == "table":
+        print(curves(given.out))
     elif part == "gradient":
         write(given.out, part, gradient(given.small))
     elif part == "lora":
