@@ -203,6 +203,30 @@ def test_engine_gets_the_adapter_that_merging_in_bfloat16_loses(
         merged.close()
 
 
+def test_in_bfloat16_ten_updates_add_nearly_nothing_to_the_engines_gap(
+    policy: str, tmp_path: Path
+) -> None:
+    """Rounding gives a gap of its own, with or without an adapter."""
+    recipe = experiment(
+        lora={"rank": 32, "alpha": 64}, learning_rate=1e-6, kl_coefficient=0.0, steps=10
+    )
+    recipe = recipe.model_copy(
+        update={"policy": recipe.policy.model_copy(update={"dtype": "bfloat16"})}
+    )
+    trainer = trainer_of(recipe, policy, tmp_path)
+    engine: Any = local_engine(recipe.rollout, "bfloat16", policy, lora=recipe.policy.lora)
+    gaps = []
+    try:
+        for until in (0, 10):
+            train(trainer, RecordedBatches(policy), until)
+            lora = {name: value.bfloat16() for name, value in adapters(trainer.model).items()}
+            engine.load_adapter(Adapter(lora, recipe.policy.lora))
+            gaps.append(gap(engine, trainer).mean)
+    finally:
+        engine.close()
+    assert abs(gaps[1] - gaps[0]) < 1e-3
+
+
 def test_engine_replaces_the_adapter_at_each_load(
     policy: str, ten_updates: tuple[str, Any]
 ) -> None:
