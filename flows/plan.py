@@ -172,7 +172,15 @@ def placement_section(request: PlanRequest) -> str:
         rows.append(
             [gpu, ranks.get(gpu, ""), held, f"{engine.memory_fraction:.0%}" if engine else ""]
         )
-    return aligned(["GPU", "trainer", "engine", "engine's memory"], rows) if rows else ""
+    if not rows:
+        return ""
+    text = aligned(["GPU", "trainer", "engine", "engine's memory"], rows)
+    if placed.servers and request.experiment.rollout.max_off_policy_steps == 0:
+        text += (
+            "\nThe vLLM servers idle during updates, and the trainer during rollouts. Set "
+            "rollout.max_off_policy_steps: 1 to do both at once."
+        )
+    return text
 
 
 def transfer_section(request: PlanRequest) -> str:
@@ -192,6 +200,18 @@ def transfer_section(request: PlanRequest) -> str:
     else:
         folder = "/dev/shm (SHM_SIZE with Docker Compose)"
     return f"New weights take {size / GB:.1f} GB in {folder}, and at most {PART_BYTES / GB:.1f} GB and one weight in rank 0's memory."
+
+
+def adapter_section(request: PlanRequest) -> str:
+    """Name the learning rate of LoRA adapters."""
+    lora, rate = request.experiment.policy.lora, request.experiment.algorithm.learning_rate
+    if lora is None:
+        return ""
+    return (
+        f"LoRA adapters of rank {lora.rank} train at the learning rate "
+        f"{rate * lora.learning_rate_factor:g}: algorithm.learning_rate ({rate:g}) times "
+        f"policy.lora.learning_rate_factor ({lora.learning_rate_factor:g})."
+    )
 
 
 def memory_section(request: PlanRequest) -> str:
@@ -299,6 +319,7 @@ def measured_section(request: PlanRequest) -> str:
 
 SECTIONS: tuple[Callable[[PlanRequest], str], ...] = (
     work_section,
+    adapter_section,
     placement_section,
     memory_section,
     transfer_section,

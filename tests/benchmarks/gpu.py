@@ -35,6 +35,8 @@ ROOT = Path(__file__).parents[2]
 SIZES = ("0.5b", "1.5b", "3b", "7b")
 PARTS = (*(f"update-{size}" for size in SIZES), "gradient", "lora", "decode", "train")
 REPEATS = 2
+PART_S = 600
+"""Limit of a part in seconds, both sides together."""
 WHEELS = (
     *(
         "annotated-types",
@@ -354,12 +356,11 @@ def main() -> None:
     if part == "all":
         for each in PARTS:
             began = time.monotonic()
-            subprocess.run(
-                [sys.executable, "-m", "tests.benchmarks.gpu", each, str(given.out), *options],
-                cwd=ROOT,
-                check=False,
-            )
-            print(f"{each}: {time.monotonic() - began:.0f} s", flush=True)
+            command = [sys.executable, "-m", "tests.benchmarks.gpu", each, str(given.out), *options]
+            # `timeout` also ends the processes of the two sides
+            ended = subprocess.run(["timeout", str(PART_S), *command], cwd=ROOT, check=False)
+            late = ", stopped by its limit" if ended.returncode == 124 else ""
+            print(f"{each}: {time.monotonic() - began:.0f} s{late}", flush=True)
     if part in ("all", "table"):
         print(table(given.out))
     if part == "table":

@@ -12,7 +12,8 @@ from configs.placement import PlacementError, place
 from configs.recipe import RecipeError, load_recipe
 from flows import checks
 from flows.gpu_memory import requested_machine
-from flows.plan import PlanRequest, placement_section
+from flows.plan import PlanRequest, adapter_section, placement_section, transfer_section
+from tasks.training.memory_plan import MemoryPlan, PlanAnswer
 
 EIGHT = [str(number) for number in range(8)]
 
@@ -131,9 +132,35 @@ def test_the_plan_shows_who_uses_each_gpu() -> None:
     text = placement_section(
         PlanRequest(load_recipe("textcraft"), infrastructure, machine, placement)
     )
-    assert [line.split() for line in text.splitlines()[-4:]] == [
+    *table, idle = text.splitlines()
+    assert "rollout.max_off_policy_steps" in idle
+    assert [line.split() for line in table[-4:]] == [
         ["0", "rank", "0"],
         ["1", "rank", "1"],
         ["2", "vLLM", "server", "0", "90%"],
         ["3", "vLLM", "server", "1", "90%"],
     ]
+    ahead = load_recipe("textcraft", {"rollout.max_off_policy_steps": 1})
+    text = placement_section(PlanRequest(ahead, infrastructure, machine, placement))
+    assert "rollout.max_off_policy_steps" not in text
+
+
+def test_the_plan_names_the_learning_rate_of_adapters() -> None:
+    recipe = load_recipe("textcraft", {"policy.lora.rank": 8, "algorithm.learning_rate": 2e-6})
+    assert "2e-05" in adapter_section(PlanRequest(recipe, InfraSettings(), None))
+    assert adapter_section(PlanRequest(load_recipe("textcraft"), InfraSettings(), None)) == ""
+
+
+@pytest.mark.parametrize(
+    ("weights", "gigabytes"), [("folder", "15.2 GB"), ("nccl", "one weight on the GPU of rank 0")]
+)
+def test_the_plan_says_what_new_weights_take_on_their_way(weights: str, gigabytes: str) -> None:
+    infrastructure = InfraSettings(engine_servers=2, engine_weights=weights)
+    machine, placement = requested_machine(infrastructure, 4, 80)
+    assert machine is not None
+    request = PlanRequest(load_recipe("textcraft-qwen2.5-7b"), infrastructure, machine, placement)
+    plan = MemoryPlan(
+        trainer={}, parameters=7_600_000_000, engine_weights=15.2e9, kv_bytes=1, machine=machine
+    )
+    request.__dict__["memory"] = PlanAnswer(text="", fits=True, plan=plan)  # the trace is slow
+    assert gigabytes in transfer_section(request)
