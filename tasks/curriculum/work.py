@@ -20,7 +20,7 @@ LIKELY_TURNS = 2.5
 """Most turns of a likely episode, as a multiple of the expert's.
 
 In the published runs a step's mean was 0.9 to 2.5 times the expert's, cut off at the horizon. In
-one of 111 runs it reached 3.3.
+one of more than a hundred runs it reached 3.3.
 """
 LIKELY_TOKENS = 2.0
 """Most tokens of a likely turn, as a multiple of the expert's action with THOUGHT_TOKENS."""
@@ -137,8 +137,8 @@ def likely_work(
                 totals[at] += amount * episodes / len(expert)
         ends.append([round(total) for total in totals])
     least, most = ends
-    turns, written, tokens = zip(least, most, strict=True)
-    return Work(episodes, turns, written, tokens)
+    pairs = [(least[at], most[at]) for at in range(3)]
+    return Work(episodes, *pairs)
 
 
 def phase_episodes(experiment: Experiment, phase: Phase) -> int:
