@@ -23,8 +23,7 @@ class Attempt:
         samples: Member, outcome and reward of all samples of the task in that evaluation.
         requested: Whether this sample was requested.
         diverges_at: First turn, from 0, whose action differs from the previous attempt. None for
-            the
-            first attempt or if the actions are equal.
+            the first attempt or if the actions are equal.
     """
 
     trajectory: TrajectoryView

@@ -194,8 +194,7 @@ class World(ABC):
 
         A subclass defines it as a class attribute or as a property. The lists "train", "validation"
         and "test" must exist. Each world splits its tasks by some property, e.g. the goal, and no
-        two
-        of these lists share a value of it.
+        two of these lists share a value of it.
         """
 
     @abstractmethod
@@ -215,8 +214,7 @@ class World(ABC):
         """Scripts of a few lines, by name, which a trained policy should outperform.
 
         Every table of results shows their success. A script sees what an agent sees: it receives
-        the
-        first observation, yields an action, and is sent the next observation.
+        the first observation, yields an action, and is sent the next observation.
         """
         return {}
 

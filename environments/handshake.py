@@ -56,8 +56,7 @@ def open_client(
     Args:
         world: The world's name.
         expected: `WorldInfo.identity` of the world, as returned by `verify_servers`. Ignored for
-            AgentGym's
-            protocol.
+            AgentGym's protocol.
         deadline_s: Time limit of a call in seconds.
         connections: Most requests in flight at once.
     """

@@ -151,8 +151,8 @@ class OpenEnvironment(Environment):
 class OpenEnv(World):
     """The world that the server of OPENENV_URL hosts.
 
-    The tasks are those of its task API, or seeds: 80 % of
-    the seeds are for training, 10 % for validation and 10 % for tests.
+    The tasks are those of its task API, or seeds: 80 % of the seeds are for training, 10 % for
+    validation and 10 % for tests.
     """
 
     name = "openenv"

@@ -1,8 +1,7 @@
 """Scripts of a few lines that answer questions about islands without a model.
 
 They differ only in the passage that they believe. `READER` compares the words of the search with
-those
-of each passage, and so solves every question.
+those of each passage, and so solves every question.
 """
 
 from __future__ import annotations

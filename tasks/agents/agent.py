@@ -23,8 +23,7 @@ class Message:
         policy_version: Training step of the oldest weights that wrote it.
         cut: Budget that cut the message, e.g. "rollout.turn_tokens". Empty if it was not cut.
         context: Token ids before the message if earlier turns were written again. Empty: those of
-            the
-            earlier turns.
+            the earlier turns.
     """
 
     text: str
@@ -94,8 +93,7 @@ class Conversation(Protocol):
 
         Returns:
             The token ids that carry the answer, shape (R,). Empty for an agent without tokens, and
-            if
-            the next message has a `context` of its own.
+            if the next message has a `context` of its own.
 
         Raises:
             EngineError: The agent cannot continue.

@@ -31,10 +31,8 @@ def answer_sources(trajectories: Sequence[Trajectory]) -> dict[str, float]:
     """Return the shares of answers by the passage that holds them.
 
     The keys are "passage 1", "passage 2", ... of the last search, "an earlier search" and "no
-    passage".
-    An answer in several passages counts for the first of them. The result is empty if no episode
-    ends
-    with an answer in the form of SearchQA.
+    passage". An answer in several passages counts for the first of them. The result is empty if no
+    episode ends with an answer in the form of SearchQA.
     """
     sources = Counter(
         source for trajectory in trajectories if (source := _answer_source(trajectory))

@@ -139,8 +139,7 @@ def clone(
         progress: Callback after each update. It receives the tokens seen so far and the mean loss
             in nats.
         stop_at_exact_match: Exact-match rate at which to stop early, or None for a full pass. The
-            rate
-            is measured on the last RECENT_EXAMPLES unseen examples. An example counts if every
+            rate is measured on the last RECENT_EXAMPLES unseen examples. An example counts if every
             oracle token is predicted. From then on the learning rate decays, and it reaches 0 after
             COOL_DOWN times the tokens seen so far.
     """

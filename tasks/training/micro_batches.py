@@ -235,8 +235,7 @@ def loss_tensors(samples: Sequence[TrainSample]) -> Tensors:
 
     Returns:
         advantages of shape (B, T); group, member and begin of each row; with a critic also
-        old_values,
-        returns and value_mask of shape (B, T + 1).
+        old_values, returns and value_mask of shape (B, T + 1).
     """
     tensors = {
         "advantages": padded(

@@ -1,10 +1,9 @@
 """Made-up islands: passages of one fact each, and questions of one and two hops.
 
 Only searching and reading can answer them. A search for a fact finds three passages about the
-island,
-and only one of them is about the asked relation. They are shown in random order. Half of the
-passages
-name the answer before the island, so the answer is not at a fixed place of a passage either.
+island, and only one of them is about the asked relation. They are shown in random order. Half of
+the passages name the answer before the island, so the answer is not at a fixed place of a passage
+either.
 
 No island belongs to two sides, so held-out questions concern names and facts that no demonstration
 asks for. For each relation there are lists without questions for this relation of a neighbour, and
