@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -50,3 +51,10 @@ def test_source_lines_of_pages_have_at_most_100_columns_outside_tables() -> None
             if len(line) > 100 and not line.startswith(("|", "  [`"))
         ]
     assert long == []
+
+
+def test_package_site_citation_and_changelog_have_one_version() -> None:
+    version = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
+    assert f"Version {version}," in (ROOT / "mkdocs.yml").read_text()
+    assert f"version: {version}\n" in (ROOT / "CITATION.cff").read_text()
+    assert f"## {version} " in (ROOT / "CHANGELOG.md").read_text()
