@@ -18,6 +18,7 @@ from configs.infrastructure import infra_settings
 from configs.recipe import load_recipe, parse_overrides
 from environments.registry import load_world, selected_tasks
 from flows.api import CollectedEpisodes, Source, collect, train
+from flows.exit import exit_with
 
 RECIPE = "smollm2-searchqa"
 PLANNED = {
@@ -94,4 +95,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    exit_with(main)  # as the commands do: triton would report its own objects as leaks
