@@ -39,11 +39,13 @@ class Endpoint(ConfigModel):
 
     measure: Literal["success", "reward"] = "success"
     """Success rate on the recipe's evaluation tasks, or their mean reward."""
-    at: Literal["end", "turns"] = "end"
+    at: Literal["end", "turns", "area"] = "end"
     """When it is measured.
 
     "end": after the last training step. "turns": after the same number of environment turns in all
-    arms, by linear interpolation between two evaluations.
+    arms, by linear interpolation between two evaluations. "area": on average over the training
+    steps, which is the area under the curve of the evaluations. The report then has the fall from
+    the best evaluation to the last, too.
     """
     budget: PositiveInt | None = None
     """Number of environment turns for "turns". Empty: the turns of the run with the fewest."""

@@ -27,10 +27,12 @@ from tasks.evaluation.study_results import (
     Runs,
     StudyRun,
     after,
+    area,
     by_task,
     common_budget,
     compared,
     endpoint_values,
+    fall,
     level,
     measured_steps,
     on_common_steps,
@@ -101,6 +103,7 @@ def findings(
         arms_section(study, runs),
         *scripted_section(scripted),
         *family_section(study, runs),
+        *curve_section(study, runs),
         *budget_section(study, runs, "turns"),
     ]
     sections += [
@@ -179,6 +182,24 @@ def arms_section(study: Study, runs: Runs) -> Section:
     )
 
 
+def curve_section(study: Study, runs: Runs) -> list[Section]:
+    """Return each arm's mean over training and its fall, if the endpoint is the area."""
+    if study.endpoint.at != "area":
+        return []
+    rows, data, measure = [], {}, study.endpoint.measure
+    for arm, of_arm in runs.items():
+        over = mean(fmean(area(run, measure).values()) for run in of_arm)
+        lost = mean(fall(run, measure) for run in of_arm)
+        rows.append([arm, shown(over, measure), shown(lost, measure)])
+        data[arm] = {"mean over training": over.value, "fall": lost.value}
+    note = (
+        "The fall is from a run's best evaluation to its last one. Noise alone makes it larger "
+        "than zero. Means over seeds with Student's t intervals."
+    )
+    header = ["arm", f"{WORDS[measure]} over training", "fall"]
+    return [Section("The curve of the evaluations", header, rows, note, data)]
+
+
 def scripted_section(scripted: Mapping[str, Mapping[str, EvaluationResult]]) -> list[Section]:
     """Return the table of baselines without learning."""
     rows = baseline_rows(scripted)
@@ -244,6 +265,8 @@ def family_section(study: Study, runs: Runs) -> list[Section]:
     at_turns = f"after {budget:,.0f} environment turns. {_INTERPOLATED} Two runs are compared by the evaluations that both have"
     if study.endpoint.at == "end":
         when = "after training"
+    elif study.endpoint.at == "area":
+        when = "on average over the training steps, by linear interpolation between evaluations"
     else:
         when = f"{at_turns}, and by each run's last one"
     adjusted_for = f"p (Holm) is adjusted for {len(made)} comparison{'s' * (len(made) > 1)}."

@@ -120,6 +120,32 @@ def after(run: StudyRun, axis: Axis, budget: float, measure: Measure) -> dict[in
     return points[-1][1] if budget >= points[-1][0] else points[0][1]
 
 
+def area(run: StudyRun, measure: Measure) -> dict[int, float]:
+    """Return each task's mean over the training steps, by the trapezoid rule between evaluations.
+
+    A run with one evaluation has its values.
+    """
+    points = [(result.step, by_task(result, measure)) for result in run.results]
+    tasks = set.intersection(*(set(values) for _, values in points))
+    first, last = points[0][0], points[-1][0]
+    if first == last:
+        return {task: points[-1][1][task] for task in tasks}
+    return {
+        task: sum(
+            (later - at) * (before[task] + after[task]) / 2
+            for (at, before), (later, after) in pairwise(points)
+        )
+        / (last - first)
+        for task in tasks
+    }
+
+
+def fall(run: StudyRun, measure: Measure) -> float:
+    """Return how far the last evaluation is below the best one."""
+    levels = [level(result, measure) for result in run.results]
+    return max(levels) - levels[-1]
+
+
 def measured_steps(runs: Runs) -> dict[str, set[tuple[int, ...]]]:
     """Return the training steps after which each arm's runs were measured.
 
@@ -161,6 +187,8 @@ def endpoint_values(run: StudyRun, endpoint: Endpoint, budget: float) -> dict[in
     """Return the values of the endpoint by task."""
     if endpoint.at == "turns":
         return after(run, "turns", budget, endpoint.measure)
+    if endpoint.at == "area":
+        return area(run, endpoint.measure)
     return by_task(run.results[-1], endpoint.measure)
 
 

@@ -48,8 +48,10 @@ from tasks.evaluation.study_results import (
     Axis,
     StudyRun,
     after,
+    area,
     common_budget,
     compared,
+    fall,
     on_common_steps,
     over_training,
     reached_at,
@@ -287,6 +289,20 @@ def test_an_endpoint_at_equal_turns_uses_the_results_up_to_that_turn() -> None:
         (2 + 1 + 1 - 6) / 12
     )  # after 300 turns of both
     assert "after 300 environment turns" in section.note
+
+
+def test_an_endpoint_over_training_is_the_area_under_the_curve_of_the_evaluations() -> None:
+    falls = run("long", 0, (0, [0, 4, 4]), (10, [4, 4, 4]), (40, [0, 2, 4]))
+    assert area(falls, "success") == pytest.approx(
+        {0: (10 / 2 + 30 / 2) / 40, 1: (10 + 30 * 0.75) / 40, 2: 1.0}
+    )
+    assert fall(falls, "success") == pytest.approx(0.5)
+    asked = study(endpoint={"at": "area"}, comparisons=[("long", "start")])
+    [section] = family_section(asked, {"long": [falls]})
+    rises = (0.5, 0.8125 - 1, 0.0)
+    assert section.data["long - start"]["difference"] == pytest.approx(sum(rises) / 3)
+    titles = [each.title for each in findings(asked, {"long": [falls], "short": SHORT}, {})]
+    assert "The curve of the evaluations" in titles
 
 
 @pytest.mark.parametrize("endpoint", [{"at": "turns", "budget": 301}, {"at": "turns"}])
