@@ -115,28 +115,6 @@ def test_run_continues_during_a_storage_outage_and_uploads_everything_after(
     assert of_s3.read(f"{NAME}/owner.json") is None
 
 
-def test_run_that_ends_during_an_outage_is_uploaded_by_the_next_call(
-    of_s3: SharedStorage,
-    proxy: StorageProxy,
-    tmp_path: Path,
-    caplog: pytest.LogCaptureFixture,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(run_mirror, "PATIENCE_S", 1.0)
-    run = make_run(tmp_path / "here", 1)
-    with RunMirror(of_s3, run, FINGERPRINT, keep_one):
-        proxy.close()
-        add_checkpoint(run, 2)
-        add_step(run, 2)
-    assert str(run) in caplog.text
-    assert not run_copy.is_stored(run, of_s3.url)
-    proxy.open()
-    with RunMirror(of_s3, run, FINGERPRINT, keep_one):
-        pass
-    assert run_copy.is_stored(run, of_s3.url)
-    assert restored(of_s3, tmp_path / "there")[0] == 2
-
-
 def lease_of_another_machine(
     storage: SharedStorage, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> RunLease:

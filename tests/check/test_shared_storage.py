@@ -50,13 +50,6 @@ def test_unusable_storage_is_refused_with_setting_url_and_operation(
     assert refused.value.operation == operation
 
 
-def test_unreachable_storage_is_refused(proxy: StorageProxy) -> None:
-    proxy.close()
-    with pytest.raises(SharedStorageError) as refused:
-        opened(f"s3://{BUCKET}/runs")
-    assert refused.value.operation == "write to"
-
-
 def test_relative_storage_path_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AGENTGYM_SHARED_STORAGE", "bucket/runs")
     with pytest.raises(SettingsError, match="AGENTGYM_SHARED_STORAGE"):
