@@ -2,8 +2,8 @@
 
 Each rank writes a heartbeat before every part of an update, before it loads an engine and before it
 writes a checkpoint. The launcher kills a rank that is stopped, or whose part exceeds its limit.
-Before that, all ranks of the machine write their stacks
-to the log. The flow then restarts the trainer from the last checkpoint.
+Before that, all ranks of the machine write their stacks to the log. The flow then restarts the
+trainer from the last checkpoint.
 """
 
 from __future__ import annotations
@@ -139,7 +139,8 @@ class RankWatch:
             return f"was stopped for {STOPPED_S:g} s"
         limit_s = float(heartbeat.partition(" ")[2] or 0.0)
         if 0.0 < limit_s <= seen.silent_s:
-            return f"was silent for more than {limit_s:g} s in an update, a weight sync or a checkpoint"
+            where = "an update, a weight sync or a checkpoint"
+            return f"was silent for more than {limit_s:g} s in {where}"
         return None
 
     def _kill(self, ranks: list[psutil.Process], hung: dict[int, str]) -> None:

@@ -27,6 +27,7 @@ from tasks.rollout.trajectory import Trajectory
 from tasks.training.episode_counts import EpisodeCounts
 from tasks.training.lora import adapters, computed_weights
 from tasks.training.messages import TrainerJob
+from tasks.training.rank_watch import WEIGHTS_S, Heartbeats
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -50,6 +51,7 @@ class RolloutWorker:
         job: TrainerJob,
         tokenizer: PreTrainedTokenizerBase,
         progress: Callable[[int, int], None],
+        heartbeats: Heartbeats,
     ) -> None:
         """Start the engine.
 
@@ -57,6 +59,7 @@ class RolloutWorker:
             tokenizer: The policy's tokenizer.
             progress: Called periodically with the number of finished episodes and the number of all
                 episodes.
+            heartbeats: Limits the time in which the engine gets its weights.
         """
         experiment = job.experiment
         self.processes = PartialState()
@@ -74,7 +77,7 @@ class RolloutWorker:
             else "folder",  # rank 0 loads servers
             weights_folder=job.engine_weights_folder,
         )
-        self._experiment, self._progress = experiment, progress
+        self._experiment, self._progress, self._heartbeats = experiment, progress, heartbeats
         self._sleeping_engine = (
             self.engine if job.engine_sleep and isinstance(self.engine, VllmEngine) else None
         )
@@ -170,7 +173,10 @@ class RolloutWorker:
             for text in ("probe", f"probe {step}", "a b c d e f g", "1 2 3 4 5")
         ]
         sampling = Sampling(self._experiment.rollout.temperature, PROBE_TOKENS, (), seed=step)
-        with self._collector.paused(finish=not self._experiment.rollout.update_in_flight):
+        with (
+            self._heartbeats.part(WEIGHTS_S),
+            self._collector.paused(finish=not self._experiment.rollout.update_in_flight),
+        ):
             self._load(step, trainer)
             gap = check_weight_sync(
                 self.engine,

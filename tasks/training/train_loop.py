@@ -16,7 +16,7 @@ from tasks.rollout.trajectory import Trajectory
 from tasks.tracking.step_metrics_file import Steps
 from tasks.training.micro_batches import Tensors
 from tasks.training.out_of_sync import mark_failed
-from tasks.training.rank_watch import WEIGHTS_S, Heartbeats
+from tasks.training.rank_watch import Heartbeats
 from tasks.training.step_metrics import device_metrics, rollout_metrics
 
 
@@ -178,7 +178,7 @@ class TrainLoop:
         Args:
             trainer: The policy, the loss and the optimiser.
             source: The source of the trajectories.
-            heartbeats: Limits the time of each part of the update and of the weight sync.
+            heartbeats: Limits the time of each part of the update.
             operations_per_token: Floating-point operations of a forward and backward pass per token
                 of the batch, divided by the number of ranks. Recomputation does not count.
         """
@@ -212,8 +212,7 @@ class TrainLoop:
         seconds = time.perf_counter() - began
 
         updated = time.time()
-        with self._heartbeats.part(WEIGHTS_S):
-            loaded = source.load_engine(step + 1)  # weights to the engine
+        loaded = source.load_engine(step + 1)  # weights to the engine
 
         trainer.record(
             step + 1,

@@ -61,8 +61,12 @@ class TrainerMain:
             # across the ranks.
             torch.set_num_threads(max(1, len(os.sched_getaffinity(0)) // processes.num_processes))
         tokenizer = AutoTokenizer.from_pretrained(job.policy)
+        self.heartbeats = Heartbeats(PART_S["gpu" if torch.cuda.is_available() else "cpu"])
         self.worker = RolloutWorker(
-            job, tokenizer, lambda finished, total: self.send_event(Progress(finished, total))
+            job,
+            tokenizer,
+            lambda finished, total: self.send_event(Progress(finished, total)),
+            self.heartbeats,
         )
         algorithm = self.experiment.algorithm
         with without_vllm():
@@ -82,7 +86,6 @@ class TrainerMain:
         self.step = self.resume.step if self.resume else 0
         parameters = sum(p.numel() for p in self.trainer.model.parameters())
         per_parameter = 6 if self.experiment.policy.lora is None else 4
-        self.heartbeats = Heartbeats(PART_S["gpu" if torch.cuda.is_available() else "cpu"])
         self.loop = TrainLoop(
             self.experiment,
             self.trainer,
@@ -154,8 +157,7 @@ class TrainerMain:
         from tasks.training.task_order import evaluation_plans
 
         started, began = time.time(), time.perf_counter()
-        with self.heartbeats.part(WEIGHTS_S):
-            self.worker.load_weights(self.step, self.trainer)
+        self.worker.load_weights(self.step, self.trainer)
         kept = self.worker.broadcast(kept_episodes(Path(command.path), self.step))
         done = {(each.group, each.member) for each in kept}
         plans = [

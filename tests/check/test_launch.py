@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from contextlib import nullcontext
 from datetime import timedelta
 from multiprocessing import get_context
 from pathlib import Path
@@ -27,7 +28,7 @@ from tasks.training import (
     local_trainer,
     processor,
     rank_watch,
-    train_loop,
+    rollout_worker,
     trainer_main,
     trainer_node,
 )
@@ -37,7 +38,7 @@ from tasks.training.launch import HUNG, POLICY_READY, End
 from tasks.training.launch import verdict as verdict_of
 from tasks.training.local_trainer import launch_command
 from tasks.training.rank_watch import Heartbeats, RankWatch
-from tasks.training.train_loop import TrainLoop
+from tasks.training.rollout_worker import RolloutWorker
 
 
 @pytest.mark.parametrize("name", names_in(FOLDER))
@@ -367,23 +368,20 @@ def test_forks_start_once_the_policy_is_ready(
 def test_a_rank_that_hangs_while_it_loads_the_engine_is_killed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    collected = SimpleNamespace(train_trajectories=[], local=None)
-    source = SimpleNamespace(
-        plan=lambda *_: None,
-        collect=lambda _: collected,
-        load_engine=lambda _: time.sleep(600),
-    )
-    trainer = SimpleNamespace(
-        outside_seconds=lambda _: 0.0, mini_batches_of=lambda *_: [], out_of_sync=()
-    )
-
-    def trains() -> None:
-        recipe = SimpleNamespace(algorithm=SimpleNamespace(epochs=1))
-        loop: Any = TrainLoop
-        loop(recipe, trainer, source, Heartbeats(0.5), 0.0).train_step(0, {})
+    def loads() -> None:
+        recipe = SimpleNamespace(rollout=SimpleNamespace(temperature=1.0, update_in_flight=False))
+        worker: Any = SimpleNamespace(
+            _loaded_step=None,
+            _heartbeats=Heartbeats(0.5),
+            _experiment=recipe,
+            _chat_formats=[SimpleNamespace(prompt=lambda _: [1])],
+            _collector=SimpleNamespace(paused=lambda finish: nullcontext()),
+            _load=lambda *_: time.sleep(600),
+        )
+        RolloutWorker.load_weights(worker, 1, worker)
 
     monkeypatch.setattr(rank_watch, "POLL_S", 0.25)
-    monkeypatch.setattr(train_loop, "WEIGHTS_S", 1.0)
+    monkeypatch.setattr(rollout_worker, "WEIGHTS_S", 1.0)
     with RankWatch() as watch:
-        [end] = forks(trains)
+        [end] = forks(loads)
     assert (end.status, list(watch.hung)) == (-signal.SIGKILL, [end.pid])
