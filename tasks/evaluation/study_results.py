@@ -123,11 +123,16 @@ def after(run: StudyRun, axis: Axis, budget: float, measure: Measure) -> dict[in
 def area(run: StudyRun, measure: Measure) -> dict[int, float]:
     """Return each task's mean over the training steps, by the trapezoid rule between evaluations.
 
-    A run with one evaluation has its values.
+    The last evaluation counts at the last step, see `StudyRun.positions`. A run with one evaluation
+    has its values.
     """
-    points = [(result.step, by_task(result, measure)) for result in run.results]
+    *before_end, end = run.results
+    steps = [*(result.step for result in before_end), max(run.steps, default=end.step)]
+    points = [
+        (step, by_task(result, measure)) for step, result in zip(steps, run.results, strict=True)
+    ]
     tasks = set.intersection(*(set(values) for _, values in points))
-    first, last = points[0][0], points[-1][0]
+    first, last = steps[0], steps[-1]
     if first == last:
         return {task: points[-1][1][task] for task in tasks}
     return {

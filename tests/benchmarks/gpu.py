@@ -300,6 +300,8 @@ def curves(out: Path) -> str:
         found = json.loads(path.read_text())
         curve = [step["rollout/success"] for step in found["steps"]]
         runs.setdefault(found["run"]["world"], []).append(curve)
+    if not runs:
+        return ""
     figure, lines = new_figure(4 * len(runs), 3), []
     places = figure.subplots(1, len(runs), squeeze=False)[0]
     for axes, (world, some) in zip(places, runs.items(), strict=True):

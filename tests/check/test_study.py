@@ -297,6 +297,8 @@ def test_an_endpoint_over_training_is_the_area_under_the_curve_of_the_evaluation
         {0: (10 / 2 + 30 / 2) / 40, 1: (10 + 30 * 0.75) / 40, 2: 1.0}
     )
     assert fall(falls, "success") == pytest.approx(0.5)
+    back = replace(falls, results=[*falls.results[:-1], replace(falls.results[-1], step=5)])
+    assert area(back, "success") == area(falls, "success")  # a collapsed run is measured earlier
     asked = study(endpoint={"at": "area"}, comparisons=[("long", "start")])
     [section] = family_section(asked, {"long": [falls]})
     rises = (0.5, 0.8125 - 1, 0.0)
