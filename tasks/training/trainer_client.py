@@ -117,8 +117,8 @@ class TrainerProcess:
         assert self._connection is not None, "call ready() first"
         try:
             self._connection.send(command)
-        except ConnectionClosedError as problem:
-            raise self._failure(str(problem)) from None
+        except ConnectionClosedError:
+            raise self._ended() from None
         for event in self._events():
             if isinstance(event, StepDone | Trained):
                 self.step = event.step
