@@ -314,8 +314,9 @@ class Rollout(ConfigModel):
 
     vLLM freezes the messages during the load and continues them with the new weights
     (arXiv 2509.19128). Each token keeps the log-probability under the weights that sampled it. The
-    age of a message is that of its oldest weights. Needs vLLM servers (AGENTGYM_ENGINE_SERVERS or
-    AGENTGYM_ENGINE_URLS) and max_off_policy_steps of at least 1. Excludes policy.lora.
+    age of a message is that of its oldest weights. With policy.lora nothing is frozen, and a
+    message ends with the adapter that it began with. Needs vLLM servers (AGENTGYM_ENGINE_SERVERS
+    or AGENTGYM_ENGINE_URLS) and max_off_policy_steps of at least 1.
     """
     retries: NonNegativeInt = 2
     """Retries of a failed episode before its group is left out."""
@@ -402,20 +403,6 @@ class Experiment(ConfigModel):
     keep_checkpoints: PositiveInt = 2
     """Number of recent checkpoints kept for resuming. Those at phase ends are always kept."""
 
-    def _check_update_in_flight(self) -> None:
-        if self.rollout.max_off_policy_steps < 1:
-            raise ValueError(
-                "rollout.update_in_flight (true) needs rollout.max_off_policy_steps "
-                f"({self.rollout.max_off_policy_steps}) of at least 1, because no message is being "
-                "generated at an update otherwise; raise it, or set update_in_flight to false"
-            )
-        if self.policy.lora is not None:
-            raise ValueError(
-                "rollout.update_in_flight (true) and policy.lora exclude each other, because vLLM "
-                "cannot continue a message with another adapter; set update_in_flight to false, or "
-                "remove policy.lora"
-            )
-
     def fingerprint(self) -> str:
         """Return 12 hex digits that identify the experiment.
 
@@ -435,8 +422,12 @@ class Experiment(ConfigModel):
                 f"rollout.turn_tokens ({self.rollout.turn_tokens}) must be below "
                 f"rollout.trajectory_tokens ({self.rollout.trajectory_tokens})"
             )
-        if self.rollout.update_in_flight:
-            self._check_update_in_flight()
+        if self.rollout.update_in_flight and self.rollout.max_off_policy_steps < 1:
+            raise ValueError(
+                "rollout.update_in_flight (true) needs rollout.max_off_policy_steps "
+                f"({self.rollout.max_off_policy_steps}) of at least 1, because no message is being "
+                "generated at an update otherwise; raise it, or set update_in_flight to false"
+            )
         self.algorithm.check(self)
         batch = self.rollout.tasks_per_step * self.rollout.group_size
         parts = self.algorithm.mini_batches * (

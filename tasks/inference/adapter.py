@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from configs.experiment import Lora
+from configs.experiment import Lora, Rollout
 
 if TYPE_CHECKING:
     import torch
@@ -46,6 +46,14 @@ class Adapter:
 def max_adapter_rank(settings: Lora) -> int:
     """Return vLLM's max_lora_rank for adapters with these settings."""
     return next(rank for rank in VLLM_RANKS if rank >= settings.rank)
+
+
+def adapters_at_once(rollout: Rollout) -> int:
+    """Return how many adapters the requests of a run may use at the same time.
+
+    With `rollout.update_in_flight` a message ends with the adapter that it began with.
+    """
+    return 1 + rollout.max_off_policy_steps if rollout.update_in_flight else 1
 
 
 def place_adapter(model: nn.Module, settings: Lora) -> None:

@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 from configs.experiment import Experiment, Lora, Rollout
 from configs.plugins import ENGINES, load_plugin
+from tasks.inference.adapter import adapters_at_once
 from tasks.inference.engine import MEMBERS, Engine, EngineError, EngineFactory
 
 
@@ -64,6 +65,7 @@ def start_engine(
             rank=rank,
             ranks=ranks,
             update_in_flight=experiment.rollout.update_in_flight,
+            adapters=adapters_at_once(experiment.rollout),
         )
     return local_engine(
         experiment.rollout,

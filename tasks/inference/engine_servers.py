@@ -5,7 +5,7 @@ from __future__ import annotations
 from configs.experiment import Experiment
 from configs.infrastructure import InfraSettings, launch_of
 from configs.placement import OWN_FRACTION
-from tasks.inference.adapter import max_adapter_rank
+from tasks.inference.adapter import adapters_at_once, max_adapter_rank
 from tasks.inference.launch_command import command
 from tasks.inference.token_guard import share_token, token_variables
 from tasks.provision.local import ON_LOOPBACK
@@ -39,6 +39,7 @@ def engine_replicas(experiment: Experiment, infrastructure: InfraSettings, polic
             max_lora_rank=max_adapter_rank(experiment.policy.lora)
             if experiment.policy.lora
             else None,
+            max_loras=adapters_at_once(rollout),
         )
 
     if infrastructure.ray_address is None:

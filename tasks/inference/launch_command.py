@@ -24,6 +24,7 @@ def command(
     gpus: int | None = None,
     weights: str = "folder",
     max_lora_rank: int | None = None,
+    max_loras: int = 1,
 ) -> list[str]:
     """Build the command of one server. "{host}" and "{port}" are placeholders for its address.
 
@@ -42,6 +43,7 @@ def command(
             for a CPU. None: one GPU if this machine has any.
         weights: Transport of new weights: "folder", or a backend of vLLM's weight transfer.
         max_lora_rank: vLLM's option for a policy with LoRA adapters. None: without adapters.
+        max_loras: Number of adapters whose requests may run at the same time.
     """
     variables = {
         "VLLM_SERVER_DEV_MODE": "1",  # opens the routes that load weights
@@ -66,6 +68,7 @@ def command(
     if max_lora_rank is not None:
         variables["VLLM_ALLOW_RUNTIME_LORA_UPDATING"] = "1"
         arguments += ["--enable-lora", "--max-lora-rank", str(max_lora_rank)]
+        arguments += ["--max-loras", str(max_loras)]
     if weights != "folder":
         arguments += ["--weight-transfer-config", json.dumps({"backend": weights})]
     if gpus is not None and gpus > 1:

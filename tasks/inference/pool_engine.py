@@ -56,6 +56,7 @@ class VllmPoolEngine:
         rank: int = 0,
         ranks: int = 1,
         update_in_flight: bool = False,
+        adapters: int = 1,
     ) -> None:
         """Query every server for its model.
 
@@ -69,8 +70,10 @@ class VllmPoolEngine:
             transfer: Sends new weights to the servers instead of the folder.
             rank: Number of this process, from 0.
             ranks: Number of processes that use the servers at the same time, with one engine each.
-            update_in_flight: Whether the requests in flight continue with the new weights after a
-                load. If not, there must be none.
+            update_in_flight: Whether requests may be in flight at a load. They continue with the
+                new weights, or with the LoRA adapter that they began with.
+            adapters: Number of LoRA adapters that requests in flight may use. The servers need it
+                as `--max-loras`.
 
         Raises:
             EngineError: A server does not answer or is not a usable vLLM server, or the servers
@@ -83,6 +86,7 @@ class VllmPoolEngine:
         # swept by the next engine if this process is killed
         self._folder = OwnedFolder("weights-", weights_folder or memory_folder())
         self._loads = 0
+        self._adapters = adapters
         self._transfer = transfer
         self._in_flight = 0
         self.prompt_tokens = self.cached_tokens = self.policy_version = self.moved = (
@@ -115,22 +119,17 @@ class VllmPoolEngine:
 
         A failed request is sent to other servers until one answers or the caller cancels it.
         """
-        body = msgspec.json.encode(
-            {
-                "model": loaded.version
-                if (loaded := self.pool.loaded) and loaded.is_adapter
-                else self._model,
-                "prompt": list(tokens),
-                "temperature": sampling.temperature,
-                "max_tokens": sampling.max_tokens,
-                "stop_token_ids": sampling.stop_tokens,
-                "ignore_eos": True,  # only stop_tokens end a message
-                "seed": sampling.seed,
-                "logprobs": 0,
-                "return_token_ids": True,
-                "skip_special_tokens": False,
-            }
-        )
+        request = {
+            "prompt": list(tokens),
+            "temperature": sampling.temperature,
+            "max_tokens": sampling.max_tokens,
+            "stop_token_ids": sampling.stop_tokens,
+            "ignore_eos": True,  # only stop_tokens end a message
+            "seed": sampling.seed,
+            "logprobs": 0,
+            "return_token_ids": True,
+            "skip_special_tokens": False,
+        }
         self._in_flight += 1
         try:
             while True:
@@ -138,6 +137,10 @@ class VllmPoolEngine:
                 if replica is None:
                     await asyncio.sleep(PROBE_S / 5)
                     continue
+                # A request that is sent again gets the newest adapter.
+                loaded = self.pool.loaded
+                model = loaded.version if loaded and loaded.adapters else self._model
+                body = msgspec.json.encode({"model": model, **request})
                 try:
                     return await self._ask(replica, body, sampling.max_tokens)
                 except ServerUnavailableError as error:
@@ -209,13 +212,17 @@ class VllmPoolEngine:
         It goes through the folder. A server that is down gets it when it comes back.
 
         Raises:
-            EngineError: Requests are in flight, or no server took the adapter.
+            EngineError: Requests are in flight without `update_in_flight`, or no server took the
+                adapter.
         """
         version = self._next_version()
-        self._remove_former()
-        folder = self._folder.path / str(self._loads)
+        former = self.pool.loaded.adapters if self.pool.loaded else ()
+        kept = (*former, version)[-self._adapters :]
+        for name in set(former).difference(kept):
+            shutil.rmtree(self._folder.path.parent / name, ignore_errors=True)
+        folder = self._folder.path.parent / version
         save_adapter(folder, adapter, self.model)
-        self._publish(Loaded(folder, version, is_adapter=True))
+        self._publish(Loaded(folder, version, kept))
         self._check_loaded()
 
     def _next_version(self) -> str:
@@ -279,16 +286,8 @@ class VllmPoolEngine:
 
     def _publish(self, loaded: Loaded) -> None:
         """Let each server read a folder."""
-        folder = loaded.folder
-        assert folder is not None
         former, self.pool.loaded = self.pool.kept_version, loaded
-        in_event_loop(
-            self.pool.on_all(
-                lambda replica: replica.server.read_weights(
-                    folder, loaded.version, loaded.is_adapter, former
-                )
-            )
-        )
+        in_event_loop(self.pool.on_all(lambda replica: self.pool.read(replica, loaded, former)))
 
     def _send(self, weights: WeightStream, version: str, transfer: WeightTransfer) -> None:
         """Send the weights to all servers at once. All servers are paused until all have them."""

@@ -118,12 +118,13 @@ class Loaded:
     Attributes:
         folder: Folder that holds them. None if they were sent.
         version: Version that a server with these weights reports.
-        is_adapter: Whether they are a LoRA adapter.
+        adapters: Names of the LoRA adapters that running requests may use. The last one is the
+            version. Empty for whole weights.
     """
 
     folder: Path | None
     version: str
-    is_adapter: bool = False
+    adapters: tuple[str, ...] = ()
 
 
 class ServerPool:
@@ -172,6 +173,18 @@ class ServerPool:
         if not self.update_in_flight:
             return None
         return self.loaded.version if self.loaded else ""
+
+    async def read(self, replica: Replica, loaded: Loaded, keeps: str | None) -> None:
+        """Let a server read its weights from their folder.
+
+        Args:
+            keeps: As in `VllmClient.read_weights`. Adapters do not need it.
+        """
+        assert loaded.folder is not None
+        if loaded.adapters:
+            await replica.server.read_adapter(loaded.folder, loaded.adapters)
+        else:
+            await replica.server.read_weights(loaded.folder, loaded.version, keeps)
 
     async def models(self) -> list[Model]:
         """Return the model of each server.
@@ -327,9 +340,7 @@ class ServerPool:
                 and loaded.folder is not None
                 and await server.weights_version() != loaded.version
             ):
-                await server.read_weights(
-                    loaded.folder, loaded.version, loaded.is_adapter, self.kept_version
-                )
+                await self.read(replica, loaded, self.kept_version)
             await server.resume_if_paused()  # a load may have failed after the weights were in
             await self.check_weights(replica)  # newer weights may have been loaded meanwhile
             replica.down = ""

@@ -298,43 +298,48 @@ class VllmClient:
         await self._post("/reset_prefix_cache?reset_running_requests=true", {})
         await self._post("/update_weight_version", {"new_version": version})
 
-    async def read_weights(
-        self, folder: Path, version: str, is_adapter: bool = False, keeps: str | None = None
-    ) -> None:
+    async def read_adapter(self, folder: Path, names: Sequence[str]) -> None:
+        """Load a LoRA adapter beside those that running requests use.
+
+        Args:
+            folder: The adapter in peft's format.
+            names: Names of the adapters to keep. The last one is that of the new adapter, and the
+                version of the weights. Requests name it as their model.
+        """
+        try:
+            for model in await self._models():
+                if model.parent is not None and model.id not in names:
+                    await self._post("/v1/unload_lora_adapter", {"lora_name": model.id})
+            await self._post(
+                "/v1/load_lora_adapter", {"lora_name": names[-1], "lora_path": str(folder)}
+            )
+            await self._post("/update_weight_version", {"new_version": names[-1]})
+        except EngineError as error:
+            raise EngineError(
+                f"{error}. To load adapters, start the server with VLLM_SERVER_DEV_MODE=1, "
+                "--enable-lora and VLLM_ALLOW_RUNTIME_LORA_UPDATING=1."
+            ) from error
+
+    async def read_weights(self, folder: Path, version: str, keeps: str | None = None) -> None:
         """Pause the server, load the weights in `folder` and resume generation.
 
         A cancelled call also resumes the server.
 
         Args:
-            folder: All weights, or a LoRA adapter in peft's format.
-            version: Their version. Requests for an adapter name it as their model.
-            is_adapter: Whether the folder holds an adapter, which replaces the server's former one.
+            folder: All weights.
+            version: Their version.
             keeps: Version of the weights whose running requests continue, as in `pause`.
         """
         try:
             await self.pause(keeps)
-            if is_adapter:
-                for model in await self._models():
-                    if model.parent is not None:
-                        await self._post("/v1/unload_lora_adapter", {"lora_name": model.id})
-                await self._post(
-                    "/v1/load_lora_adapter", {"lora_name": version, "lora_path": str(folder)}
-                )
-            else:
-                await self._post(
-                    "/collective_rpc",
-                    {"method": "reload_weights", "kwargs": {"weights_path": str(folder)}},
-                )
+            await self._post(
+                "/collective_rpc",
+                {"method": "reload_weights", "kwargs": {"weights_path": str(folder)}},
+            )
             await self.set_weights_version(version)
         except EngineError as error:
-            if is_adapter:
-                needed = (
-                    "VLLM_SERVER_DEV_MODE=1, --enable-lora and VLLM_ALLOW_RUNTIME_LORA_UPDATING=1"
-                )
-            else:
-                needed = "VLLM_SERVER_DEV_MODE=1"
             raise EngineError(
-                f"{error}. To load weights, start the server with {needed}."
+                f"{error}. To load weights, start the server with VLLM_SERVER_DEV_MODE=1."
             ) from error
         except asyncio.CancelledError:
             await self.resume_if_paused()

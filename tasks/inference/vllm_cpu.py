@@ -182,18 +182,21 @@ def add_adapter(
     output_slices: tuple[int, ...],
     **_: Any,
 ) -> None:
-    """Add the product of the only adapter, which all requests use, to the output of a layer.
+    """Add the product of each token's adapter to the output of a layer.
 
     vLLM's own method copies the adapter once per token. The arguments are those of
     `PunicaWrapperCPU.add_lora_linear`.
     """
-    if self.no_lora:
-        return
+    tokens = x.view(-1, x.shape[-1])
     outputs = torch.split(y.view(-1, y.shape[-1]), list(output_slices), dim=1)
-    for output, a, b in zip(outputs, lora_a_stacked, lora_b_stacked, strict=True):
-        output += scale * invariant_linear(
-            invariant_linear(x.view(-1, x.shape[-1]), a[0, 0]), b[0, 0]
-        )
+    for slot in self.token_lora_indices.unique().tolist():
+        if slot < 0:  # tokens without an adapter
+            continue
+        rows = self.token_lora_indices == slot
+        for output, a, b in zip(outputs, lora_a_stacked, lora_b_stacked, strict=True):
+            output[rows] += scale * invariant_linear(
+                invariant_linear(tokens[rows], a[slot, 0]), b[slot, 0]
+            )
 
 
 def prepare_vllm() -> None:

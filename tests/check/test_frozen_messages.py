@@ -28,7 +28,6 @@ IN_FLIGHT: dict[str, Any] = {"rollout.update_in_flight": True, "rollout.max_off_
     ("fields", "named"),
     [
         ({"rollout.max_off_policy_steps": 0}, "rollout.max_off_policy_steps"),
-        ({"policy.lora": {"rank": 4}}, "policy.lora"),
         ({"algorithm.name": "sft"}, "algorithm.name sft"),
     ],
 )

@@ -17,7 +17,7 @@ from configs.experiment import Lora
 from configs.infrastructure import InfraSettings
 from tasks.inference.adapter import Adapter, max_adapter_rank
 from tasks.inference.engine import Generation, Sampling
-from tasks.inference.event_loop import in_event_loop
+from tasks.inference.event_loop import event_loop, in_event_loop
 from tasks.inference.launch_command import command
 from tasks.inference.pool_engine import VllmPoolEngine
 from tasks.inference.token_guard import authorization
@@ -42,6 +42,7 @@ def server(policy: str, state_dir: Path) -> Iterator[LocalServer]:
         gpu_memory_fraction=0.3,
         cpu_cache_gb=1,
         max_lora_rank=max_adapter_rank(LORA),
+        max_loras=2,
     )
     with vllm_servers(words, state_dir, "vllm-lora", 1) as started:
         yield started[0]
@@ -98,10 +99,63 @@ def test_adapters_replace_each_other_and_reach_a_restarted_server(
         assert engine.moved > 0
 
 
+def test_message_in_flight_ends_with_its_adapter(server: LocalServer, policy: str) -> None:
+    first, second = (model_with_adapter(policy, seed) for seed in (1, 2))
+    long = Sampling(1.0, 700, (), 1)
+
+    with closing(VllmPoolEngine([server.url], update_in_flight=True, adapters=2)) as engine:
+        engine.load_adapter(Adapter(adapters(first), LORA))
+        [replica] = engine.pool.replicas
+        before = in_event_loop(replica.server.generated_tokens()) or 0
+        running = asyncio.run_coroutine_threadsafe(engine.generate(PROMPTS[0], long), event_loop())
+        while (in_event_loop(replica.server.generated_tokens()) or 0) < before + 50:
+            assert not running.done()
+        with engine.updating():
+            engine.load_adapter(Adapter(adapters(second), LORA))
+        check(engine, second)
+        assert not running.done()
+        answer = running.result()
+        assert len(answer.tokens) == long.max_tokens
+        assert engine.moved == 0
+        right = log_probabilities(first, PROMPTS[0], answer.tokens)
+        assert answer.log_probabilities == pytest.approx(right, abs=1e-4)
+
+
+def test_former_adapters_are_unloaded(server: LocalServer, policy: str) -> None:
+    model = model_with_adapter(policy, 1)
+    with closing(VllmPoolEngine([server.url], update_in_flight=True, adapters=2)) as engine:
+        loaded = []
+        for _ in range(3):
+            engine.load_adapter(Adapter(adapters(model), LORA))
+            assert engine.pool.loaded is not None
+            loaded.append(engine.pool.loaded)
+        assert loaded[2].adapters == (loaded[1].version, loaded[2].version)
+        assert [each.folder.exists() for each in loaded if each.folder] == [False, True, True]
+        models = requests.get(
+            f"{server.url}/v1/models", headers=authorization(), timeout=60
+        ).json()["data"]
+        assert [each["id"] for each in models] == ["policy", *loaded[2].adapters]
+
+
+@pytest.mark.parametrize(
+    "asynchronous",
+    [
+        {},
+        {
+            "algorithm.importance_correction": "truncated",
+            "rollout.max_off_policy_steps": 1,
+            "rollout.update_in_flight": True,
+        },
+    ],
+)
 def test_two_ranks_train_an_adapter_with_servers(
-    server: LocalServer, policy: str, tmp_path: Path, state_dir: Path
+    asynchronous: dict[str, Any],
+    server: LocalServer,
+    policy: str,
+    tmp_path: Path,
+    state_dir: Path,
 ) -> None:
-    fields = {"rollout.tasks_per_step": 4, "policy.lora": LORA.model_dump()}
+    fields = {"rollout.tasks_per_step": 4, "policy.lora": LORA.model_dump(), **asynchronous}
     done = train(
         policy, tmp_path, state_dir, InfraSettings(trainer_processes=2), fields, [server.url]
     )
