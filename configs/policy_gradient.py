@@ -64,7 +64,7 @@ class PolicyGradient(Algorithm):
     - `luspo`: the clipped ratio of the trajectory, summed over its tokens (2602.05261). Needs
       ratio: sequence and loss_aggregation: trajectory.
 
-    TRL computes the loss, with its default temperatures (sapo) and exponents (vespo).
+    The forms equal TRL's, with its default temperatures (sapo) and exponents (vespo).
     """
     trajectories: str | None = None
     """Parquet file, or folder of such files (a recording of `agentgym serve`), with episodes that

@@ -1,7 +1,8 @@
-"""The base of all trainers: a TRL trainer whose loss and state are used, but not its loop.
+"""The base of all trainers: a trainer of transformers whose state is used, but not its loop.
 
-The loop is in `train_loop`. TRL computes the loss of a micro-batch. transformers and accelerate
-supply the optimiser, mixed precision, DDP and the contents of a checkpoint. FSDP2 is in `sharding`.
+The loop is in `train_loop`. TRL computes the losses of cloning and preferences, `policy_loss` that of
+RL. transformers and accelerate supply the optimiser, mixed precision, DDP and the contents of a
+checkpoint. FSDP2 is in `sharding`.
 
 The module calls some private methods of the versions pinned in `locks/`. The tests of gradients, of
 two processes and of resuming detect an incompatible version.
@@ -69,7 +70,7 @@ OPTIMISER, SCHEDULE = "optimiser", "scheduler.json"
 
 
 class BaseTrainer(Trainer):
-    """A mixin that must precede the TRL trainer in the bases.
+    """The base of the RL trainer, and a mixin before the TRL trainer of an imitation method.
 
     A *training step* is one batch of trajectories. It makes `epochs` x `mini_batches` optimiser
     updates (TRL's global steps), each of `micro_batches` forward-backward passes.
@@ -94,7 +95,7 @@ class BaseTrainer(Trainer):
     context_parallel: ContextParallel | None = None
 
     def begin(self, experiment: Experiment, policy: str, folder: Path, sharding: Sharding) -> None:
-        """Set the attributes that TRL's constructor needs.
+        """Set the attributes that the constructor needs.
 
         Args:
             experiment: The recipe.
@@ -236,7 +237,7 @@ class BaseTrainer(Trainer):
         return deal(rows, int(self.all_reduce_max(needed).item()))
 
     def add_gradient(self, micro_batch: Tensors, number: int, of: int) -> None:
-        """Run a forward and backward pass of TRL's loss.
+        """Run a forward and backward pass of the loss.
 
         Gradients accumulate until `optimiser_step`.
 
@@ -306,7 +307,6 @@ class BaseTrainer(Trainer):
         """Return the metrics of the step: means over its updates, and the metrics of its batch."""
         measured = {name: fmean(values) for name, values in self._measured.items()}
         self._measured.clear()
-        self._metrics["train"].clear()  # TRL's own are unweighted means over micro-batches
         return measured | self.batch_metrics
 
     def save(self, step: int, steps: Steps) -> checkpoint.Checkpoint | None:
@@ -398,9 +398,6 @@ class BaseTrainer(Trainer):
         return f"random-{self.accelerator.process_index}-of-{self.accelerator.num_processes}.json"
 
     def _save_optimizer_and_scheduler(self, _: str) -> None: ...  # see `save_training_state`
-
-    def _prepare_inputs(self, inputs: Any) -> Any:
-        return inputs  # TRL's would generate
 
     @torch.no_grad()
     def score(self, model: Any, tensors: Tensors) -> torch.Tensor:

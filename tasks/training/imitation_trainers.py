@@ -84,6 +84,14 @@ class CloningTrainer(BaseTrainer, SFTTrainer):
             mini_batches.append(micro_batches)
         return mini_batches
 
+    def update_metrics(self) -> dict[str, float]:
+        """Return the metrics of `BaseTrainer.update_metrics`, without TRL's own.
+
+        TRL's are unweighted means over micro-batches.
+        """
+        self._metrics["train"].clear()
+        return super().update_metrics()
+
     def restart(self) -> None:
         """Reset the policy to its initial weights, with a new optimiser state and schedule."""
         model = self.accelerator.unwrap_model(self.model)
@@ -222,6 +230,7 @@ class PreferenceTrainer(BaseTrainer, DPOTrainer):
         """
         share = self._pairs_preferred / max(1.0, self._pairs_seen)
         self._pairs_preferred, self._pairs_seen = 0.0, 0.0
+        self._metrics["train"].clear()
         return {**super().update_metrics(), "update/preferred_share": share}
 
 

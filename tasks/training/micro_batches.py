@@ -199,9 +199,7 @@ def deal(rows: PaddedRows | PackedRows, parts: int) -> list[list[int]]:
 
 
 def pad_trajectories(trajectories: Sequence[Trajectory], pad_token: int) -> Tensors:
-    """Pad trajectories into the layout of TRL's GRPO loss.
-
-    Prompts are padded on the left, completions on the right.
+    """Pad trajectories: prompts on the left, completions on the right.
 
     Args:
         trajectories: B trajectories of one row, with at most P prompt tokens and T completion

@@ -1,7 +1,7 @@
-"""The trainer of the RL methods: TRL's GRPO loss on our trajectories and advantages.
+"""The trainer of the RL methods, on groups of multi-turn trajectories.
 
-TRL supplies the clipped loss and the KL term. The training data are groups of multi-turn
-trajectories, as token ids throughout. Only the policy's tokens carry loss.
+The data are token ids throughout. Only the policy's tokens carry loss. `policy_loss` has the loss.
+TRL's fused head computes log-probabilities without the logits of all tokens.
 """
 
 from __future__ import annotations
@@ -15,10 +15,8 @@ from typing import Any
 import numpy as np
 import torch
 from accelerate.utils import gather_object
-from datasets import Dataset
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
-from trl import GRPOTrainer
-from trl.trainer.utils import add_fused_lm_head
+from trl.trainer.utils import add_fused_lm_head, disable_dropout_in_model
 
 from configs.experiment import Experiment
 from configs.launch import Sharding
@@ -52,7 +50,7 @@ from tasks.training.packing import (
     share_prefixes,
     shares_prefixes,
 )
-from tasks.training.process_group import gather_ragged
+from tasks.training.policy_loss import kept_tokens, policy_loss, sequence_old
 from tasks.training.trl_config import policy_gradient_config
 from tasks.training.update_metrics import UpdateMetrics
 from tasks.training.value_targets import ValueTargets, explained_variance, value_targets
@@ -81,7 +79,7 @@ class NothingToLearnError(RuntimeError):
         self.without_turns = without_turns
 
 
-class PolicyGradientTrainer(BaseTrainer, GRPOTrainer):
+class PolicyGradientTrainer(BaseTrainer):
     """Policy-gradient updates from multi-turn trajectories."""
 
     def __init__(
@@ -105,7 +103,6 @@ class PolicyGradientTrainer(BaseTrainer, GRPOTrainer):
         assert isinstance(experiment.algorithm, PolicyGradient)
         self.algorithm = algorithm = experiment.algorithm
         self.begin(experiment, policy, folder, sharding)
-        self._in_loss: Tensors | None = None  # the micro-batch whose loss is being computed
         self._updates_of_batch = 0
         self._extra_metrics = UpdateMetrics(algorithm.update_metrics)
         self._meter = OffPolicyMeter(
@@ -114,22 +111,36 @@ class PolicyGradientTrainer(BaseTrainer, GRPOTrainer):
             algorithm.clip_low,
             algorithm.clip_high,
         )
-        arguments = policy_gradient_config(experiment, algorithm, folder)
-        GRPOTrainer.__init__(
-            self,
-            model=self.load_policy(),
-            reward_funcs=[_no_reward_function],
-            args=arguments,
-            train_dataset=Dataset.from_dict({"prompt": [""]}),  # TRL requires one
+        rollout = experiment.rollout
+        model = self.load_policy()
+        add_fused_lm_head(
+            model if experiment.policy.lora is None else model.get_base_model(),
+            temperature=rollout.temperature,
+            outputs=("log_probs", "entropy"),
+        )
+        disable_dropout_in_model(model)
+        score_places(share_prefixes(model, experiment.policy))
+        if tokenizer.pad_token is None:
+            tokenizer.pad_token = tokenizer.eos_token
+        super().__init__(
+            model=model,
+            args=policy_gradient_config(experiment, folder),
             processing_class=tokenizer,
         )
-        score_places(share_prefixes(self.model, experiment.policy))
-        # For TRL's metrics: micro-batches differ in size.
-        self.accelerator.gather = gather_ragged(self.accelerator)
+        if self.args.n_gpu > 1:
+            raise ValueError(
+                f"this process sees {self.args.n_gpu} GPUs; start one process per GPU, or set "
+                "CUDA_VISIBLE_DEVICES to one of them"
+            )
+        text = model.config.get_text_config()
+        has_experts = hasattr(text, "output_router_logits")
+        self._balance_coefficient = (
+            float(getattr(text, "router_aux_loss_coef", 0.0)) if has_experts else 0.0
+        )
+        self.ref_model: Any = None
         other, server = algorithm.reference_model(), algorithm.reference_server()
         if other is not None:
             check_same_vocabulary(other, tokenizer)
-        rollout = experiment.rollout
         if server is None:
             self.teacher = None
         else:
@@ -141,11 +152,10 @@ class PolicyGradientTrainer(BaseTrainer, GRPOTrainer):
             and algorithm.kl_coefficient
             and (other or experiment.policy.lora is None)
         ):
-            # TRL's own reference would be a full copy on every rank.
             self.ref_model = self.load_reference(other).to(self.accelerator.device)
-            add_fused_lm_head(self.ref_model, temperature=self.temperature)
+            add_fused_lm_head(self.ref_model, temperature=rollout.temperature)
             score_places(share_prefixes(self.ref_model, experiment.policy))
-        self.beta = algorithm.kl_coefficient if algorithm.kl_in == "loss" else 0.0
+        self._has_kl_loss = algorithm.kl_in == "loss" and algorithm.kl_coefficient > 0
         self.critic: Critic | None = None
         if (settings := algorithm.value_function()) is not None:
             self.critic = Critic(
@@ -277,7 +287,7 @@ class PolicyGradientTrainer(BaseTrainer, GRPOTrainer):
     @property
     def _learns_by_advantages_alone(self) -> bool:
         """Whether an episode whose advantages are 0 adds nothing to the gradient."""
-        return self.beta == 0 and self.algorithm.entropy_coefficient == 0 and self.critic is None
+        return not (self._has_kl_loss or self.algorithm.entropy_coefficient or self.critic)
 
     def _gaps(
         self, trajectories: list[Trajectory], step: int
@@ -380,7 +390,7 @@ class PolicyGradientTrainer(BaseTrainer, GRPOTrainer):
         for part in self.parts(self.micro_batch_rows(rows), self.algorithm.mini_batches):
             # Run even on an empty micro-batch: under FSDP every rank must do the same number of
             # forward passes.
-            tensors = pad_trajectories([rows[i] for i in part], self._tokenizer.pad_token_id)
+            tensors = pad_trajectories([rows[i] for i in part], self.processing_class.pad_token_id)
             for i, scored in zip(part, score(tensors).cpu()[: len(part)], strict=True):
                 scores[i] = scored[: len(rows[i].completion) + extra]
         in_order, joined = iter(scores), []
@@ -401,6 +411,7 @@ class PolicyGradientTrainer(BaseTrainer, GRPOTrainer):
             sum(len(turn.tokens) for sample in samples for turn in sample.trajectory.turns)
         )
         trajectories = self.count_everywhere(len(samples))
+        count = max(1, tokens if algorithm.loss_aggregation == "tokens" else trajectories)
         places = self.count_everywhere(
             sum(int(sample.values.mask.sum()) for sample in samples if sample.values is not None)
         )
@@ -419,20 +430,9 @@ class PolicyGradientTrainer(BaseTrainer, GRPOTrainer):
         for part in parts:
             chosen = [samples[i] for i in part]
             tensors = pad_trajectories(
-                [sample.trajectory for sample in chosen], self._tokenizer.pad_token_id
+                [sample.trajectory for sample in chosen], self.processing_class.pad_token_id
             ) | loss_tensors(chosen)
-            # TRL divides by the tokens of the whole batch over its number of mini-batches. Pass the
-            # token count of this mini-batch instead.
-            tensors["num_items_in_batch"] = torch.tensor(
-                float(tokens * self.args.steps_per_generation / len(parts))
-            )
-            if algorithm.loss_aggregation != "tokens":
-                # TRL takes the mean over a micro-batch, and ours differ in size. Weight each by its
-                # share of the mini-batch.
-                share = (
-                    len(chosen) * len(parts) * self.accelerator.num_processes / max(1, trajectories)
-                )
-                tensors["loss_weight"] = torch.tensor(share)
+            tensors["loss_count"] = torch.tensor(count / self.accelerator.num_processes)
             if self.critic is not None:
                 tensors["value_count"] = torch.tensor(float(places))
             sampled = tensors["sampling_per_token_logps"]
@@ -451,92 +451,89 @@ class PolicyGradientTrainer(BaseTrainer, GRPOTrainer):
                     gap, algorithm.importance_correction, algorithm.importance_cap
                 )
                 tensors["advantages"] = tensors["advantages"] * weights
-            if self.beta != 0:
+            if self._has_kl_loss:
                 tensors["ref_per_token_logps"] = self.score_reference(tensors)
             micro_batches.append(tensors)
         return micro_batches
 
-    def _compute_loss(self, model: Any, inputs: Any) -> torch.Tensor:
-        """Return TRL's loss minus the entropy bonus."""
-        weight = inputs.pop("loss_weight", None)
-        self._in_loss = inputs
-        loss: torch.Tensor = super()._compute_loss(model, inputs)
-        self._in_loss = None
-        tokens = self._loss_tokens(inputs)
+    def training_step(
+        self, model: Any, inputs: Any, num_items_in_batch: Any = None
+    ) -> torch.Tensor:
+        """Add the gradients of a micro-batch, and return its share of the loss."""
+        model.train()
+        loss = self.compute_loss(model, inputs)
+        self.accelerator.backward(loss)
+        return loss.detach()
+
+    def compute_loss(
+        self, model: Any, inputs: Any, return_outputs: bool = False, num_items_in_batch: Any = None
+    ) -> torch.Tensor:
+        """Return a micro-batch's share of the loss, and record the loss's tokens."""
+        algorithm, sampled = self.algorithm, inputs["sampling_per_token_logps"]
+        balanced = self._balance_coefficient > 0
+        logps, entropies, balance = self._scores(
+            model, inputs, self.context_parallel, balances=balanced
+        )
+        mask, advantages = inputs["completion_mask"] * inputs["tool_mask"], inputs["advantages"]
+        old = inputs["old_per_token_logps"]
+        if algorithm.ratio == "sequence":
+            old = sequence_old(logps, old, mask)
+        kept = mask
+        if (threshold := algorithm.off_policy_mask) is not None:
+            kept = kept_tokens(advantages, logps, sampled, mask, threshold)
+        reference = inputs["ref_per_token_logps"] if self._has_kl_loss else None
+        tokens = LossTokens(logps, sampled, old, advantages, entropies, mask, kept, reference)
+        longest = self.experiment.rollout.trajectory_tokens
+        loss = policy_loss(tokens, algorithm, inputs["loss_count"], longest)
+        if balanced:
+            loss = loss + (
+                self._balance_coefficient * balance / self.current_gradient_accumulation_steps
+            )
+        self.loss_record.note(inputs, logps, entropies)
         self._meter.add(tokens, first_update=self._updates_of_batch == 0)
         self._extra_metrics.add(tokens)
-        if self.algorithm.entropy_coefficient:
-            loss = loss - self.algorithm.entropy_coefficient * self._mean_entropy(inputs)
-        return loss if weight is None else loss * weight
-
-    def _get_per_token_logps_and_entropies(
-        self, model: Any, ids: torch.Tensor, mask: torch.Tensor, scored: int, **named: Any
-    ) -> Any:
-        """Compute log-probabilities and entropies as TRL does, also for packed rows.
-
-        Within the loss, the method also keeps the entropies and, for `ratio: sequence`, replaces
-        the token ratio by the sequence ratio. This is GSPO's variant for advantages that differ
-        between tokens (arXiv 2507.18071, equations 13 to 17): s_t = sg[s] * pi_t / sg[pi_t], with s
-        = exp(mean of log pi / pi_old) over the trajectory. TRL's token ratio is pi_t / old_t, so
-        old_t = sg[pi_t / s] yields s_t.
-        """
-        found = self._scores(
-            model, ids, mask, scored, self._in_loss, self.context_parallel, **named
-        )
-        if (inputs := self._in_loss) is not None:
-            self._logps, self._entropies = found[0], found[1]
-            self.loss_record.note(inputs, found[0], found[1])
-            if self.algorithm.ratio == "sequence":
-                logps, mask = found[0].detach(), inputs["completion_mask"] * inputs["tool_mask"]
-                log_ratio = ((logps - inputs["old_per_token_logps"]) * mask).sum(
-                    -1, keepdim=True
-                ) / mask.sum(-1, keepdim=True).clamp(min=1)
-                inputs["old_per_token_logps"] = logps - log_ratio
-        return found
+        return loss
 
     def _scores(
         self,
         model: Any,
-        ids: torch.Tensor,
-        mask: torch.Tensor,
-        scored: int,
-        tensors: Tensors | None,
+        tensors: Tensors,
         ranks: ContextParallel | None,
-        **named: Any,
-    ) -> Any:
-        """Return TRL's triple of log-probabilities, entropies and auxiliary loss.
+        *,
+        balances: bool = False,
+    ) -> tuple[torch.Tensor, Any, Any]:
+        """Score the completions of a micro-batch.
 
-        Packed rows are scored at the policy's tokens only, and have no auxiliary loss.
+        Packed rows are scored at the policy's tokens only.
+
+        Args:
+            balances: Whether to compute the loss that balances a model's experts.
+
+        Returns:
+            Log-probabilities and entropies, each of shape (B, T), and the balancing loss. A
+            reference has no entropies.
         """
-        if tensors is None or not packs(model) or named.get("compute_aux_loss"):
-            return super()._get_per_token_logps_and_entropies(model, ids, mask, scored, **named)
-        own = torch.zeros_like(mask, dtype=torch.bool)
-        own[:, -scored:] = (tensors["tool_mask"] * tensors["completion_mask"]).bool()
+        ids, mask = whole_rows(tensors, self.accelerator.device)
+        completions = slice(-tensors["completion_ids"].size(1), None)
         with self.accelerator.autocast():
-            logps, entropies = packed_scores(model, ids, mask, own, ranks)
-        return logps[:, -scored:], None if entropies is None else entropies[:, -scored:], None
-
-    def _loss_tokens(self, inputs: Tensors) -> LossTokens:
-        """Return the tokens of the micro-batch whose loss was computed last."""
-        logps = self._logps.detach()
-        sampled = inputs["sampling_per_token_logps"]
-        advantages = inputs["advantages"]
-        mask = inputs["completion_mask"] * inputs["tool_mask"]
-        threshold = self.off_policy_mask_threshold
-        if threshold is None:
-            kept = mask
-        else:
-            kept = self.get_off_policy_mask(advantages, logps, sampled, mask, threshold)
-        reference = inputs["ref_per_token_logps"] if self.beta != 0 else None
-        return LossTokens(
-            logps,
-            sampled,
-            inputs["old_per_token_logps"],
-            advantages,
-            self._entropies.detach(),
-            mask,
-            kept,
-            reference,
+            if packs(model) and not balances:
+                own = torch.zeros_like(mask, dtype=torch.bool)
+                own[:, completions] = (tensors["tool_mask"] * tensors["completion_mask"]).bool()
+                logps, entropies = packed_scores(model, ids, mask, own, ranks)
+                balance = None
+            else:
+                labels = ids.masked_fill(mask == 0, -100)
+                labels[:, : completions.start] = -100
+                more = {"output_router_logits": True} if balances else {}
+                found = model(
+                    input_ids=ids, attention_mask=mask, labels=labels, fused_lm_head=True, **more
+                )
+                logps, entropies = found.log_probs, found.entropy
+                balance = found.aux_loss if balances else None
+        return (
+            logps[:, completions],
+            None if entropies is None else entropies[:, completions],
+            balance,
         )
 
     def update_metrics(self) -> dict[str, float]:
@@ -555,26 +552,6 @@ class PolicyGradientTrainer(BaseTrainer, GRPOTrainer):
                 "point"
             )
         return metrics | extra
-
-    def _mean_entropy(self, inputs: Tensors) -> torch.Tensor:
-        """Return this micro-batch's share of the policy's mean entropy per token.
-
-        The mean is aggregated like TRL's loss.
-        """
-        mask = inputs["completion_mask"] * inputs["tool_mask"]
-        sums: torch.Tensor = (self._entropies * mask).sum(-1)
-        by = self.algorithm.loss_aggregation
-        if by == "tokens":
-            share = (
-                self.accelerator.num_processes
-                * self.args.steps_per_generation
-                / self.current_gradient_accumulation_steps
-            )
-            mean = sums.sum() / inputs["num_items_in_batch"].clamp(min=1) * share
-        else:
-            lengths = self.max_completion_length if by == "constant" else mask.sum(-1).clamp(min=1)
-            mean = (sums / lengths).mean() / self.current_gradient_accumulation_steps
-        return torch.as_tensor(mean)
 
     def add_gradient(self, micro_batch: Tensors, number: int, of: int) -> None:
         """Add the gradients of the policy and the critic for a micro-batch.
@@ -610,9 +587,7 @@ class PolicyGradientTrainer(BaseTrainer, GRPOTrainer):
         They are computed at the temperature of the rollouts, with the other `ranks` if there are
         any. These must have the same tensors.
         """
-        ids, mask = whole_rows(tensors, self.accelerator.device)
-        scored = tensors["completion_ids"].size(1)
-        logps, _, _ = self._scores(model, ids, mask, scored, tensors, ranks)
+        logps, _, _ = self._scores(model, tensors, ranks)
         return torch.as_tensor(logps.float().cpu())
 
     def _score_together(self, tensors: Tensors) -> torch.Tensor:
@@ -659,8 +634,3 @@ def check_same_vocabulary(teacher: str, tokenizer: PreTrainedTokenizerBase) -> N
             f"algorithm.teacher: {teacher} has another vocabulary than the policy; choose a "
             "teacher of the same model family"
         )
-
-
-def _no_reward_function(**_: Any) -> list[float]:
-    """Placeholder for TRL's reward function. The environments supply the rewards."""
-    raise AssertionError("rewards come with the trajectories")

@@ -1,4 +1,4 @@
-"""Convert a recipe to the configuration of TRL's trainers."""
+"""Convert a recipe to the configuration of the trainers of transformers and TRL."""
 
 from __future__ import annotations
 
@@ -6,44 +6,17 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from trl import DPOConfig, GRPOConfig, SFTConfig
+from transformers import TrainingArguments
+from trl import DPOConfig, SFTConfig
 
 from configs.experiment import Experiment
 from configs.imitation import DPO
-from configs.policy_gradient import PolicyGradient
 from tasks.training.compute_dtype import compute_dtype
 
-CLIPPED = {"tokens": "dapo", "trajectory": "grpo", "constant": "dr_grpo"}
-"""TRL's `loss_type` of the clipped loss, by `algorithm.loss_aggregation`."""
 
-
-def policy_gradient_config(
-    experiment: Experiment, algorithm: PolicyGradient, folder: Path
-) -> GRPOConfig:
-    """Return the configuration of the RL methods."""
-    rollout = experiment.rollout
-    return GRPOConfig(
-        **_common(experiment, folder),
-        per_device_train_batch_size=rollout.group_size,
-        num_generations=rollout.group_size,
-        steps_per_generation=algorithm.passes * algorithm.mini_batches,
-        num_iterations=algorithm.epochs,
-        beta=0.0,  # `PolicyGradientTrainer` loads the reference
-        epsilon=algorithm.clip_low,
-        epsilon_high=algorithm.clip_high + (algorithm.loss == "cispo"),  # TRL's cap of the ratio
-        delta=algorithm.dual_clip,
-        # Otherwise the trainer computes the sequence ratio.
-        importance_sampling_level="sequence" if algorithm.loss == "luspo" else "token",
-        loss_type=CLIPPED[algorithm.loss_aggregation]
-        if algorithm.loss == "clipped"
-        else algorithm.loss,
-        off_policy_mask_threshold=algorithm.off_policy_mask,
-        temperature=rollout.temperature,
-        max_completion_length=rollout.trajectory_tokens,
-        mask_truncated_completions=False,
-        disable_dropout=True,
-        shuffle_dataset=False,
-    )
+def policy_gradient_config(experiment: Experiment, folder: Path) -> TrainingArguments:
+    """Return the configuration of the RL methods. Their losses need none."""
+    return TrainingArguments(**_common(experiment, folder))
 
 
 def cloning_config(experiment: Experiment, folder: Path) -> SFTConfig:

@@ -31,7 +31,7 @@ def run(job):
     experiment = load_recipe("textcraft", {})
     join(experiment, job.folder)
     os.environ["LOCAL_WORLD_SIZE"] = "1"  # vLLM's engine on a CPU does so
-    policy_gradient_config(experiment, experiment.algorithm, job.folder)
+    policy_gradient_config(experiment, job.folder)
 
 
 trainer_main.run, trainer_main.exit_at_once = run, lambda: os._exit(0)

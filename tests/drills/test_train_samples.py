@@ -8,9 +8,9 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 import torch
-from trl import GRPOTrainer
 
 from tasks.rollout.trajectory import Trajectory
+from tasks.training.policy_gradient_trainer import PolicyGradientTrainer
 from tests.support.recorded import (
     RecordedBatches,
     recorded_trajectories,
@@ -50,7 +50,7 @@ def test_loss_record_has_the_loss_inputs(
     batch = recorded_trajectories(policy, 0)
     by_prompt = {tuple(t.prompt + t.completion): t for t in batch}
     used: dict[tuple[int, int], tuple[list[float], list[float]]] = {}
-    loss = GRPOTrainer._compute_loss
+    loss = PolicyGradientTrainer.compute_loss
 
     def looked_at(self: Any, model: Any, inputs: Any) -> Any:
         for i in range(len(inputs["completion_ids"])):
@@ -67,7 +67,7 @@ def test_loss_record_has_the_loss_inputs(
                 )
         return loss(self, model, inputs)
 
-    monkeypatch.setattr(GRPOTrainer, "_compute_loss", looked_at)
+    monkeypatch.setattr(PolicyGradientTrainer, "compute_loss", looked_at)
     trainer = trainer_of(small_experiment(**CASES[case]), policy, tmp_path)
     train(trainer, RecordedBatches(policy, batch=batch), 1)
     found = rows(tmp_path, 1)

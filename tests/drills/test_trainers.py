@@ -156,7 +156,7 @@ def test_filtering_and_masking_exclude_trajectories_and_are_counted(
     assert 0 < len(learnt) < len(kept) < len(batch)
     tensors = flat(trainer.mini_batches_of(batch, 0))
     assert trainer.batch_metrics["update/groups_filtered"] == (len(batch) - len(kept)) / 4
-    assert {float(x["num_items_in_batch"]) for x in tensors} == {
+    assert {float(x["loss_count"]) for x in tensors} == {
         float(sum(sum(t.policy_mask) for t in learnt))
     }
     assert sum(int((x["advantages"] != 0).any(dim=1).sum()) for x in tensors) <= len(learnt)
@@ -199,7 +199,7 @@ def test_failed_member_drops_its_group_only_if_members_are_compared(
         if t.outcome is not Outcome.FAILED and (learned == 15 or t.group != batch[5].group)
     ]
     assert len(sound) == learned
-    assert float(tensors["num_items_in_batch"]) == sum(sum(t.policy_mask) for t in sound)
+    assert float(tensors["loss_count"]) == sum(sum(t.policy_mask) for t in sound)
 
 
 def test_gradient_equals_stock_trl() -> None:
