@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import math
 import time
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
@@ -31,8 +33,8 @@ class RecordedEpisodes:
 
     Attributes:
         groups: Groups of episodes of the same task.
-        unused: Number of episodes in no group: failed ones, episodes without the policy's tokens or
-            of later weights, and the only recorded episode of a task.
+        unused: Number of episodes in no group: failed or greedy ones, episodes without the policy's
+            tokens or of later weights, and the only recorded episode of a task.
     """
 
     groups: list[list[Trajectory]]
@@ -51,7 +53,7 @@ class RecordedGroups:
         """The arguments are those of `RolloutBatches`.
 
         Raises:
-            NothingToImitateError: There is no group.
+            NothingToImitateError: There is no group, or the episodes were collected greedily.
         """
         algorithm = job.experiment.algorithm
         assert isinstance(algorithm, PolicyGradient)
@@ -59,13 +61,21 @@ class RecordedGroups:
         self._experiment, self._worker = job.experiment, worker
         self._together = job.context_parallel
         smallest = 2 if algorithm.compares_groups else 1
-        recorded = read_recorded(Path(algorithm.trajectories), job.recorded_files)
+        path = Path(algorithm.trajectories)
+        if is_greedy_collection(path):
+            raise NothingToImitateError(
+                f"algorithm.trajectories: {path} was collected at temperature 0, but RL needs "
+                "sampled episodes. Collect at --temperature "
+                f"{job.experiment.rollout.temperature:g}, or set algorithm.name to sft."
+            )
+        recorded = read_recorded(path, job.recorded_files)
         self._episodes = recorded_episodes(recorded, job.experiment.rollout.group_size, smallest)
         if not self._episodes.groups:
             raise NothingToImitateError(
-                f"algorithm.trajectories: {algorithm.trajectories} has {len(recorded)} "
-                f"trajectories, but no task with {smallest} "
-                "usable episodes. Record more episodes of the same task."
+                f"algorithm.trajectories: {path} has {len(recorded)} trajectories, but no task "
+                f"with {smallest} usable episodes. Record more episodes of the same task at "
+                f"temperature {job.experiment.rollout.temperature:g}. Failed and greedy ones are "
+                "not used."
             )
 
     def plan(self, step: int, history: Steps) -> Plan:
@@ -137,7 +147,26 @@ def recorded_episodes(
     return RecordedEpisodes(kept, len(trajectories) - sum(map(len, kept)))
 
 
+def is_greedy_collection(path: Path) -> bool:
+    """Whether `agentgym collect` played the episodes of a file or folder at temperature 0."""
+    settings = (path if path.is_dir() else path.parent) / "settings.json"
+    try:
+        found = json.loads(settings.read_text(encoding="utf-8"))
+    except (OSError, ValueError):  # the files have another source, or it is unknown
+        return False
+    return isinstance(found, dict) and found.get("temperature") == 0
+
+
 def _is_usable(trajectory: Trajectory) -> bool:
-    """Whether the policy that the run starts from played the trajectory without a fault."""
+    """Whether the policy that the run starts from sampled the trajectory without a fault.
+
+    The endpoint records the log-probabilities of greedy messages as NaN.
+    """
     is_first_policy = all(turn.policy_version == 0 for turn in trajectory.turns)
-    return trajectory.outcome is not Outcome.FAILED and has_tokens(trajectory) and is_first_policy
+    is_sampled = not any(map(math.isnan, trajectory.log_probabilities))
+    return (
+        trajectory.outcome is not Outcome.FAILED
+        and has_tokens(trajectory)
+        and is_first_policy
+        and is_sampled
+    )

@@ -28,7 +28,7 @@ from tasks.inference.vllm_engine import VllmEngine
 from tasks.inference.weight_sync_check import WeightSyncError
 from tasks.rollout.resumable_writer import DifferentCollectionError
 from tasks.rollout.trajectory import Outcome, Trajectory
-from tasks.rollout.trajectory_parquet import read_trajectories
+from tasks.rollout.trajectory_parquet import read_trajectories, write_trajectories
 from tasks.training.offline_selection import (
     NothingToImitateError,
     preferences,
@@ -36,7 +36,7 @@ from tasks.training.offline_selection import (
     successes,
 )
 from tests.check.test_chat_format import TOKENIZERS
-from tests.support.recorded import recorded_groups, train
+from tests.support.recorded import recorded_groups, recorded_trajectories, train
 from tests.support.served_endpoint import serving
 from tests.support.tiny_policy import build_tiny_policy
 
@@ -227,12 +227,44 @@ def test_groups_of_another_policy_are_refused(served: Served, tmp_path: Path) ->
 def test_greedy_episodes_are_not_trained_on_by_rl(
     served: Served, policy: str, tmp_path: Path
 ) -> None:
-    for member in range(2):
-        served.reward(play(served, 3, turns=1, temperature=0), reward=float(member))
-    assert all(math.isnan(x) for t in served.recorded() for x in t.log_probabilities)
+    for task, temperature in ((3, 0), (4, 1)):
+        for member in range(2):
+            episode = play(served, task, turns=1, temperature=temperature)
+            served.reward(episode, reward=float(member))
+    assert [math.isnan(t.log_probabilities[0]) for t in served.recorded()] == [True] * 2 + [
+        False
+    ] * 2
     trainer, groups = recorded_groups(served.folder, policy, tmp_path / "run", steps=2)
-    with pytest.raises(WeightSyncError):
-        train(trainer, groups, 1)
+    first, _ = train(trainer, groups, 2)
+    assert first["rollout/recorded_unused"] == 2
+    assert (first["rollout/failed"], first["update/episodes_out_of_sync"]) == (0, 0)
+
+
+def test_an_episode_with_one_greedy_message_is_not_trained_on_by_rl(
+    served: Served, policy: str, tmp_path: Path
+) -> None:
+    for member in range(2):
+        named = {"x-episode": f"e{member}", "x-task": "3"}
+        for text, temperature in (("one", 1), ("two", 0)):
+            served.chat([{"role": "user", "content": text}], named, temperature=temperature)
+        served.reward(f"e{member}", reward=float(member))
+    with pytest.raises(NothingToImitateError):
+        recorded_groups(served.folder, policy, tmp_path / "run")
+
+
+def test_a_greedy_collection_is_refused_by_rl(policy: str, tmp_path: Path) -> None:
+    episodes = recorded_trajectories(policy, seed=0)
+    for t in episodes:
+        for turn in t.turns:
+            turn.policy_version = 0
+    for temperature in (0.7, 0.0):
+        folder = tmp_path / f"{temperature:g}"
+        write_trajectories(folder / "part-00000.parquet", episodes)
+        (folder / "settings.json").write_text(json.dumps({"temperature": temperature}))
+    recorded_groups(tmp_path / "0.7", policy, tmp_path / "run")
+    for recording in (tmp_path / "0", tmp_path / "0" / "part-00000.parquet"):
+        with pytest.raises(NothingToImitateError, match=r"algorithm\.trajectories"):
+            recorded_groups(recording, policy, tmp_path / "run")
 
 
 def test_a_single_episode_is_no_group(served: Served, policy: str, tmp_path: Path) -> None:
