@@ -8,7 +8,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "metrics.md").read_text(encoding="utf-8")
-STEP = re.compile(r"(rollout|update|critic|sync)/[a-z_{}]+")
+STEP = re.compile(r"(rollout|update|critic|sync|checkpoint)/[a-z_{}]+")
 
 
 def names_in(source: str) -> set[str]:
