@@ -33,9 +33,15 @@ def check_experiment(experiment: Experiment, infrastructure: InfraSettings) -> N
     """
     if infrastructure.engine_sleep:
         check_engine_sleep(experiment.rollout)
-    if experiment.rollout.update_in_flight and not (
-        infrastructure.engine_servers or infrastructure.engine_urls
-    ):
+    servers = infrastructure.engine_servers or infrastructure.engine_urls
+    if servers and experiment.rollout.engine != "vllm":
+        named = "SERVERS" if infrastructure.engine_servers else "URLS"
+        raise RecipeError(
+            f"rollout.engine: {experiment.rollout.engine} runs in the trainer's process, but "
+            f"AGENTGYM_ENGINE_{named} names vLLM servers, which would replace it; set it to vllm, "
+            f"or unset AGENTGYM_ENGINE_{named}"
+        )
+    if experiment.rollout.update_in_flight and not servers:
         raise RecipeError(
             "rollout.update_in_flight: true needs vLLM servers; set AGENTGYM_ENGINE_SERVERS or "
             "AGENTGYM_ENGINE_URLS, or set it to false"

@@ -1,4 +1,4 @@
-"""Recipes and settings with which the engine cannot sleep during the update are refused."""
+"""Recipes and settings with which the engine cannot sleep, or would be another one, are refused."""
 
 from __future__ import annotations
 
@@ -22,6 +22,22 @@ def test_an_engine_without_sleep_mode_is_refused() -> None:
     with pytest.raises(RecipeError, match=r"rollout\.engine: .*AGENTGYM_ENGINE_SLEEP"):
         check_experiment(load_recipe("textcraft", {"rollout.engine": "transformers"}), SLEEP)
     check_experiment(load_recipe("textcraft"), SLEEP)
+
+
+@pytest.mark.parametrize(
+    ("settings", "variable"),
+    [
+        (InfraSettings(engine_servers=1), "AGENTGYM_ENGINE_SERVERS"),
+        (
+            InfraSettings(engine_urls=["http://a:1"], engine_token="secret"),
+            "AGENTGYM_ENGINE_URLS",
+        ),
+    ],
+)
+def test_vllm_servers_do_not_replace_another_engine(settings: InfraSettings, variable: str) -> None:
+    with pytest.raises(RecipeError, match=rf"rollout\.engine: .*{variable}"):
+        check_experiment(load_recipe("textcraft", {"rollout.engine": "transformers"}), settings)
+    check_experiment(load_recipe("textcraft"), settings)
 
 
 @pytest.mark.parametrize(
