@@ -70,7 +70,7 @@ class PolicyGradient(Algorithm):
     """Parquet file, or folder of such files (a recording of `agentgym serve`), with episodes that
     the policy has played already. Episodes of the same task form groups of at most
     rollout.group_size. They are on-policy in the first step: the policy must be the one that
-    played. If empty, the policy plays episodes in every step."""
+    played. Greedy episodes are not used. If empty, the policy plays episodes in every step."""
     clip_low: NonNegativeFloat = 0.2
     """The probability ratio is clipped below at 1 - clip_low."""
     clip_high: NonNegativeFloat = 0.2
