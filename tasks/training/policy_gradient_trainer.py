@@ -113,11 +113,7 @@ class PolicyGradientTrainer(BaseTrainer):
         )
         rollout = experiment.rollout
         model = self.load_policy()
-        add_fused_lm_head(
-            model if experiment.policy.lora is None else model.get_base_model(),
-            temperature=rollout.temperature,
-            outputs=("log_probs", "entropy"),
-        )
+        add_fused_lm_head(model, rollout.temperature, outputs=("log_probs", "entropy"))
         disable_dropout_in_model(model)
         score_places(share_prefixes(model, experiment.policy))
         if tokenizer.pad_token is None:

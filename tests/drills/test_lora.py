@@ -92,7 +92,7 @@ def test_reference_is_the_policy_without_lora(policy: str, trained: Any) -> None
     trainer, _ = trained
     assert trainer.ref_model is None
     tensors = pad_trajectories(
-        recorded_trajectories(policy, 0)[:3], trainer._tokenizer.pad_token_id
+        recorded_trajectories(policy, 0)[:3], trainer.processing_class.pad_token_id
     )
     plain = trainer_of(small_experiment(name="grpo"), policy, trained[1].parent.parent / "plain")
     assert torch.equal(trainer.score_reference(tensors), plain.score(plain.model, tensors))
