@@ -99,7 +99,9 @@ def task_lists(tasks: Iterable[TaskFile]) -> dict[str, tuple[int, ...]]:
       kind of task.
     - "webarena-ours-50": 50 tasks of the test split, taken from its templates in turn, or all tasks
       if there are fewer. The paper also uses 50 tasks, but different ones.
-    - "information", "navigation", "change": all tasks of that kind.
+    - "read-only-train", "read-only-validation", "read-only-test": the tasks of that split that
+      change nothing on the sites.
+    - "information", "navigation", "change": all tasks of that kind, of all splits.
     - "shopping", "reddit", ...: all tasks that use only that site.
     """
     tasks = list(tasks)
@@ -114,7 +116,7 @@ def task_lists(tasks: Iterable[TaskFile]) -> dict[str, tuple[int, ...]]:
             lists.setdefault(task.sites[0], []).append(task.index)
     held_out: list[list[int]] = []
     taken: dict[int, str] = {}
-    for stratum in strata.values():
+    for (_, kind), stratum in strata.items():
         templates = sorted(stratum, key=lambda template: _order("split", template))
         n_test = max(round(len(templates) * _TEST_SHARE), len(templates) >= 3)
         n_validation = max(round(len(templates) * _VALIDATION_SHARE), len(templates) >= 4)
@@ -128,6 +130,8 @@ def task_lists(tasks: Iterable[TaskFile]) -> dict[str, tuple[int, ...]]:
             # A template may span several sites or kinds. All its tasks join the split of the first.
             split = taken.setdefault(template, split)
             lists[split] += stratum[template]
+            if kind != "change":
+                lists.setdefault(f"read-only-{split}", []).extend(stratum[template])
             if split == "test":
                 held_out.append(
                     sorted(stratum[template], key=lambda index: _order("evaluation", index))

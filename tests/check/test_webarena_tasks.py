@@ -114,6 +114,14 @@ def test_splits_share_no_intent_template_and_leave_nothing_out() -> None:
     assert sorted(lists["train"] + lists["validation"] + lists["test"]) == sorted(tasks)
 
 
+@pytest.mark.parametrize("split", ["train", "validation", "test"])
+def test_a_read_only_list_has_the_tasks_of_its_split_that_change_nothing(split: str) -> None:
+    tasks, lists = embedded_tasks(), task_lists(embedded_tasks().values())
+    expected = [index for index in lists[split] if tasks[index].kind != "change"]
+    assert expected
+    assert list(lists[f"read-only-{split}"]) == expected
+
+
 def test_the_lists_in_drawn_shops_share_no_shop_and_no_task_with_other_lists() -> None:
     assert {name: len(some) for name, some in LISTS.items()} == {
         "drawn-shops-train": 4000, "drawn-shops-validation": 64, "drawn-shops-test": 120,
