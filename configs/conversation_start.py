@@ -34,7 +34,9 @@ def _read(value: Any, info: ValidationInfo) -> Any:
         try:
             value = json.loads(path.read_text(encoding="utf-8"))
         except (ValueError, OSError) as fault:
-            raise ValueError(f"{path} is not JSON: {fault}") from fault
+            raise ValueError(
+                f"{path} is not JSON: {fault}; give a JSON list of messages"
+            ) from fault
     if isinstance(value, list | tuple):
         return [_message(each) for each in value]
     return value

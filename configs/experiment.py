@@ -35,7 +35,7 @@ from configs.task_selection import TaskSelection, check_distinct
 class StarterPolicy(ConfigModel):
     """A small policy with random initial weights, cloned from the oracle's episodes.
 
-    It serves machines without a GPU and without access to a model hub.
+    It is for machines without a GPU and without access to a model hub.
     """
 
     hidden_size: PositiveInt = 128
@@ -337,7 +337,7 @@ class Evaluation(ConfigModel):
     n_tasks: PositiveInt | None = None
     """Use only the first n of these tasks. Empty: all of them."""
     final_tasks: tuple[str, ...] = ()
-    """Task lists held out from every choice. `flows.before_after` evaluates them once.
+    """Task lists held out from every choice. `agentgym before-after` evaluates them once.
 
     Empty: the lists of `tasks`.
     """
@@ -420,7 +420,8 @@ class Experiment(ConfigModel):
         if self.rollout.turn_tokens >= self.rollout.trajectory_tokens:
             raise ValueError(
                 f"rollout.turn_tokens ({self.rollout.turn_tokens}) must be below "
-                f"rollout.trajectory_tokens ({self.rollout.trajectory_tokens})"
+                f"rollout.trajectory_tokens ({self.rollout.trajectory_tokens}); lower turn_tokens, "
+                "or raise trajectory_tokens"
             )
         if self.rollout.update_in_flight and self.rollout.max_off_policy_steps < 1:
             raise ValueError(

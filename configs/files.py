@@ -52,7 +52,9 @@ def read_yaml(path: Path, error: type[ConfigError]) -> dict[str, Any]:
     except (yaml.YAMLError, UnicodeDecodeError) as problem:
         raise error(f"{path} is not YAML: {problem}") from problem
     if not isinstance(tree, dict | None):
-        refused = error(f"{path} must be a mapping of fields, not {type(tree).__name__}")
+        refused = error(
+            f"{path} must be a mapping of fields, not {type(tree).__name__}; write lines like name: value"
+        )
         refused.codes = {"": "model_type"}  # as pydantic calls it
         raise refused
     return tree or {}

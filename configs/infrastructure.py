@@ -67,7 +67,7 @@ class InfraSettings(BaseSettings):
     mlflow_page_url: str | None = None
     """Address of MLflow for people's browsers, used in links.
 
-    Empty: `mlflow_tracking_uri`. Containers use a different address for that.
+    Empty: `mlflow_tracking_uri`. Set it if MLflow has another address for browsers, e.g. in Compose.
     """
     viewer_page_url: str | None = None
     """Address of the viewer for people's browsers. Empty: where `make up` started it."""
@@ -153,8 +153,8 @@ class InfraSettings(BaseSettings):
     study_runs_at_once: PositiveInt | None = None
     """Number of a study's runs in parallel.
 
-    Empty: as many as have a GPU for each of their trainer processes and vLLM servers, or else a
-    core for each trainer process, as far as memory allows. One, if there is no GPU and a policy's
+    Empty: as many as have a GPU for each of their trainer processes and vLLM servers, as far as
+    memory allows. On a CPU, as many as have a core for each trainer process, but one if a policy's
     dtype is not float32. With several nodes or `engine_urls` it is always one.
     """
     mlflow_parent_run: str | None = None

@@ -33,7 +33,7 @@ GGUF_MAGIC = b"GGUF"
 
 
 class ModelError(ValueError):
-    """An unusable model. The message tells what was found instead."""
+    """An unusable model. The message names what was found instead, and the fix."""
 
 
 def write_recipe(folder: Path, experiment: Experiment) -> None:

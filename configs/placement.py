@@ -16,7 +16,7 @@ from configs.infrastructure import InfraSettings, local_engine_servers
 SHARED_FRACTION = 0.45
 """vLLM's fraction of a GPU that a trainer rank uses too."""
 OWN_FRACTION = 0.9
-"""vLLM's fraction of a GPU of its own."""
+"""vLLM's fraction of a GPU that no trainer rank uses."""
 
 
 class PlacementError(ConfigError):
@@ -77,8 +77,8 @@ def place(settings: InfraSettings, processes: int, gpus: Sequence[str]) -> Place
         return NO_GPUS
     if processes > len(gpus):
         raise PlacementError(
-            f"AGENTGYM_TRAINER_PROCESSES: {processes} trainer processes need a GPU each, and "
-            f"{len(gpus)} are there; set it to at most {len(gpus)}"
+            f"AGENTGYM_TRAINER_PROCESSES: {processes} trainer processes need one GPU each, but this "
+            f"machine has {len(gpus)}; set it to at most {len(gpus)}"
         )
     ranks, fraction = tuple(gpus[:processes]), settings.engine_memory_fraction
     wanted = local_engine_servers(settings)
@@ -96,8 +96,8 @@ def place(settings: InfraSettings, processes: int, gpus: Sequence[str]) -> Place
     servers = settings.engine_gpus or free[: settings.engine_servers]
     if len(servers) < settings.engine_servers:
         raise PlacementError(
-            f"AGENTGYM_ENGINE_SERVERS: {settings.engine_servers} vLLM servers need a GPU each, but "
-            f"{processes} trainer processes leave {len(free)} of {len(gpus)} GPUs; lower one of "
+            f"AGENTGYM_ENGINE_SERVERS: {settings.engine_servers} vLLM servers need one GPU each, "
+            f"but {processes} trainer processes leave {len(free)} of {len(gpus)} GPUs; lower one of "
             "the two, or set it to 0 for an engine in each trainer process"
         )
     claims = Counter([*ranks, *servers])
@@ -112,7 +112,7 @@ def place(settings: InfraSettings, processes: int, gpus: Sequence[str]) -> Place
         gpu for gpu in servers if gpu.isdecimal() and gpu not in gpus and gpus[0].isdecimal()
     ]:
         raise PlacementError(
-            f"AGENTGYM_ENGINE_GPUS: there is no GPU {missing[0]}; the GPUs are {', '.join(gpus)}"
+            f"AGENTGYM_ENGINE_GPUS: there is no GPU {missing[0]}; use {', '.join(gpus)}"
         )
     return Placement(
         ranks, tuple(EnginePlace(gpu, None, fraction or OWN_FRACTION) for gpu in servers)

@@ -58,7 +58,7 @@ class PolicyGradient(Algorithm):
     - `clipped`: PPO's minimum of the plain and the clipped ratio (arXiv 1707.06347)
     - `cispo`: log-probabilities weighted by the ratio, which is capped at 1 + clip_high and
       carries no gradient (2506.13585). Needs loss_aggregation: tokens.
-    - `sapo`: a smooth gate in place of the clip (2511.20347). Needs loss_aggregation: trajectory.
+    - `sapo`: a smooth gate instead of the clip (2511.20347). Needs loss_aggregation: trajectory.
     - `vespo`: log-probabilities weighted by a smooth function of the trajectory's ratio
       (2602.10693). Needs loss_aggregation: tokens and importance_correction: behaviour.
     - `luspo`: the clipped ratio of the trajectory, summed over its tokens (2602.05261). Needs
@@ -89,7 +89,7 @@ class PolicyGradient(Algorithm):
     standard deviation (whitening). `none` leaves them unchanged."""
     loss_aggregation: Literal["tokens", "trajectory", "constant"] = "tokens"
     """How the loss is averaged. `tokens` averages over all policy tokens of the mini-batch
-    (arXiv 2503.14476); failures that reach the horizon then outweigh shorter successes.
+    (arXiv 2503.14476). Failures that reach the horizon then outweigh shorter successes.
     `trajectory` averages over each trajectory's tokens, then over trajectories
     (arXiv 2402.03300). `constant` sums each trajectory's tokens, divides by the constant length
     rollout.trajectory_tokens and averages over trajectories (arXiv 2503.20783)."""

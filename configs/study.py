@@ -219,7 +219,7 @@ def load_study(study: str, overrides: Mapping[str, Any] | None = None) -> Study:
     for arm, fields in measured.items():
         if different := [name for name, value in fields.items() if value != measured[first][name]]:
             raise RecipeError(
-                f"{path}: the arms {first!r} and {arm!r} have different evaluations "
-                f"(evaluation.{different[0]}), so they cannot be compared"
+                f"{path}: the arms {first!r} and {arm!r} cannot be compared, because their "
+                f"evaluation.{different[0]} differs; set it in overrides"
             )
     return found

@@ -55,7 +55,7 @@ class SuccessGatedHorizon(Curriculum):
     @model_validator(mode="after")
     def _check_thresholds(self) -> SuccessGatedHorizon:
         if any(b <= a for a, b in zip(self.horizons, self.horizons[1:], strict=False)):
-            raise ValueError(f"horizons {self.horizons} must be in ascending order")
+            raise ValueError(f"horizons {self.horizons} must be in ascending order; sort them")
         if self.retreat_below is not None and self.retreat_below >= self.threshold:
             raise ValueError(
                 f"retreat_below ({self.retreat_below}) must be below threshold ({self.threshold}); "

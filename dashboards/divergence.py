@@ -103,7 +103,7 @@ def first_difference(first: TrajectoryView, second: TrajectoryView) -> int | Non
 
 @dataclass(frozen=True, slots=True)
 class Divergence:
-    """The turn at which a trajectory diverges from all recorded successes of its task.
+    """The turn at which a trajectory diverges from all compared successes of its task.
 
     Attributes:
         turn: First turn, from 0, that it shares with none of them. Equal to its number of turns if
@@ -126,9 +126,9 @@ order by t.run <> ?, t.policy_version desc, t.turns limit 48
 
 
 def divergence_of(index: Index, found: TrajectoryView) -> Divergence | None:
-    """Compare a failed trajectory with recorded successes of its task, first those of its run.
+    """Compare a failed trajectory with at most 48 recorded successes of its task.
 
-    None if there are no successes.
+    Those of its own run come first. None if there are no successes.
     """
     rows = index.query(SUCCESSES, [found.row["environment"], found.row["task"], found.address.run])
     by_file: dict[str, dict[int, Address]] = {}

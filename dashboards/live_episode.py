@@ -154,8 +154,8 @@ class LiveEpisode:
         """
         if first_observation != self.trajectory.first_observation:
             raise ReplayError(
-                "The first observation differs from the recorded one. Another version of the world "
-                "played it."
+                "The first observation differs from the recorded one, because another version of the "
+                "world played the trajectory. Choose a trajectory of the installed version."
             )
         for number, turn in enumerate(turns):
             action = None if turn.malformed else turn.action
@@ -170,8 +170,9 @@ class LiveEpisode:
             await self._perform(message, "recorded", turn.generate_seconds)
             if self.trajectory.turns[-1].observation != turn.observation:
                 raise ReplayError(
-                    f"The observation of turn {number + 1} differs from the recorded one. Another "
-                    "version of the world played it."
+                    f"The observation of turn {number + 1} differs from the recorded one, because "
+                    "another version of the world played the trajectory. Choose a trajectory of the "
+                    "installed version."
                 )
 
     async def close(self) -> None:
@@ -219,7 +220,7 @@ class LiveEpisode:
         return context
 
     def _was_overtaken(self, name: str) -> bool:
-        """Return whether another turn was played in place of the agent's unanswered message."""
+        """Return whether another turn was played instead of the agent's unanswered message."""
         context = self._contexts[name]
         if context.unanswered is None or len(self.trajectory.turns) == context.turns:
             return False

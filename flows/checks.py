@@ -192,7 +192,7 @@ def check_task_lists(
             check_task_list(world, name)
         except KeyError as problem:
             raise RecipeError(
-                f"{field}: {problem.args[0]}. `agentgym tasks {world}` says what each holds."
+                f"{field}: {problem.args[0]}. `agentgym tasks {world}` describes the lists."
             ) from None
 
 
@@ -227,4 +227,6 @@ def served_model(url: str) -> str | None:
     try:
         return asyncio.run(VllmClient(url, ASK_S).model()).root
     except (ServerUnavailableError, EngineError, msgspec.DecodeError, IndexError) as problem:
-        raise RecipeError(f"vllm: {url} is no vLLM server that answers: {problem}") from None
+        raise RecipeError(
+            f"vllm: no vLLM server answers at {url}: {problem}; check the address"
+        ) from None

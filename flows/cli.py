@@ -1,8 +1,8 @@
-"""The command `agentgym`: one front for training, evaluation, the viewer and the worlds.
+"""The command `agentgym` for training, evaluation, the viewer and the worlds.
 
     agentgym COMMAND [arguments]
 
-Each command has a parser of its own. `agentgym COMMAND --help` prints its options and examples.
+Each command has its own parser. `agentgym COMMAND --help` prints its options and examples.
 Slow modules are imported only after the arguments are parsed.
 """
 
@@ -188,3 +188,7 @@ def _table() -> str:
     return "\n".join(
         f"  {name.ljust(width)}  {command.summary}" for name, command in COMMANDS.items()
     )
+
+
+if __name__ == "__main__":
+    run()

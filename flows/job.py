@@ -1,4 +1,4 @@
-"""A flow that a study runs in a process of its own: python -m flows.job FILE.
+"""A flow that a study runs in a separate process: python -m flows.job FILE.
 
 The file holds the flow's parameters.
 """

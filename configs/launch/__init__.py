@@ -42,7 +42,7 @@ class Launch(ConfigModel):
     """Where the trainer's processes run, and how the weights are sharded."""
 
     nodes: PositiveInt = 1
-    """Machines. The flow runs on the first. docs/several-nodes.md says what runs on the others."""
+    """Machines. The flow runs on the first one. See docs/several-nodes.md for the others."""
     processes: PositiveInt | None = None
     """Processes per machine, one per GPU. AGENTGYM_TRAINER_PROCESSES takes precedence.
 
@@ -53,7 +53,7 @@ class Launch(ConfigModel):
 
     "none": every process holds all weights, gradients and optimiser state. "fsdp2": all processes
     share them, including those of the reference and the critic. "hsdp": the processes of each
-    machine share them, so that between machines only gradients travel.
+    machine share them, and machines exchange only gradients.
     """
     context_parallel: PositiveInt = 1
     """Ranks that compute each row of the update together, so that a rank holds the activations of

@@ -245,7 +245,9 @@ def test_an_address_that_serves_no_model_is_refused_before_anything_is_started(
         for wrong in (url, "http://127.0.0.1:9"):
             with pytest.raises(SystemExit):
                 collection_arguments(["textcraft", "--vllm", wrong])
-            assert f"--vllm: {wrong} is no vLLM server that answers" in capsys.readouterr().err
+            error = capsys.readouterr().err
+            assert "--vllm: " in error
+            assert wrong in error
 
 
 @contextmanager
