@@ -126,6 +126,12 @@ def test_the_installed_script_runs_in_a_folder_with_the_names_of_our_packages(
     assert (listed.returncode, "train" in listed.stdout) == (0, True), listed.stderr
 
 
+def test_the_module_form_of_the_command_lists_the_commands() -> None:
+    module = [sys.executable, "-m", "flows.cli", "--help"]
+    shown = subprocess.run(module, capture_output=True, text=True, check=True, timeout=120).stdout
+    assert [name for name in COMMANDS if name not in shown] == []
+
+
 def test_a_night_that_is_no_date_is_refused_before_anything_starts(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
