@@ -6,18 +6,20 @@ plan -> collect -> advantages -> loss -> optimiser -> weights to the engine -> r
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection
 from dataclasses import dataclass, field, replace
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from configs.experiment import Experiment
 from tasks.rollout.collector import Batch
 from tasks.rollout.trajectory import Trajectory
 from tasks.tracking.step_metrics_file import Steps
-from tasks.training.micro_batches import Tensors
 from tasks.training.out_of_sync import mark_failed
 from tasks.training.rank_watch import Heartbeats
 from tasks.training.step_metrics import device_metrics, rollout_metrics
+
+if TYPE_CHECKING:
+    from tasks.training.base_trainer import BaseTrainer
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,64 +114,13 @@ class BatchSource(Protocol):
         ...
 
 
-class Trainer(Protocol):
-    """The policy, the loss and the optimiser, on this rank. `BaseTrainer` implements it.
-
-    Attributes:
-        out_of_sync: Group and member of the episodes, of all ranks, that the last call of
-            `mini_batches_of` left out because they were sampled with other weights.
-    """
-
-    out_of_sync: frozenset[tuple[int, int]]
-
-    def outside_seconds(self, trajectories: Sequence[Trajectory]) -> float:
-        """Return the most seconds that `mini_batches_of` waits for servers with a batch."""
-        ...
-
-    def mini_batches_of(self, trajectories: list[Trajectory], step: int) -> list[list[Tensors]]:
-        """Compute advantages or labels and split the batch into mini-batches of micro-batches.
-
-        Args:
-            trajectories: This rank's trajectories.
-            step: The training step (from 0) that uses them.
-        """
-        ...
-
-    def add_gradient(self, micro_batch: Tensors, number: int, of: int) -> None:
-        """Run a forward and backward pass. Gradients accumulate until `optimiser_step`.
-
-        Args:
-            micro_batch: A micro-batch of `mini_batches_of`.
-            number: Its number in the mini-batch, from 1.
-            of: Number of micro-batches in the mini-batch.
-        """
-        ...
-
-    def optimiser_step(self) -> None:
-        """Update the policy with the accumulated gradients."""
-        ...
-
-    def record(self, step: int, spans: Mapping[str, tuple[float, float]]) -> None:
-        """Write the train samples and the timeline of a training step (counted from 1).
-
-        Args:
-            step: Number of training steps done.
-            spans: Name of each part of the step -> its start and end, in seconds since the epoch.
-        """
-        ...
-
-    def update_metrics(self) -> dict[str, float]:
-        """Return the metrics of the step's updates."""
-        ...
-
-
 class TrainLoop:
     """Train one step at a time. Every rank runs the same steps on its share of the trajectories."""
 
     def __init__(
         self,
         experiment: Experiment,
-        trainer: Trainer,
+        trainer: BaseTrainer,
         source: BatchSource,
         heartbeats: Heartbeats,
         operations_per_token: float,
