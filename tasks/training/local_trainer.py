@@ -142,7 +142,7 @@ def memory_variables(dtype: str) -> dict[str, str]:
     Args:
         dtype: `policy.dtype` of the recipe.
     """
-    if dtype == "float32" or has_gpu():
+    if dtype == "float32" or visible_gpus():
         return {}
     return {TUNABLES: os.environ.get(TUNABLES, MALLOC)}
 
@@ -212,7 +212,7 @@ def launch_command(
 
 def starts_forks(infrastructure: InfraSettings) -> bool:
     """Whether the trainer on this machine starts as forks, which import while the policy is built."""
-    return trainer_launch(infrastructure).nodes == 1 and not has_gpu()
+    return trainer_launch(infrastructure).nodes == 1 and not visible_gpus()
 
 
 def trainer_launch(infrastructure: InfraSettings) -> Launch:
@@ -243,7 +243,7 @@ def default_processes(infrastructure: InfraSettings, dtype: str = "bfloat16") ->
     float32 engine uses one core. It is one in these cases:
 
     - `dtype` is not float32, so one engine uses all cores, and the model may fill the memory.
-    - The machine has a GPU. The user decides which GPUs are free.
+    - The machine has a visible GPU. The user decides which GPUs are free.
     - vLLM servers generate, so a second process has no use.
     - There are several nodes, which all start the same number.
 
@@ -253,10 +253,5 @@ def default_processes(infrastructure: InfraSettings, dtype: str = "bfloat16") ->
     """
     elsewhere = infrastructure.engine_urls or infrastructure.engine_servers
     several = launch_of(infrastructure).nodes > 1
-    one = elsewhere or several or has_gpu() or dtype != "float32"
+    one = elsewhere or several or visible_gpus() or dtype != "float32"
     return 1 if one else min(2, len(os.sched_getaffinity(0)))
-
-
-def has_gpu() -> bool:
-    """Whether this machine has a GPU, without importing torch."""
-    return Path("/dev/nvidia0").exists()

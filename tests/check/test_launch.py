@@ -23,6 +23,8 @@ from pydantic import ValidationError
 from configs.files import names_in
 from configs.infrastructure import InfraSettings, SettingsError, infra_settings
 from configs.launch import FOLDER, LaunchError, load_launch
+from tasks.provision import accelerators
+from tasks.provision.accelerators import Accelerators
 from tasks.training import (
     forked_launch,
     local_trainer,
@@ -47,7 +49,7 @@ def test_launch_file_sets_the_number_of_processes(
 ) -> None:
     monkeypatch.setenv("AGENTGYM_LAUNCH", name)
     monkeypatch.setenv("AGENTGYM_ENVIRONMENT_TOKEN", "shared by the nodes")
-    monkeypatch.setattr(local_trainer, "has_gpu", lambda: True)
+    monkeypatch.setattr(local_trainer, "visible_gpus", lambda: ["0"])
     launch = load_launch(name)
     command = launch_command(infra_settings(), "float32", Path("job.json"), Path("verdict"))
     assert command[command.index("--nproc_per_node") + 1] == str(launch.processes)
@@ -64,7 +66,7 @@ def test_launch_file_sets_the_number_of_processes(
 def test_only_float32_trains_with_several_processes_on_a_cpu(
     dtype: str, processes: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(local_trainer, "has_gpu", lambda: False)
+    monkeypatch.setattr(local_trainer, "visible_gpus", list)
     command = launch_command(InfraSettings(), dtype, Path("job.json"), Path("verdict"))
     assert command[4] == str(processes)
     assert (
@@ -72,6 +74,20 @@ def test_only_float32_trains_with_several_processes_on_a_cpu(
             InfraSettings(trainer_processes=3), dtype, Path("job.json"), Path("verdict")
         )[4]
         == "3"
+    )
+
+
+@pytest.mark.parametrize(("visible", "has_gpu"), [("1", True), ("", False)])
+def test_only_visible_gpus_count_for_the_start_of_the_trainer(
+    visible: str, has_gpu: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(accelerators, "accelerators", lambda: Accelerators(1, True))
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    monkeypatch.delenv(local_trainer.TUNABLES, raising=False)
+    assert local_trainer.starts_forks(InfraSettings()) is not has_gpu
+    assert (local_trainer.memory_variables("bfloat16") == {}) is has_gpu
+    assert local_trainer.default_processes(InfraSettings(), "float32") == (
+        1 if has_gpu else min(2, len(os.sched_getaffinity(0)))
     )
 
 
@@ -91,7 +107,7 @@ def test_a_cpu_computes_in_bfloat16_only_with_instructions_for_it(
 def test_a_trainer_without_gpu_keeps_the_memory_of_freed_tensors(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(local_trainer, "has_gpu", lambda: False)
+    monkeypatch.setattr(local_trainer, "visible_gpus", list)
     monkeypatch.delenv(local_trainer.TUNABLES, raising=False)
     program = (
         "from resource import RUSAGE_SELF, getrusage\n"
@@ -113,7 +129,7 @@ def test_a_trainer_without_gpu_keeps_the_memory_of_freed_tensors(
 
 
 def test_processes_of_one_machine_without_gpu_are_forks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(local_trainer, "has_gpu", lambda: False)
+    monkeypatch.setattr(local_trainer, "visible_gpus", list)
     command = launch_command(
         InfraSettings(trainer_processes=3), "float32", Path("job.json"), Path("verdict")
     )
@@ -251,7 +267,7 @@ def test_launcher_names_the_killed_process_and_leaves_no_file(
     )
     program.write_text("import os, signal\nos.kill(os.getpid(), signal.SIGKILL)\n")
     temporary.mkdir()
-    monkeypatch.setattr(local_trainer, "has_gpu", lambda: True)
+    monkeypatch.setattr(local_trainer, "visible_gpus", lambda: ["0"])
     *launcher, _, _, job = launch_command(
         InfraSettings(trainer_processes=1), "float32", program, verdict
     )
