@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import ast
+import importlib.metadata
 import subprocess
 import sys
+import tomllib
 from collections.abc import Iterator
 from graphlib import TopologicalSorter
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 ROOT = Path(__file__).parents[2]
 BELOW = {
@@ -117,6 +121,33 @@ def test_configs_need_pydantic_and_yaml_alone() -> None:
         if not within(name, ALLOWED_IN_CONFIGS)
     ]
     assert not foreign
+
+
+def test_every_imported_package_is_required_by_the_project() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    required = {
+        canonicalize_name(Requirement(line).name)
+        for extra, lines in project["optional-dependencies"].items()
+        for line in lines
+        if extra != "dev"
+    }
+    left = [Requirement(line) for line in project["dependencies"]]
+    while left:
+        name = canonicalize_name(left.pop().name)
+        if name not in required:
+            required.add(name)
+            needed = map(Requirement, importlib.metadata.requires(name) or [])
+            left += [r for r in needed if r.marker is None or r.marker.evaluate({"extra": ""})]
+    owners = importlib.metadata.packages_distributions()
+    unmet = [
+        f"{path.relative_to(ROOT)} imports {name}"
+        for package in BELOW
+        for path in modules(package)
+        for name in {full.partition(".")[0] for full in imported(path)}
+        if name not in {*BELOW, *sys.stdlib_module_names}
+        and required.isdisjoint(map(canonicalize_name, owners.get(name, [name])))
+    ]
+    assert not unmet
 
 
 @pytest.mark.parametrize(
