@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Self, TypeVar
+from typing import Self
 
 from configs.infrastructure import InfraSettings
 from tasks.provision.ipc import ConnectionClosedError, TrainerConnection
@@ -22,8 +22,6 @@ from tasks.training.messages import (
     Trained,
     TrainerJob,
 )
-
-E = TypeVar("E", bound=Event)
 
 PEER_ERRORS = {"RuntimeError", "DistBackendError", "DistNetworkError", "DistStoreError"}
 """Errors of torch on rank 0 after it lost the connection to another node."""
