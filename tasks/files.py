@@ -5,7 +5,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
@@ -45,6 +45,11 @@ def read_json(path: Path) -> dict[str, Any]:
     except (OSError, ValueError):
         return {}
     return found if isinstance(found, dict) else {}
+
+
+def write_rows(path: Path, rows: Iterable[object], *, durable: bool = False) -> None:
+    """Write JSON values as `replacing` does, one per line."""
+    replace_file(path, "".join(json.dumps(row) + "\n" for row in rows), durable=durable)
 
 
 def append_row(path: Path, row: Mapping[str, object], *, durable: bool = False) -> None:

@@ -6,12 +6,11 @@ that its weights were trained on.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 
-from tasks.files import append_row, read_rows, replace_file
+from tasks.files import append_row, read_rows, write_rows
 
 METRICS = "metrics.jsonl"
 
@@ -37,6 +36,4 @@ def read_steps(path: Path) -> Steps:
 
 def write_steps(path: Path, steps: Mapping[int, Mapping[str, float]]) -> None:
     """Replace the file atomically."""
-    replace_file(
-        path, "".join(json.dumps({"step": step, **steps[step]}) + "\n" for step in sorted(steps))
-    )
+    write_rows(path, ({"step": step, **steps[step]} for step in sorted(steps)))

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 
-from tasks.files import read_rows, replace_file
+from tasks.files import read_rows, write_rows
 from tasks.rollout.trajectory import Trajectory
 from tasks.training.groups import learnable_groups
 
@@ -70,7 +69,7 @@ def write_results(path: Path, results: TaskResults) -> None:
         {"step": step, "tasks": [[task, *counts] for task, counts in results[step].items()]}
         for step in sorted(results)
     )
-    replace_file(path, "".join(json.dumps(row) + "\n" for row in rows))
+    write_rows(path, rows)
 
 
 def read_results(path: Path) -> TaskResults:
