@@ -62,9 +62,10 @@ from tasks.evaluation.nights import (
 from tasks.evaluation.statistics import difference
 from tasks.tracking.checkpoints import CheckpointEntry, aliased_checkpoint
 from tasks.tracking.mlflow_import import is_transient
+from tasks.tracking.outbox import RUN
 from tasks.tracking.owner import claimed
 from tasks.tracking.run_folder import RunFolder
-from tasks.tracking.tracker import RUN, Tracker
+from tasks.tracking.tracker import Tracker
 from tasks.training.checkpoint import Checkpoint, verify
 
 CHAMPION, CHALLENGER = "champion", "challenger"

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
 from functools import cache
 from typing import Any
 
@@ -48,23 +46,6 @@ def is_transient(error: Exception) -> bool:
     if isinstance(error, FileNotFoundError):
         return False
     return isinstance(error, OSError) or getattr(error, "error_code", None) in _TRANSIENT
-
-
-@contextmanager
-def as_tracking_error(what: str) -> Iterator[None]:
-    """Convert MLflow's permanent errors in the block to `TrackingError`.
-
-    Args:
-        what: What could not be opened, for the message.
-    """
-    from mlflow.exceptions import MlflowException
-
-    try:
-        yield
-    except MlflowException as error:
-        if is_transient(error):
-            raise
-        raise TrackingError(f"MLflow could not open {what}: {error}") from error
 
 
 @cache

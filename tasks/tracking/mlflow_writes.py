@@ -13,8 +13,8 @@ from pathlib import Path
 from tasks.rollout.trajectory_parquet import TrajectoryFileError, read_trajectories
 from tasks.tracking.checkpoints import CheckpointEntry, point_aliases, register_checkpoint
 from tasks.tracking.datasets import TaskListEntry, log_task_lists
-from tasks.tracking.outbox import Outbox, Record, Sent
-from tasks.tracking.runs import EXPERIMENT_KEY, PHASE_KEY, delete_runs, log_parameters, open_run
+from tasks.tracking.outbox import RUN, Outbox, Record, Sent
+from tasks.tracking.runs import EXPERIMENT_KEY, PARENT_RUN_TAG, PHASE_KEY, delete_runs, open_run
 from tasks.tracking.store import Store
 from tasks.tracking.traces import log_traces
 
@@ -41,8 +41,7 @@ def write(store: Store, outbox: Outbox, sent: Sent, record: Record) -> None:
                 return
             log_traces(store, run, trajectories, record["tags"], time)
         case "checkpoint":
-            parent = sent.runs.get(outbox.parent_of(record["run"]) or "")
-            register_checkpoint(store, run, _entry(outbox, record), keys, time, parent)
+            register_checkpoint(store, run, _entry(outbox, record), keys, time, sent.runs[RUN])
         case "aliases":
             point_aliases(store, run, _entry(outbox, record), keys, time, record["aliases"])
         case "task lists":
@@ -57,22 +56,15 @@ def write(store: Store, outbox: Outbox, sent: Sent, record: Record) -> None:
 
 def _start(store: Store, outbox: Outbox, sent: Sent, record: Record) -> None:
     """Start or resume a run."""
-    name, parent = record["run"], record["parent"]
-    if parent is None:
+    name = record["run"]
+    if name == RUN:
         delete_runs(store, EXPERIMENT_KEY, outbox.replaces)
         identity = {EXPERIMENT_KEY: outbox.key}
     else:
-        identity = {PHASE_KEY: f"{outbox.key}/{name}"}
-    opened = open_run(
-        store,
-        identity,
-        record["name"],
-        record["tags"],
-        sent.runs[parent] if parent else None,
-        record["time"],
+        identity = {PHASE_KEY: f"{outbox.key}/{name}", PARENT_RUN_TAG: sent.runs[RUN]}
+    sent.runs[name] = open_run(
+        store, identity, record["name"], record["tags"], record["params"], record["time"]
     )
-    log_parameters(store, opened, record["params"])
-    sent.runs[name] = opened.run_id
 
 
 def _write_metrics(store: Store, sent: Sent, record: Record) -> None:

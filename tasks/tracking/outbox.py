@@ -14,17 +14,27 @@ import json
 import secrets
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from tasks.files import append_row, locked, parse_row, read_json, read_rows, replace_file
+from tasks.files import (
+    append_row,
+    locked,
+    parse_row,
+    read_json,
+    read_rows,
+    replace_file,
+    write_rows,
+)
 
 Record = dict[str, Any]
 
 OUTBOX, SENT = "outbox.jsonl", "sent.json"
+RUN = "run"
+"""Our name of the run that contains the phases."""
 
 
 @dataclass(slots=True)
@@ -73,15 +83,9 @@ class Outbox:
         self._lock = threading.Lock()
         folder.mkdir(parents=True, exist_ok=True)
         if not self._path.exists():
-            self._replace(
-                {
-                    "key": secrets.token_hex(8),
-                    "replaces": [],
-                    "experiment": experiment,
-                    "store": store,
-                },
-                [],
-            )
+            new = {"key": secrets.token_hex(8), "replaces": []}
+            new |= {"experiment": experiment, "store": store}
+            write_rows(self._path, [new], durable=True)
         self._read()
         if store and store != self.store:
             # Only the first line changes: damaged lines stay, since the offset counts them too. If
@@ -100,17 +104,6 @@ class Outbox:
     def last(self, name: str) -> Record | None:
         """Return the last record with this id, or None."""
         return self._last.get(name)
-
-    def parent_of(self, run: str) -> str | None:
-        """Return our name of the parent run of a phase. None for a top-level run."""
-        return next(
-            (
-                record["parent"]
-                for record in self._records
-                if record.get("run") == run and record.get("parent")
-            ),
-            None,
-        )
 
     def add(self, record: Record, *, update: bool = False) -> bool:
         """Append a record and flush it to disk, unless it is already recorded.
@@ -191,18 +184,9 @@ class Outbox:
             yield
 
     def _restart(self, records: list[Record]) -> None:
-        self._replace(
-            {**self._header, "key": secrets.token_hex(8), "replaces": [*self.replaces, self.key]},
-            records,
-        )
+        header = {"key": secrets.token_hex(8), "replaces": [*self.replaces, self.key]}
+        write_rows(self._path, [{**self._header, **header}, *records], durable=True)
         self._read()
-
-    def _replace(self, header: Mapping[str, Any], records: list[Record]) -> None:
-        replace_file(
-            self._path,
-            "".join(json.dumps(line) + "\n" for line in (header, *records)),
-            durable=True,
-        )
 
     def _read(self) -> None:
         rows = read_rows(self._path)

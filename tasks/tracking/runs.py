@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from tasks.tracking.mlflow_import import TrackingError
@@ -23,14 +22,6 @@ PARENT_RUN_TAG = "mlflow.parentRunId"
 
 _LONGEST_VALUE = 6000  # MLflow's limit for a parameter
 _LONGEST_NAME = 250
-
-
-@dataclass(frozen=True, slots=True)
-class OpenedRun:
-    """A run that is open for writing, with the parameters that it already has."""
-
-    run_id: str
-    parameters: dict[str, str]
 
 
 def open_experiment(client: MlflowClient, name: str, artifacts: str | None) -> str:
@@ -73,36 +64,48 @@ def open_run(
     identity: Mapping[str, str],
     name: str,
     tags: Mapping[str, str],
-    parent: str | None,
+    parameters: Mapping[str, str],
     started: int,
-) -> OpenedRun:
-    """Find the run with this identity and set it to running, or create it.
+) -> str:
+    """Find the run with this identity and set it to running, or create it. Return MLflow's id.
 
     Args:
         store: Store to search.
         identity: Tags that identify the run.
         name: Name in MLflow. Used only for a new run, because a user may have changed it.
         tags: Tags to set. Other tags of an existing run are kept.
-        parent: Run of which this is a phase. None for a top-level run.
+        parameters: The run's parameters. Those that it lacks are stored.
         started: Start time of a new run, in ms.
+
+    Raises:
+        TrackingError: A parameter differs from its stored value, so the key does not identify the
+            experiment.
     """
-    from mlflow.entities import RunTag
+    from mlflow.entities import Param, RunTag
     from mlflow.tracking.context.registry import resolve_tags
 
     client = store.client
-    if parent is not None:
-        identity = {**identity, PARENT_RUN_TAG: parent}
-    found = _search(store, identity)
-    if not found:
+    if found := _search(store, identity):
+        run = found[0]
+        client.update_run(run.info.run_id, status="RUNNING")
+    else:
         run = client.create_run(
             store.experiment_id, started, resolve_tags({**tags, **identity}), name
         )
-        return OpenedRun(run.info.run_id, {})
-    run_id = found[0].info.run_id
-    client.update_run(run_id, status="RUNNING")
-    if tags:
-        client.log_batch(run_id, tags=[RunTag(tag, value) for tag, value in tags.items()])
-    return OpenedRun(run_id, dict(found[0].data.params))
+    run_id, stored = run.info.run_id, dict(run.data.params)
+    for parameter, value in parameters.items():
+        if stored.get(parameter, value) != value:
+            raise TrackingError(
+                f"MLflow's run {run_id} has {parameter} = {stored[parameter]}, but this run has "
+                f"{parameter} = {value}. "
+                "Use another key for another experiment, or delete the run in MLflow."
+            )
+    client.log_batch(
+        run_id,
+        params=[Param(*each) for each in parameters.items() if each[0] not in stored],
+        tags=[RunTag(tag, value) for tag, value in tags.items()],
+    )
+    return str(run_id)
 
 
 def delete_runs(store: Store, tag: str, values: Sequence[str]) -> None:
@@ -123,28 +126,6 @@ def _search(store: Store, tags: Mapping[str, str]) -> list[Run]:
             [store.experiment_id], condition, order_by=["attributes.start_time ASC"]
         )
     )
-
-
-def log_parameters(store: Store, run: OpenedRun, parameters: Mapping[str, str]) -> None:
-    """Store the parameters that the run lacks.
-
-    Raises:
-        TrackingError: A parameter differs from its stored value, so the key does not identify the
-            experiment.
-    """
-    from mlflow.entities import Param
-
-    for name, value in parameters.items():
-        if run.parameters.get(name, value) != value:
-            raise TrackingError(
-                f"MLflow's run {run.run_id} has {name} = {run.parameters[name]}, but this run has "
-                f"{name} = {value}. "
-                "Use another key for another experiment, or delete the run in MLflow."
-            )
-    if missing := [
-        Param(name, value) for name, value in parameters.items() if name not in run.parameters
-    ]:
-        store.client.log_batch(run.run_id, params=missing)
 
 
 def flatten(parameters: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:

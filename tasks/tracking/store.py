@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tasks.files import locked
-from tasks.tracking.mlflow_import import TrackingError, as_tracking_error, load_mlflow
+from tasks.tracking.mlflow_import import TrackingError, is_transient, load_mlflow
 from tasks.tracking.mlflow_page import present_experiment
 from tasks.tracking.relocation import follow_moved_folder
 from tasks.tracking.runs import open_experiment
@@ -95,20 +95,23 @@ def _opening(tracking_uri: str) -> Iterator[MlflowClient]:
     If several processes create its tables at once, all but one fail.
     """
     mlflow, database = load_mlflow(), _database(tracking_uri)
-    with as_tracking_error(f"the store {tracking_uri}"):
+    try:
         if database is None:
             yield mlflow.MlflowClient(tracking_uri)
             return
-        try:
-            database.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            with locked(database.with_name(f"{database.name}.lock")):
-                _write_ahead(database)
-                follow_moved_folder(database)
-                yield mlflow.MlflowClient(tracking_uri)
-        except (OSError, sqlite3.Error) as error:
-            raise TrackingError(
-                f"the MLflow database {database} cannot be opened: {error}"
-            ) from error
+        database.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        with locked(database.with_name(f"{database.name}.lock")):
+            _write_ahead(database)
+            follow_moved_folder(database)
+            yield mlflow.MlflowClient(tracking_uri)
+    except mlflow.MlflowException as error:
+        if is_transient(error):
+            raise
+        raise TrackingError(f"MLflow could not open the store {tracking_uri}: {error}") from error
+    except (OSError, sqlite3.Error) as error:
+        if database is None:
+            raise
+        raise TrackingError(f"the MLflow database {database} cannot be opened: {error}") from error
 
 
 def _write_ahead(database: Path) -> None:

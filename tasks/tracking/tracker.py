@@ -16,7 +16,7 @@ from tasks.tracking.checkpoints import CheckpointEntry
 from tasks.tracking.datasets import TaskListEntry
 from tasks.tracking.metrics import usable_metrics
 from tasks.tracking.mlflow_import import TrackingError
-from tasks.tracking.outbox import Outbox
+from tasks.tracking.outbox import RUN, Outbox
 from tasks.tracking.owner import OWNER_TAG
 from tasks.tracking.runs import flatten
 from tasks.tracking.sender import Sender
@@ -24,9 +24,6 @@ from tasks.tracking.store import absolute_uri, open_store
 
 LEFT_OUT = "tracking/undefined_metrics"
 """Metric that counts the values of a step left out because they were None, nan or infinite."""
-
-RUN = "run"
-"""Our name of the run that contains the phases."""
 
 
 class Tracker:
@@ -65,7 +62,6 @@ class Tracker:
         self._sender = Sender(
             self._outbox, lambda: open_store(self.tracking_uri, self._outbox.experiment)
         )
-        self._parents: dict[str, str] = {}
 
     def __enter__(self) -> Self:
         return self
@@ -92,7 +88,7 @@ class Tracker:
         Raises:
             TrackingError: The store cannot be used, or the run has other parameters there.
         """
-        self._start(RUN, None, name, params, tags, 0)
+        self._start(RUN, name, params, tags, 0)
         self.flush(seconds=60, patience=0)
         return RUN
 
@@ -113,8 +109,7 @@ class Tracker:
             params: As for `start_run`.
             step: Number of training steps before the phase.
         """
-        self._start(phase, RUN, name, params or {}, None, step)
-        self._parents[phase] = RUN
+        self._start(phase, name, params or {}, None, step)
         return phase
 
     def log_metrics(
@@ -143,7 +138,7 @@ class Tracker:
         clean, left_out = usable_metrics(metrics)
         if left_out:
             clean[LEFT_OUT] = left_out
-        name, runs = f"{of} {step}", [run, *([self._parents[run]] if run in self._parents else [])]
+        name, runs = f"{of} {step}", list(dict.fromkeys((run, RUN)))
         former = self._outbox.last(name)
         if former is not None and former["values"] != clean:
             runs = former["runs"]
@@ -260,7 +255,6 @@ class Tracker:
     def _start(
         self,
         run: str,
-        parent: str | None,
         name: str,
         params: Mapping[str, Any],
         tags: Mapping[str, str] | None,
@@ -274,7 +268,6 @@ class Tracker:
             "state",
             "state",
             run,
-            parent=parent,
             status="RUNNING",
             name=name,
             params=dict(flatten(params)),

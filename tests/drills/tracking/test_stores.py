@@ -142,7 +142,6 @@ def test_records_that_cannot_be_sent_do_not_keep_back_those_of_other_runs(
                 "id": "state of run",
                 "kind": "state",
                 "run": "run",
-                "parent": None,
                 "status": status,
                 "name": name,
                 "step": 0,
