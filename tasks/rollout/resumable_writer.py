@@ -12,17 +12,17 @@ FOLDER/writer.lock              lock held by the writing process
 
 from __future__ import annotations
 
-import contextlib
-import fcntl
 import json
 import logging
 import os
 import shutil
 import time
 from collections.abc import Mapping
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
+from tasks.files import locked, replace_file
 from tasks.rollout.trajectory import Outcome, Trajectory
 from tasks.rollout.trajectory_parquet import (
     TrajectoryFileError,
@@ -95,8 +95,8 @@ class ResumableTrajectoryWriter:
         self._unsaved: list[Trajectory] = []
         self._saved_at = time.monotonic()
         folder.mkdir(parents=True, exist_ok=True)
-        self._lock: int | None = _locked(folder)
-        try:
+        with ExitStack() as held:
+            _lock(folder / "writer.lock", held)
             check_settings(folder / "settings.json", settings)
             shutil.rmtree(folder / "failed", ignore_errors=True)
             self.done: set[int] = set()
@@ -105,10 +105,7 @@ class ResumableTrajectoryWriter:
                 self._number = int(part.stem.rpartition("-")[2]) + 1
                 self._load_part(part)
             self._load_pending()
-        except BaseException:
-            os.close(self._lock)
-            self._lock = None
-            raise
+            self._held = held.pop_all()
 
     def parts(self) -> list[Path]:
         """Return the part files of complete groups, in order."""
@@ -149,17 +146,15 @@ class ResumableTrajectoryWriter:
 
         A resumed collection continues incomplete groups. Calling it again has no effect.
         """
-        if self._lock is None:
-            return
         if self._complete:
             self._write_complete()
         self.save(0)
         if self._failed:
             write_trajectories(self.folder / "failed" / "part-000000.parquet", self._failed)
-        with contextlib.suppress(OSError):
+            self._failed = []
+        with suppress(OSError):
             (self.folder / "pending").rmdir()  # removed only when empty
-        os.close(self._lock)
-        self._lock = None
+        self._held.close()
 
     def _load_part(self, part: Path) -> None:
         """Count the groups of a part as done, or move an unreadable part to `damaged/`."""
@@ -209,20 +204,18 @@ class ResumableTrajectoryWriter:
         return sorted((self.folder / "pending").glob("*.parquet"))
 
 
-def _locked(folder: Path) -> int:
-    descriptor = os.open(folder / "writer.lock", os.O_RDWR | os.O_CREAT, 0o644)
+def _lock(file: Path, held: ExitStack) -> None:
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        lock = held.enter_context(locked(file, wait=False))
     except BlockingIOError:
-        owner = os.read(descriptor, 20).decode(errors="replace") or "?"
-        os.close(descriptor)
+        owner = file.read_text(encoding="utf-8") or "?"
         raise CollectionBusyError(
-            f"process {owner} is already collecting into {folder}. Wait for it or choose another "
-            "folder with --out."
+            f"process {owner} is already collecting into {file.parent}. Wait for it or choose "
+            "another folder with --out."
         ) from None
-    os.ftruncate(descriptor, 0)
-    os.write(descriptor, str(os.getpid()).encode())
-    return descriptor
+    lock.truncate(0)
+    lock.write(str(os.getpid()))
+    lock.flush()
 
 
 def check_settings(file: Path, settings: Mapping[str, Any]) -> None:
@@ -233,9 +226,7 @@ def check_settings(file: Path, settings: Mapping[str, Any]) -> None:
     """
     current = json.loads(json.dumps(settings))
     if not file.exists():
-        unfinished = file.with_suffix(".tmp")
-        unfinished.write_text(json.dumps(current, indent=1) + "\n", encoding="utf-8")
-        unfinished.replace(file)
+        replace_file(file, json.dumps(current, indent=1) + "\n")
         return
     try:
         found = json.loads(file.read_text(encoding="utf-8"))

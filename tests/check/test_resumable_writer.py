@@ -148,8 +148,7 @@ def test_part_written_while_pending_episodes_are_loaded_loses_none_of_them(
     for group, member in [(0, 0), (0, 1), (1, 0), (1, 1), (2, 0)]:
         writer.add(episode(group, member))
     writer.save(0)
-    assert writer._lock is not None
-    os.close(writer._lock)  # killed before the part of groups 0 and 1 is written
+    writer._held.close()  # killed before the part of groups 0 and 1 is written
     monkeypatch.setattr(resumable_writer, "PART_EPISODES", 4)
     ResumableTrajectoryWriter(tmp_path, {}, 2).close()
     assert stored(tmp_path) == [(0, 0), (0, 1), (1, 0), (1, 1)]
