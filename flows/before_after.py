@@ -42,6 +42,7 @@ from flows.scripted_policies import scripted_results
 from flows.starter_policy import starter_policy
 from tasks.evaluation.before_after import BeforeAfter, before_after_table
 from tasks.evaluation.benchmark import EvaluationResult
+from tasks.evaluation.study_results import SECONDS
 from tasks.starter.starter_policy import find_starter_policy
 from tasks.tracking.run_folder import RunFileError, RunFolder
 from tasks.training.checkpoint import steps_in
@@ -133,8 +134,7 @@ def training_seconds(run: RunFolder) -> float:
 
     Process starts and evaluations are excluded.
     """
-    parts = ("rollout/seconds", "update/seconds", "sync/seconds")
-    return sum(metrics.get(part, 0.0) for metrics in run.metrics().values() for part in parts)
+    return sum(metrics.get(part, 0.0) for metrics in run.metrics().values() for part in SECONDS)
 
 
 def results(

@@ -5,23 +5,20 @@ More behaviour cloning takes as many seconds as RL. The baselines are scripted p
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TypeVar
-
-import numpy as np
+from statistics import fmean
 
 from tasks.evaluation.benchmark import EvaluationResult, check_complete
-from tasks.evaluation.bootstrap import bootstrap_mean, paired_difference
-from tasks.evaluation.report import bracketed, change, partly_rewarded, share
-from tasks.evaluation.statistics import Estimate, Tallies, difference
+from tasks.evaluation.bootstrap import bootstrap_mean
+from tasks.evaluation.report import partly_rewarded, share
+from tasks.evaluation.statistics import Estimate, difference
+from tasks.evaluation.study_report import shown_change
+from tasks.evaluation.study_results import Measure, by_task, compared, difference_matrix, level
 from tasks.evaluation.tables import filled, markdown
 
 Results = Mapping[str, EvaluationResult]
 """Maps the name of a cell, e.g. "wood-test, horizon 8, temperature 1", to its result."""
-Rewards = Mapping[int, float]
-"""Maps the task index to its mean reward."""
-Side = TypeVar("Side")
 
 NOTE = (
     "A row has one temperature for all policies. Brackets are 95 % intervals. With one seed they "
@@ -71,97 +68,62 @@ def before_after_table(seeds: Sequence[BeforeAfter], scripted: Mapping[str, Resu
         starts, ends = [each.start[cell] for each in seeds], [each.end[cell] for each in seeds]
         others = [each.cloned[cell] for each in seeds if each.cloned is not None] if cloned else []
         of_list = scripted.get(cell.partition(", ")[0], {})
-        success = _columns(
-            [[result.tallies for result in side] for side in (starts, ends, others)],
-            _mean,
-            _success_change,
-        )
         rows.append(
             [
                 cell,
-                *success,
+                *_columns(starts, ends, others, "success"),
                 *(share(of_list[name].success) if name in of_list else "" for name in names),
             ]
         )
         if any(partly_rewarded(result) for result in (*starts, *ends)):
-            reward = _columns(
-                [[result.rewards for result in side] for side in (starts, ends, others)],
-                _mean_reward,
-                reward_change,
-            )
             scripts = [
                 f"{of_list[name].reward.value:.3f}" if name in of_list else "" for name in names
             ]
+            reward = _columns(starts, ends, others, "reward")
             rows.append([f"{cell}: mean reward", *reward, *scripts])
     note = filled(f"{len(seeds)} seed{'s' * (len(seeds) > 1)}. {NOTE}")
     return f"{markdown(header, rows)}\n\n{note}\n"
 
 
 def _columns(
-    sides: Sequence[list[Side]],
-    mean: Callable[[list[Side]], str],
-    change_text: Callable[[list[Side], list[Side]], str],
+    starts: Sequence[EvaluationResult],
+    ends: Sequence[EvaluationResult],
+    others: Sequence[EvaluationResult],
+    measure: Measure,
 ) -> list[str]:
     """Return the cells for start, end and their difference.
 
     With more cloning, its mean and the difference between end and more cloning follow.
     """
-    starts, ends, others = sides
-    return [
-        mean(starts),
-        mean(ends),
-        change_text(starts, ends),
-        *([mean(others), change_text(others, ends)] if others else []),
+    columns = [_mean(starts, measure), _mean(ends, measure), _change(starts, ends, measure)]
+    return columns + ([_mean(others, measure), _change(others, ends, measure)] if others else [])
+
+
+def compared_sides(
+    befores: Sequence[EvaluationResult], afters: Sequence[EvaluationResult], measure: Measure
+) -> Estimate:
+    """Return success or mean reward after minus before, over the tasks that all evaluations have.
+
+    Both have one evaluation for each seed.
+    """
+    if len(befores) == 1 and measure == "success":
+        return difference(befores[0].tallies, afters[0].tallies)
+    pairs = [
+        (by_task(after, measure), by_task(before, measure))
+        for before, after in zip(befores, afters, strict=True)
     ]
-
-
-def compared(befores: Sequence[Tallies], afters: Sequence[Tallies]) -> Estimate:
-    """Return success after minus before, over the tasks that all evaluations have."""
-    if len(befores) == 1:
-        return difference(befores[0], afters[0])
-    tasks = [
-        task
-        for task in befores[0]
-        if all(task in each and each[task].samples for each in (*befores, *afters))
-    ]
-
-    def rates(side: Sequence[Tallies]) -> np.ndarray[tuple[int, ...], np.dtype[np.float64]]:
-        return np.array(
-            [[each[task].successes / each[task].samples for task in tasks] for each in side]
-        )
-
-    return paired_difference(rates(afters) - rates(befores)).estimate
-
-
-def compared_rewards(befores: Sequence[Rewards], afters: Sequence[Rewards]) -> Estimate:
-    """Return mean reward after minus before, over the tasks that all evaluations have."""
-    tasks = [task for task in befores[0] if all(task in each for each in (*befores, *afters))]
-    rises = np.array(
-        [
-            [later[task] - before[task] for task in tasks]
-            for before, later in zip(befores, afters, strict=True)
-        ]
+    return (
+        bootstrap_mean(difference_matrix(pairs)[0]) if len(pairs) == 1 else compared(pairs).estimate
     )
-    return bootstrap_mean(rises[0]) if len(befores) == 1 else paired_difference(rises).estimate
 
 
-def reward_change(befores: Sequence[Rewards], afters: Sequence[Rewards]) -> str:
-    """Format a difference of mean rewards and its interval, e.g. "+0.123 [+0.051, +0.190]"."""
-    return bracketed(compared_rewards(befores, afters), "+.3f")
+def _change(
+    befores: Sequence[EvaluationResult], afters: Sequence[EvaluationResult], measure: Measure
+) -> str:
+    return shown_change(compared_sides(befores, afters, measure), measure)
 
 
-def _success_change(befores: Sequence[Tallies], afters: Sequence[Tallies]) -> str:
-    return change(compared(befores, afters))
-
-
-def _mean(sides: Sequence[Tallies]) -> str:
-    """Format success over all seeds as a percentage."""
-    rates = [
-        [tally.successes / tally.samples for tally in side.values() if tally.samples]
-        for side in sides
-    ]
-    return f"{100 * float(np.mean([np.mean(each) for each in rates])):.1f} %"
-
-
-def _mean_reward(sides: Sequence[Rewards]) -> str:
-    return f"{float(np.mean([np.mean(list(each.values())) for each in sides])):.3f}"
+def _mean(results: Sequence[EvaluationResult], measure: Measure) -> str:
+    """Format the mean over all seeds, success as a percentage."""
+    value = fmean(level(result, measure) for result in results)
+    return f"{100 * value:.1f} %" if measure == "success" else f"{value:.3f}"

@@ -13,12 +13,7 @@ from configs.infrastructure import InfraSettings
 from configs.recipe import load_recipe
 from flows.before_after import measured, results
 from flows.results import Evaluation
-from tasks.evaluation.before_after import (
-    BeforeAfter,
-    before_after_table,
-    compared,
-    compared_rewards,
-)
+from tasks.evaluation.before_after import BeforeAfter, before_after_table, compared_sides
 from tasks.evaluation.benchmark import EvaluationResult
 from tasks.evaluation.bootstrap import bootstrap_mean
 from tasks.evaluation.statistics import Tallies, Tally, success_rate
@@ -58,8 +53,9 @@ def test_the_table_has_columns_for_start_end_more_cloning_and_scripted_policies(
 
 
 def test_several_seeds_are_compared_over_seeds_and_tasks() -> None:
-    befores, afters = [solved(2, 4, 6), solved(1, 3, 7)], [solved(4, 6, 7), solved(2, 6, 8)]
-    estimate = compared(befores, afters)
+    befores = [result(solved(2, 4, 6)), result(solved(1, 3, 7))]
+    afters = [result(solved(4, 6, 7)), result(solved(2, 6, 8))]
+    estimate = compared_sides(befores, afters, "success")
     assert math.isclose(estimate.value, (5 / 24 + 5 / 24) / 2)
     assert estimate.low < estimate.value < estimate.high
     assert estimate.n == 2
@@ -87,7 +83,7 @@ def test_partial_rewards_add_a_row_of_mean_rewards() -> None:
     assert cells[:3] == [f"{CELL}: mean reward", "0.458", "0.792"]
     assert cells[3].startswith("+0.333 [")
     assert (cells[4], cells[5].split()[0], cells[6]) == ("0.625", "+0.167", "0.833")
-    estimate = compared_rewards([one.start[CELL].rewards], [one.end[CELL].rewards])
+    estimate = compared_sides([one.start[CELL]], [one.end[CELL]], "reward")
     assert estimate.low <= estimate.value == 0.25 <= estimate.high
     assert estimate.n == 3
 
