@@ -13,7 +13,7 @@ from tasks.evaluation.benchmark import EvaluationResult, incomplete_note
 from tasks.evaluation.pictures import axis_of_shares, distances, new_figure, save
 from tasks.evaluation.report import bracketed, number, share, success_change, success_share
 from tasks.evaluation.statistics import Estimate
-from tasks.evaluation.tables import aligned, markdown
+from tasks.evaluation.tables import TableForm, aligned, markdown
 
 Results = Mapping[str, EvaluationResult]
 """Maps the name of a cell of `EvaluationGrid.cells` to its result."""
@@ -37,17 +37,14 @@ def grid_tables(results: Results, other: Results | None = None) -> tuple[str, st
         results: In the order of the rows.
         other: Results of another policy for a comparison cell by cell, paired by task.
     """
-    header, rows = _cells(results, other or {})
-    tagged_header, tagged = _tags(results)
-    notes = [NOTE, CHANGE_NOTE] if other else [NOTE]
-    note, warning = " ".join(notes), incomplete_note(results.values())
-    text, page = ([warning], [f"**{warning}**"]) if warning else ([], [])
-    text.append(aligned(header, rows))
-    page.append(markdown(header, rows))
-    if tagged:
-        text.append(aligned(tagged_header, tagged))
-        page.append(markdown(tagged_header, tagged))
-    return "\n\n".join([*text, note]), "\n\n".join([*page, note]) + "\n"
+    tags = _tags(results)
+    tables = [_cells(results, other or {}), *([tags] if tags[1] else [])]
+    note, warning = f"{NOTE} {CHANGE_NOTE}" if other else NOTE, incomplete_note(results.values())
+
+    def joined(form: TableForm, warning: str) -> str:
+        return "\n\n".join(filter(None, [warning, *(form(*table) for table in tables), note]))
+
+    return joined(aligned, warning), joined(markdown, warning and f"**{warning}**") + "\n"
 
 
 def _cells(results: Results, other: Results) -> tuple[list[str], list[list[str]]]:

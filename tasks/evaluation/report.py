@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from tasks.evaluation.benchmark import EvaluationResult, incomplete_note
 from tasks.evaluation.statistics import Estimate, difference
-from tasks.evaluation.tables import aligned, markdown
+from tasks.evaluation.tables import TableForm, aligned, markdown
 
 _NOTE = "Brackets are 95 % intervals over tasks. The change from the start is paired by task."
 
@@ -19,33 +19,19 @@ def text_table(results: Sequence[EvaluationResult]) -> str:
     Args:
         results: In the order of the rows. The others are compared with the first.
     """
-    header, *rows = _cells(results)
-    kinds = details(results)
-    return "\n".join(
-        [
-            *_warning(results),
-            aligned(header, rows),
-            _NOTE,
-            *(["", aligned(*kinds)] if kinds[1] else []),
-        ]
-    )
+    return _tables(results, aligned, "\n")
 
 
 def markdown_table(results: Sequence[EvaluationResult]) -> str:
     """Format the same table in Markdown, for artifacts."""
+    return _tables(results, markdown, "\n\n") + "\n"
+
+
+def _tables(results: Sequence[EvaluationResult], form: TableForm, gap: str) -> str:
     header, *rows = _cells(results)
     kinds = details(results)
-    return (
-        "\n\n".join(
-            [
-                *_warning(results),
-                markdown(header, rows),
-                _NOTE,
-                *([markdown(*kinds)] if kinds[1] else []),
-            ]
-        )
-        + "\n"
-    )
+    table = gap.join(filter(None, [incomplete_note(results), form(header, rows), _NOTE]))
+    return f"{table}\n\n{form(*kinds)}" if kinds[1] else table
 
 
 def details(results: Sequence[EvaluationResult]) -> tuple[list[str], list[list[str]]]:
@@ -180,8 +166,3 @@ def _cells(results: Sequence[EvaluationResult]) -> list[list[str]]:
             ]
         )
     return [header, *rows]
-
-
-def _warning(results: Sequence[EvaluationResult]) -> list[str]:
-    note = incomplete_note(results)
-    return [note] if note else []

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 Row = Sequence[str]
+TableForm = Callable[[Row, Sequence[Row]], str]
+"""`aligned` or `markdown`."""
 
 
 def aligned(header: Row, rows: Sequence[Row]) -> str:
