@@ -1,17 +1,10 @@
-"""The trainer's processes: started by torchrun, connected to the flow over a Unix socket.
-
-With several nodes, this machine is the first of them. The others run `trainer_node.py`.
-"""
+"""How the trainer starts on this machine: number of processes, command and variables."""
 
 from __future__ import annotations
 
 import os
 import platform
-import shutil
-import signal
-import socket
 import sys
-import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -19,11 +12,6 @@ from configs.infrastructure import InfraSettings, launch_of
 from configs.launch import Launch
 from configs.placement import Placement, place
 from tasks.provision.accelerators import visible_gpus
-from tasks.provision.ipc import TrainerConnection, accept_trainer, listen
-from tasks.provision.local import ON_LOOPBACK
-from tasks.provision.process import ChildProcess, importing
-from tasks.training.launch import POLICY_READY, RESTARTS_AFTER
-from tasks.training.messages import TrainerJob
 
 TUNABLES = "GLIBC_TUNABLES"
 MALLOC = "glibc.malloc.hugetlb=1:glibc.malloc.mmap_threshold=134217728:glibc.malloc.trim_threshold=17179869184"
@@ -33,87 +21,6 @@ By default it returns most tensors to the kernel at once. Every micro-batch then
 which the kernel fills with zeros. Training SmolLM2 spent a quarter of its CPU time there. If larger
 tensors are kept too, memory grows, because their holes do not fit the next ones.
 """
-VERDICT_SECONDS = 40.0
-"""Time for the launcher to stop the other processes. The launcher's own limit is 30 s."""
-
-
-class LocalTrainer:
-    """The trainer's processes on this machine, the first of its nodes."""
-
-    def __init__(self, job: TrainerJob, infrastructure: InfraSettings) -> None:
-        self._folder = Path(tempfile.mkdtemp(prefix="trainer-"))
-        self._job, self._infrastructure = job, infrastructure
-        self._listener: socket.socket | None = None
-        self.log_path = job.folder / "trainer.log"
-        self._job_file = job.folder / "trainer.json"
-        self._process = ChildProcess(
-            "trainer",
-            launch_command(
-                infrastructure,
-                job.experiment.policy.dtype,
-                self._job_file,
-                self._folder / "verdict",
-            ),
-            environment=importing(
-                {
-                    **trainer_variables(),
-                    **memory_variables(job.experiment.policy.dtype),
-                    **(ON_LOOPBACK if trainer_launch(infrastructure).nodes == 1 else {}),
-                }
-            ),
-            log_path=self.log_path,
-        )
-
-    def start(self) -> None:
-        """Start the processes. Forks import their modules and load the policy after `connect`."""
-        self._listener = listen(self._folder / "line")
-        job = self._job.model_copy(update={"socket": str(self._folder / "line")})
-        self._job_file.write_text(job.model_dump_json(indent=1), encoding="utf-8")
-        if trainer_launch(self._infrastructure).nodes > 1:
-            link = nodes_job(self._infrastructure)
-            link.unlink(missing_ok=True)
-            link.symlink_to(self._job_file.absolute())
-        self._process.start()
-
-    def connect(self, seconds: float) -> TrainerConnection:
-        """Let the processes load the policy, and wait for the main process (`accept_trainer`)."""
-        assert self._listener is not None
-        (self._folder / POLICY_READY).touch()
-        return accept_trainer(self._listener, seconds, self._process.alive)
-
-    def wait(self, seconds: float) -> int | None:
-        """Wait for the launcher to exit and return its exit status.
-
-        Returns None if it still runs after `seconds`.
-        """
-        try:
-            return self._process.wait(seconds)
-        except TimeoutError:
-            return None
-
-    def killed(self) -> str | None:
-        """Describe the process that a signal killed; None if there is none."""
-        status = self.wait(VERDICT_SECONDS)
-        verdict = read_verdict(self._folder / "verdict")
-        if verdict is None and status is not None and status > 128:
-            return f"its launcher was killed by {signal.Signals(status - 128).name}"
-        return verdict if verdict and "was killed" in verdict else None
-
-    def lost(self) -> str | None:
-        """Describe the rank that hung or the node that was lost; None if there is none."""
-        verdict = read_verdict(self._folder / "verdict")
-        return verdict if verdict and any(words in verdict for words in RESTARTS_AFTER) else None
-
-    def end(self) -> None:
-        """Stop all remaining processes."""
-        if self._listener is not None:
-            self._listener.close()
-        self._process.end()
-        shutil.rmtree(self._folder, ignore_errors=True)
-
-    def log_tail(self) -> str:
-        """Return the last lines of the log."""
-        return self._process.log_tail()
 
 
 def nodes_job(infrastructure: InfraSettings) -> Path:
@@ -145,14 +52,6 @@ def memory_variables(dtype: str) -> dict[str, str]:
     if dtype == "float32" or visible_gpus():
         return {}
     return {TUNABLES: os.environ.get(TUNABLES, MALLOC)}
-
-
-def read_verdict(file: Path) -> str | None:
-    """Return the launcher's report of the failed process; None if there is no report."""
-    try:
-        return file.read_text(encoding="utf-8")
-    except FileNotFoundError:
-        return None
 
 
 def launch_command(

@@ -1,14 +1,32 @@
-"""The flow's client of the trainer: starts the processes, sends commands, receives events."""
+"""The flow's client of the trainer: starts the processes, sends commands, receives events.
+
+The processes connect to the flow over a Unix socket. With several nodes, this machine is the first
+of them. The others run `trainer_node.py`.
+"""
 
 from __future__ import annotations
 
+import shutil
+import signal
+import socket
+import tempfile
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Self
 
 from configs.infrastructure import InfraSettings
-from tasks.provision.ipc import ConnectionClosedError, TrainerConnection
+from tasks.provision.ipc import ConnectionClosedError, TrainerConnection, accept_trainer, listen
+from tasks.provision.local import ON_LOOPBACK
+from tasks.provision.process import ChildProcess, importing
+from tasks.training.launch import POLICY_READY, RESTARTS_AFTER
 from tasks.training.left_out import EpisodesLeftOutError
-from tasks.training.local_trainer import LocalTrainer, trainer_launch
+from tasks.training.local_trainer import (
+    launch_command,
+    memory_variables,
+    nodes_job,
+    trainer_launch,
+    trainer_variables,
+)
 from tasks.training.messages import (
     Close,
     Command,
@@ -25,6 +43,8 @@ from tasks.training.messages import (
 
 PEER_ERRORS = {"RuntimeError", "DistBackendError", "DistNetworkError", "DistStoreError"}
 """Errors of torch on rank 0 after it lost the connection to another node."""
+VERDICT_SECONDS = 40.0
+"""Time for the launcher to stop the other processes. The launcher's own limit is 30 s."""
 CLOSE_SECONDS = 20.0
 POLL_SECONDS = 0.5
 
@@ -60,38 +80,66 @@ class TrainerProcess:
             check: Called twice a second while waiting. Raises if another part of the run has failed
                 permanently.
         """
-        self._trainer = LocalTrainer(job, infrastructure)
-        self._infrastructure = infrastructure
+        self._job, self._infrastructure, self._check = job, infrastructure, check
         self._has_peers = trainer_launch(infrastructure).nodes > 1
-        self._check = check
+        self._folder = Path(tempfile.mkdtemp(prefix="trainer-"))
+        self._job_file = job.folder / "trainer.json"
+        self._verdict_file = self._folder / "verdict"
+        dtype = job.experiment.policy.dtype
+        self._process = ChildProcess(
+            "trainer",
+            launch_command(infrastructure, dtype, self._job_file, self._verdict_file),
+            environment=importing(
+                {
+                    **trainer_variables(),
+                    **memory_variables(dtype),
+                    **({} if self._has_peers else ON_LOOPBACK),
+                }
+            ),
+            log_path=job.folder / "trainer.log",
+        )
         self.step = 0
+        self._listener: socket.socket | None = None
         self._connection: TrainerConnection | None = None
 
     def __enter__(self) -> Self:
-        """Start the process. `ready` waits for it.
+        """Start the processes. `ready` waits for them.
 
         The policy must exist now, or before `ready` if the trainer `starts_forks`.
         """
         try:
-            self._trainer.start()
+            self._listener = listen(self._folder / "line")
+            job = self._job.model_copy(update={"socket": str(self._folder / "line")})
+            self._job_file.write_text(job.model_dump_json(indent=1), encoding="utf-8")
+            if self._has_peers:
+                link = nodes_job(self._infrastructure)
+                link.unlink(missing_ok=True)
+                link.symlink_to(self._job_file.absolute())
+            self._process.start()
         except BaseException:
-            self._trainer.end()
+            self.__exit__()
             raise
         return self
 
     def __exit__(self, *_: object) -> None:
-        if self._connection is not None:
-            self._connection.close()
-        self._trainer.end()
+        for line in (self._connection, self._listener):
+            if line is not None:
+                line.close()
+        self._process.end()
+        shutil.rmtree(self._folder, ignore_errors=True)
 
     def ready(self) -> Ready:
-        """Wait until policy and engine are loaded.
+        """Let the processes load the policy, and wait until policy and engine are loaded.
 
         Raises:
             TrainerFailedError: The trainer failed or did not connect in time.
         """
+        assert self._listener is not None
+        (self._folder / POLICY_READY).touch()
         try:
-            self._connection = self._trainer.connect(self._infrastructure.trainer_start_seconds)
+            self._connection = accept_trainer(
+                self._listener, self._infrastructure.trainer_start_seconds, self._process.alive
+            )
         except ConnectionClosedError as problem:
             raise self._failure(str(problem)) from None
         for event in self._events():
@@ -136,7 +184,7 @@ class TrainerProcess:
             elif isinstance(event, Failed):
                 if event.kind == EpisodesLeftOutError.__name__:
                     raise EpisodesLeftOutError(event.message)
-                killed = self._trainer.killed()  # the error may result from a killed process
+                killed = self._killed()  # the error may result from a killed process
                 problem = killed or f"{event.kind}: {event.message}"
                 lost = self._has_peers and event.kind in PEER_ERRORS
                 raise self._failure(problem, tail=False, lost=lost)
@@ -149,22 +197,45 @@ class TrainerProcess:
         try:
             if self._connection is not None:
                 self._connection.send(Close())
-                self._trainer.wait(CLOSE_SECONDS)
+                self._wait(CLOSE_SECONDS)
         except ConnectionClosedError:
             pass  # `__exit__` kills the process
 
+    def _wait(self, seconds: float) -> int | None:
+        """Return the launcher's exit status. None if it still runs after `seconds`."""
+        try:
+            return self._process.wait(seconds)
+        except TimeoutError:
+            return None
+
+    def _verdict(self) -> str:
+        """Return the launcher's report of the failed process. Empty if there is none."""
+        try:
+            return self._verdict_file.read_text(encoding="utf-8")
+        except FileNotFoundError:
+            return ""
+
+    def _killed(self) -> str | None:
+        """Describe the process that a signal killed. None if there is none."""
+        status, verdict = self._wait(VERDICT_SECONDS), self._verdict()
+        if not verdict and status is not None and status > 128:
+            return f"its launcher was killed by {signal.Signals(status - 128).name}"
+        return verdict if "was killed" in verdict else None
+
     def _ended(self) -> TrainerFailedError:
         """Return the error for a connection that closed without an error message."""
-        killed = self._trainer.killed()
+        killed = self._killed()
         return self._failure(
-            killed or f"it exited with status {self._trainer.wait(0.0)}",
+            killed or f"it exited with status {self._wait(0.0)}",
             tail=killed is None,
             lost=self._has_peers,
         )
 
     def _failure(self, problem: str, tail: bool = True, lost: bool = False) -> TrainerFailedError:
-        message = f"the trainer failed: {problem.rstrip('.')}. See {self._trainer.log_path}"
-        kind = TrainerLostError if lost or self._trainer.lost() else TrainerFailedError
+        message = f"the trainer failed: {problem.rstrip('.')}. See {self._process.log_path}"
+        verdict = self._verdict()
+        lost = lost or any(words in verdict for words in RESTARTS_AFTER)
+        kind = TrainerLostError if lost else TrainerFailedError
         return kind(
-            f"{message}. Last lines of the log:\n{self._trainer.log_tail()}" if tail else message
+            f"{message}. Last lines of the log:\n{self._process.log_tail()}" if tail else message
         )
