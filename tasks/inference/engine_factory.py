@@ -2,52 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
-from configs.experiment import Experiment, Lora, Rollout
+from configs.experiment import Lora, Rollout
 from configs.plugins import ENGINES, load_plugin
 from tasks.inference.adapter import adapters_at_once
 from tasks.inference.engine import MEMBERS, Engine, EngineError, EngineFactory
+from tasks.training.messages import TrainerJob
 
 
-def start_engine(
-    experiment: Experiment,
-    policy: str,
-    *,
-    rank: int = 0,
-    ranks: int = 1,
-    gpu_memory_fraction: float,
-    sleep_mode: bool = False,
-    cpu_cache_gb: float,
-    urls: Sequence[str] = (),
-    weights: Literal["folder", "nccl"] = "folder",
-    weights_folder: Path | None = None,
-) -> Engine:
-    """Start the engine of `experiment.rollout` with the weights of `policy`.
+def start_engine(job: TrainerJob, rank: int, ranks: int) -> Engine:
+    """Start the engine of a trainer process with the weights of `job.policy`.
 
     Args:
-        policy: Hugging Face name or folder.
+        job: The trainer's job.
         rank: Number of this process, from 0.
         ranks: Number of processes that each start their own engine, or share the servers.
-        gpu_memory_fraction: Fraction of the GPU's memory for vLLM.
-        sleep_mode: Whether vLLM in this process can free its memory temporarily.
-        cpu_cache_gb: KV cache of vLLM on a CPU, in GiB.
-        urls: vLLM servers to use instead of an engine in this process.
-        weights: Transport of new weights to the servers.
-        weights_folder: Folder from which the servers read new weights. Defaults to this machine's
-            memory.
 
     Raises:
         EngineError: The engine could not start.
     """
-    if urls:
+    rollout = job.experiment.rollout
+    if job.engine_urls:
         from tasks.inference.pool_engine import VllmPoolEngine
         from tasks.inference.vllm_client import LOAD_S
 
         transfer = None
-        if weights == "nccl":
+        if job.engine_weights == "nccl" and rank == 0:  # rank 0 loads the servers
             import torch
 
             if not torch.cuda.is_available():
@@ -58,24 +39,24 @@ def start_engine(
 
             transfer = WeightTransfer(LOAD_S)
         return VllmPoolEngine(
-            urls,
-            request_seconds=experiment.rollout.request_seconds,
-            weights_folder=weights_folder,
+            job.engine_urls,
+            request_seconds=rollout.request_seconds,
+            weights_folder=job.engine_weights_folder,
             transfer=transfer,
             rank=rank,
             ranks=ranks,
-            update_in_flight=experiment.rollout.update_in_flight,
-            adapters=adapters_at_once(experiment.rollout),
+            update_in_flight=rollout.update_in_flight,
+            adapters=adapters_at_once(rollout),
         )
     return local_engine(
-        experiment.rollout,
-        experiment.policy.dtype,
-        policy,
-        lora=experiment.policy.lora,
+        rollout,
+        job.experiment.policy.dtype,
+        job.policy,
+        lora=job.experiment.policy.lora,
         distributed=ranks > 1,
-        gpu_memory_fraction=gpu_memory_fraction,
-        sleep_mode=sleep_mode,
-        cpu_cache_gb=cpu_cache_gb,
+        gpu_memory_fraction=job.engine_memory_fraction,
+        sleep_mode=job.engine_sleep,
+        cpu_cache_gb=job.engine_cpu_cache_gb,
     )
 
 

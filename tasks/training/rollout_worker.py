@@ -63,27 +63,13 @@ class RolloutWorker:
         """
         experiment = job.experiment
         self.processes = PartialState()
-        self.engine = start_engine(
-            experiment,
-            job.policy,
-            rank=self.processes.process_index,
-            ranks=self.processes.num_processes,
-            gpu_memory_fraction=job.engine_memory_fraction,
-            sleep_mode=job.engine_sleep,
-            cpu_cache_gb=job.engine_cpu_cache_gb,
-            urls=job.engine_urls,
-            weights=job.engine_weights
-            if self.processes.is_main_process
-            else "folder",  # rank 0 loads servers
-            weights_folder=job.engine_weights_folder,
-        )
+        rank, ranks = self.processes.process_index, self.processes.num_processes
+        self.engine = start_engine(job, rank, ranks)
         self._experiment, self._progress, self._heartbeats = experiment, progress, heartbeats
         self._sleeping_engine = (
             self.engine if job.engine_sleep and isinstance(self.engine, VllmEngine) else None
         )
-        self._counts = EpisodeCounts(
-            job.folder / "progress", self.processes.process_index, self.processes.num_processes
-        )
+        self._counts = EpisodeCounts(job.folder / "progress", rank, ranks)
         policy = experiment.policy
         self._chat_formats = chat_formats(
             tokenizer,
