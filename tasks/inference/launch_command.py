@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 import sys
-from pathlib import Path
 
 from tasks.inference.cpu_threads import engine_threads
 from tasks.inference.token_guard import GUARD
+from tasks.provision.accelerators import visible_gpus
 
 SERVER = "vllm.entrypoints.openai.api_server"
 
@@ -73,7 +73,7 @@ def command(
         arguments += ["--weight-transfer-config", json.dumps({"backend": weights})]
     if gpus is not None and gpus > 1:
         arguments += ["--tensor-parallel-size", str(gpus), "--distributed-executor-backend", "mp"]
-    if gpus == 0 or (gpus is None and not Path("/dev/nvidiactl").exists()):  # on a CPU
+    if gpus == 0 or (gpus is None and not visible_gpus()):  # on a CPU
         variables |= {"OMP_NUM_THREADS": str(engine_threads(dtype))}
         variables |= {"VLLM_CPU_OMP_THREADS_BIND": "nobind"}
         # compiling the sampler takes longer than all sampling of a small run

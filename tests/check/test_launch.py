@@ -78,9 +78,11 @@ def test_only_float32_trains_with_several_processes_on_a_cpu(
 
 
 @pytest.mark.parametrize(("visible", "has_gpu"), [("1", True), ("", False)])
-def test_only_visible_gpus_count_for_the_start_of_the_trainer(
+def test_only_visible_gpus_count_for_the_start_of_trainer_and_engine_server(
     visible: str, has_gpu: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    from tasks.inference.launch_command import command
+
     monkeypatch.setattr(accelerators, "accelerators", lambda: Accelerators(1, True))
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
     monkeypatch.delenv(local_trainer.TUNABLES, raising=False)
@@ -89,6 +91,15 @@ def test_only_visible_gpus_count_for_the_start_of_the_trainer(
     assert local_trainer.default_processes(InfraSettings(), "float32") == (
         1 if has_gpu else min(2, len(os.sched_getaffinity(0)))
     )
+    server = command(
+        "policy",
+        context_length=64,
+        max_num_seqs=1,
+        dtype="float32",
+        gpu_memory_fraction=0.5,
+        cpu_cache_gb=1.0,
+    )
+    assert ("--gpu-memory-utilization" in server) is has_gpu
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
