@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from itertools import groupby, pairwise
+from itertools import groupby
 from pathlib import Path
 
 from tasks.evaluation.benchmark import EvaluationResult
@@ -36,14 +36,9 @@ def draw_learning_curve(
     turns = figure.add_subplot()
     shares = turns.twinx()  # drawn above the horizon's axis
 
-    horizons = [
-        (step, steps[step]["rollout/horizon"])
-        for step in sorted(steps)
-        if "rollout/horizon" in steps[step]
-    ]
     phases = [
         (horizon, [step for step, _ in group])
-        for horizon, group in groupby(horizons, key=lambda pair: pair[1])
+        for horizon, group in groupby(_series(steps, "rollout/horizon"), key=lambda pair: pair[1])
     ]
     for i, (horizon, members) in enumerate(phases):
         begin, end = members[0] - 1, members[-1]
@@ -59,13 +54,9 @@ def draw_learning_curve(
                 color=_HORIZON,
             )
     if phases:
-        turns.vlines(
-            [members[-1] for _, members in phases[:-1]],
-            *_between(phases),
-            color=_HORIZON,
-            linewidth=1.2,
-        )
-        turns.set_ylim(0, 1.15 * max(horizon for horizon, _ in phases))
+        horizons, ends = [horizon for horizon, _ in phases], [members[-1] for _, members in phases]
+        turns.vlines(ends[:-1], horizons[:-1], horizons[1:], color=_HORIZON, linewidth=1.2)
+        turns.set_ylim(0, 1.15 * max(horizons))
 
     success = _series(steps, "rollout/success")
     reward = _series(steps, "rollout/reward")
@@ -143,9 +134,3 @@ def _smooth(series: Sequence[tuple[int, float]]) -> list[tuple[int, float]]:
     return [
         (step, sum(window) / len(window)) for (step, _), window in zip(series, windows, strict=True)
     ]
-
-
-def _between(phases: Sequence[tuple[float, list[int]]]) -> tuple[list[float], list[float]]:
-    """Return the lower and upper ends of the vertical lines between successive horizons."""
-    pairs = list(pairwise(phases))
-    return [before[0] for before, _ in pairs], [after[0] for _, after in pairs]
