@@ -10,7 +10,7 @@ from hashlib import sha256
 from pathlib import Path
 
 from environments.environment import World
-from tasks.files import replace_file
+from tasks.files import write_rows
 from tasks.starter.demonstrations import Demonstration, Demonstrator, Exchange
 
 CHUNK = 32
@@ -115,9 +115,5 @@ class DemonstrationCache:
         Concurrent builds are safe, because their files start with the same demonstrations.
         """
         self._file.parent.mkdir(parents=True, exist_ok=True)
-        replace_file(self._file, "".join(map(_line, demonstrations)))
+        write_rows(self._file, map(asdict, demonstrations))
         self._written, self._on_disk = time.monotonic(), len(demonstrations)
-
-
-def _line(demonstration: Demonstration) -> str:
-    return json.dumps(asdict(demonstration)) + "\n"

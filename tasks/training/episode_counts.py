@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from tasks.files import replace_file
+from tasks.files import read_json, replace_file
 
 
 class EpisodeCounts:
@@ -33,7 +33,8 @@ class EpisodeCounts:
             Finished episodes and all episodes, over all ranks. A rank without counts for this batch
             is assumed to have an equal share and no finished episodes.
         """
-        self._write({"batch": batch, "finished": finished, "total": total})
+        own = {"batch": batch, "finished": finished, "total": total}
+        replace_file(self._file(self._rank), json.dumps(own))
         counts = [
             self._read(rank, batch) or (0, total)
             for rank in range(self._processes)
@@ -46,12 +47,6 @@ class EpisodeCounts:
     def _file(self, rank: int) -> Path:
         return self._folder / f"episodes-of-rank-{rank}.json"
 
-    def _write(self, counts: dict[str, object]) -> None:
-        replace_file(self._file(self._rank), json.dumps(counts))
-
     def _read(self, rank: int, batch: str) -> tuple[int, int] | None:
-        try:
-            counts = json.loads(self._file(rank).read_text(encoding="utf-8"))
-        except (OSError, ValueError):
-            return None
-        return (int(counts["finished"]), int(counts["total"])) if counts["batch"] == batch else None
+        counts = read_json(self._file(rank))
+        return (counts["finished"], counts["total"]) if counts.get("batch") == batch else None
