@@ -20,7 +20,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from tasks.rollout.trajectory import Outcome, Trajectory, Turn
+from tasks.rollout.trajectory import Outcome, Trajectory
 from tasks.tracking.store import Store
 
 if TYPE_CHECKING:
@@ -225,7 +225,11 @@ def _spans(
                 ]
             },
             {
-                SpanAttributeKey.CHAT_USAGE: _usage(read, len(turn.tokens)),
+                SpanAttributeKey.CHAT_USAGE: {
+                    "input_tokens": read,
+                    "output_tokens": len(turn.tokens),
+                    "total_tokens": read + len(turn.tokens),
+                },
                 "log_probability": sum(turn.log_probabilities),
                 "malformed": turn.malformed,
                 "refused": turn.refused,
@@ -239,7 +243,7 @@ def _spans(
             SpanType.TOOL,
             (answered, stepped),
             {"action": turn.action},
-            _answer(turn),
+            {"observation": turn.observation, "reward": turn.reward},
             {},
         )
         observation = turn.observation
@@ -313,14 +317,6 @@ def _span(
             status=Status(StatusCode[status[0]], status[1].replace("\0", _NO_NUL) or None),
         )
     )
-
-
-def _usage(read: int, wrote: int) -> dict[str, int]:
-    return {"input_tokens": read, "output_tokens": wrote, "total_tokens": read + wrote}
-
-
-def _answer(turn: Turn) -> dict[str, Any]:
-    return {"observation": turn.observation, "reward": turn.reward}
 
 
 def _nanoseconds(seconds: float) -> int:
