@@ -19,7 +19,7 @@ skipped the forward pass of a trajectory because its advantages are all 0.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import astuple, dataclass, fields
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 
 import numpy as np
@@ -62,11 +62,7 @@ def write_train_samples(path: Path, samples: Sequence[TrainSampleTokens]) -> Non
             for field, kind in zip(fields(TrainSampleTokens), kinds, strict=True)
         ]
     )
-    columns = list(zip(*map(astuple, samples), strict=True)) or [()] * len(kinds)
-    table = pa.Table.from_arrays(
-        [pa.array(column, field.type) for column, field in zip(columns, schema, strict=True)],
-        schema=schema,
-    )
+    table = pa.Table.from_pylist([asdict(sample) for sample in samples], schema)
     path.parent.mkdir(parents=True, exist_ok=True)
     with replacing(path) as file:
         pq.write_table(table, file, compression="zstd")
