@@ -7,13 +7,14 @@ weights open.
 from __future__ import annotations
 
 import hmac
-import json
 import os
 import secrets
-from collections.abc import Awaitable, Callable, MutableMapping
-from typing import Any
+from typing import TYPE_CHECKING
 
 from environments.token import token_here
+
+if TYPE_CHECKING:
+    from starlette.types import ASGIApp, Receive, Scope, Send
 
 VARIABLE = "AGENTGYM_ENGINE_TOKEN"
 """Environment variable of the token, for servers and clients.
@@ -25,9 +26,7 @@ GUARD = f"{__name__}.TokenGuard"
 OPEN_PATH = "/health"
 """Health checks need no token. Their answer is empty."""
 REFUSALS = {
-    status: json.dumps(
-        {"error": {"message": message, "type": "authentication_error", "code": code}}
-    ).encode()
+    status: {"error": {"message": message, "type": "authentication_error", "code": code}}
     for status, code, message in (
         (
             401,
@@ -38,11 +37,6 @@ REFUSALS = {
     )
 }
 """Answers to refused requests by status, in the form that OpenAI's clients print."""
-
-Message = MutableMapping[str, Any]
-Receive = Callable[[], Awaitable[Message]]
-Send = Callable[[Message], Awaitable[None]]
-App = Callable[[Message, Receive, Send], Awaitable[None]]
 
 
 def share_token() -> None:
@@ -66,7 +60,7 @@ def authorization() -> dict[str, str]:
 class TokenGuard:
     """ASGI middleware around the whole application of a server."""
 
-    def __init__(self, app: App) -> None:
+    def __init__(self, app: ASGIApp) -> None:
         """Read the token from the environment.
 
         Raises:
@@ -79,21 +73,18 @@ class TokenGuard:
             )
         self._app, self._expected = app, f"Bearer {token}".encode()
 
-    async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass a request on, or reject it: 403 if a web page sent it, 401 without the token."""
         if scope["type"] == "lifespan" or (status := self._refusal(scope)) is None:
             await self._app(scope, receive, send)
         elif scope["type"] == "http":
-            headers = [
-                (b"content-type", b"application/json"),
-                (b"content-length", str(len(REFUSALS[status])).encode()),
-            ]
-            await send({"type": "http.response.start", "status": status, "headers": headers})
-            await send({"type": "http.response.body", "body": REFUSALS[status]})
+            from starlette.responses import JSONResponse  # imported here: clients need no server
+
+            await JSONResponse(REFUSALS[status], status)(scope, receive, send)
         else:
             await send({"type": "websocket.close", "code": 1008})
 
-    def _refusal(self, scope: Message) -> int | None:
+    def _refusal(self, scope: Scope) -> int | None:
         headers = dict(scope["headers"])
         if b"origin" in headers:
             return 403

@@ -109,7 +109,7 @@ def test_every_path_requires_the_token_and_refuses_pages(
         ):
             answer = requests.request(method, url, headers=headers, json={}, timeout=60)
             assert answer.status_code == status
-            assert answer.content == REFUSALS[status]  # and nothing of the server
+            assert answer.json() == REFUSALS[status]  # and nothing of the server
             assert answer.json()["error"]["code"] == code
             assert "access-control-allow-origin" not in answer.headers
 
