@@ -13,6 +13,7 @@ from typing import Any
 import aiohttp
 import msgspec
 from prometheus_client.parser import text_string_to_metric_families
+from prometheus_client.samples import Sample
 
 from tasks.inference.engine import EngineError
 from tasks.inference.http_session import PerLoopSession
@@ -116,10 +117,8 @@ def kv_cache_tokens(metrics: bytes) -> int | None:
     """
     tokens = sum(
         int(sample.labels["num_gpu_blocks"]) * int(sample.labels["block_size"])
-        for family in text_string_to_metric_families(metrics.decode())
-        for sample in family.samples
-        if sample.name == "vllm:cache_config_info"
-        and sample.labels.get("num_gpu_blocks", "None").isdecimal()
+        for sample in _samples(metrics, "vllm:cache_config_info")
+        if sample.labels.get("num_gpu_blocks", "None").isdecimal()
     )
     return tokens or None
 
@@ -129,13 +128,17 @@ def generated_tokens(metrics: bytes) -> int | None:
 
     None if the server does not report it.
     """
-    counts = [
-        int(sample.value)
+    counts = [int(sample.value) for sample in _samples(metrics, "vllm:generation_tokens_total")]
+    return sum(counts) if counts else None
+
+
+def _samples(metrics: bytes, name: str) -> list[Sample]:
+    return [
+        sample
         for family in text_string_to_metric_families(metrics.decode())
         for sample in family.samples
-        if sample.name == "vllm:generation_tokens_total"
+        if sample.name == name
     ]
-    return sum(counts) if counts else None
 
 
 class VllmClient:
