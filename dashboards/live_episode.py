@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 
 from environments.client import EnvironmentClient, Session
 from tasks.agents.agent import Agent, Budgets, Conversation, Message, TokenBudgetError
-from tasks.rollout.episode import is_success, perform
+from tasks.rollout.episode import outcome_of, perform
 from tasks.rollout.trajectory import Outcome, Trajectory, Turn
 
 LEASE_SECONDS = 1800.0
@@ -237,10 +237,7 @@ class LiveEpisode:
         self.players.append(player)
         self.out_of_tokens = False
         if done:
-            if is_success(self.trajectory.reward, self.success_score):
-                self.trajectory.outcome = Outcome.SUCCESS
-            else:
-                self.trajectory.outcome = Outcome.FINISHED
+            self.trajectory.outcome = outcome_of(self.trajectory.reward, self.success_score)
             self.trajectory.reason = ""
         else:
             self.trajectory.reason = "horizon" if self._ended else STOPPED

@@ -20,7 +20,7 @@ from tasks.agents.chat_format import Message
 from tasks.agents.sampling_seeds import stable_seed
 from tasks.endpoint.chat_tokens import THOUGHTS, ChatTokens
 from tasks.inference.engine import Generation, Sampling
-from tasks.rollout.episode import is_success
+from tasks.rollout.episode import outcome_of
 from tasks.rollout.trajectory import Outcome, Trajectory, Turn
 
 Ending = Literal["recorded", "failed", "without_reward"]
@@ -291,7 +291,7 @@ class Episodes:
             row.turns[0].context = row.prompt
         turns = [turn for row in episode.rows for turn in row.turns]
         turns[-1].reward = reward
-        outcome = Outcome.SUCCESS if is_success(reward, success_score) else Outcome.FINISHED
+        outcome = outcome_of(reward, success_score)
         if episode.cut and outcome is not Outcome.SUCCESS:
             outcome = Outcome.TRUNCATED
         return Trajectory(

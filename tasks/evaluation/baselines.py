@@ -31,7 +31,7 @@ from tasks.evaluation.benchmark import (
 )
 from tasks.evaluation.report import partly_rewarded, success_share
 from tasks.evaluation.tables import markdown
-from tasks.rollout.episode import is_success
+from tasks.rollout.episode import outcome_of
 from tasks.rollout.trajectory import Outcome, Trajectory, Turn
 
 RANDOM, NO_REPEAT = "random valid action", "random without repeats"
@@ -186,9 +186,7 @@ def _play(
             Turn([], [], action, step.observation, reward=step.reward, refused=step.refused)
         )
         if step.done:
-            trajectory.outcome = (
-                Outcome.SUCCESS if is_success(trajectory.reward, needed) else Outcome.FINISHED
-            )
+            trajectory.outcome = outcome_of(trajectory.reward, needed)
             return
 
 

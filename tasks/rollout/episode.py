@@ -32,9 +32,9 @@ UPDATE_SECONDS = 1800.0
 ROUNDING = 1e-6
 
 
-def is_success(score: float, success_score: float = 1.0) -> bool:
-    """Return whether an episode that the world ended with this score is a success."""
-    return score >= success_score - ROUNDING
+def outcome_of(score: float, success_score: float) -> Outcome:
+    """Return the outcome of an episode that the world ended with this score."""
+    return Outcome.SUCCESS if score >= success_score - ROUNDING else Outcome.FINISHED
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,10 +181,7 @@ class EpisodePlayer:
                 turn.began, turn.generate_seconds = began, seconds
                 trajectory.turns.append(turn)
                 if done:
-                    if is_success(trajectory.reward, self.success_score):
-                        trajectory.outcome = Outcome.SUCCESS
-                    else:
-                        trajectory.outcome = Outcome.FINISHED
+                    trajectory.outcome = outcome_of(trajectory.reward, self.success_score)
                     return
                 if number + 1 < trajectory.horizon:
                     turn.observation_tokens = await conversation.observe(turn.observation)
