@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
+from typing import TypeVar
+
+T = TypeVar("T")
 
 
 class Outcome(StrEnum):
@@ -146,30 +149,25 @@ class Trajectory:
     @property
     def policy_mask(self) -> list[int]:
         """1 for the policy's tokens of `completion`, 0 for the environment's. Shape (T,)."""
-        return [
-            bit
-            for turn in self.turns
-            for bit in (*[1] * len(turn.tokens), *[0] * len(turn.observation_tokens))
-        ]
+        return self._by_token(lambda turn: [1] * len(turn.tokens), 0)
 
     @property
     def log_probabilities(self) -> list[float]:
         """Log-probabilities of `completion` as sampled, 0.0 for environment tokens. Shape (T,)."""
-        return [
-            x
-            for turn in self.turns
-            for x in (*turn.log_probabilities, *[0.0] * len(turn.observation_tokens))
-        ]
+        return self._by_token(lambda turn: turn.log_probabilities, 0.0)
 
     def sampled_under(self, version: int) -> list[bool]:
         """Whether each token of `completion` was sampled under this version. Shape (T,)."""
+        return self._by_token(
+            lambda turn: [turn.policy_version == version] * len(turn.tokens), False
+        )
+
+    def _by_token(self, of_policy: Callable[[Turn], list[T]], of_environment: T) -> list[T]:
+        """Return a value for each token of `completion`. Shape (T,)."""
         return [
-            bit
+            value
             for turn in self.turns
-            for bit in (
-                *[turn.policy_version == version] * len(turn.tokens),
-                *[False] * len(turn.observation_tokens),
-            )
+            for value in (*of_policy(turn), *[of_environment] * len(turn.observation_tokens))
         ]
 
     @property
