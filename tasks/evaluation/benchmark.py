@@ -158,17 +158,18 @@ class EvaluationResult:
         named |= {f"pass_all_{k}": estimate for k, estimate in self.pass_all.items()}
         named |= {f"success_{tag}": estimate for tag, estimate in self.by_tag.items()}
         figures = {name: estimate.value for name, estimate in named.items()}
-        figures |= {"success_low": self.success.low, "success_high": self.success.high}
         figures |= {
+            "success_low": self.success.low,
+            "success_high": self.success.high,
             "tokens": self.tokens,
             "malformed_share": self.malformed,
             "refused_share": self.refused,
-        }
-        figures |= {
             "repeated_share": self.repeated,
             **{f"answers_from_{source}": each for source, each in self.answers_from.items()},
+            "turns": self.turns,
+            "truncated": self.truncated,
+            **counts,
         }
-        figures |= {"turns": self.turns, "truncated": self.truncated, **counts}
         return {f"evaluation/{name}": value for name, value in figures.items()}
 
 
@@ -367,5 +368,5 @@ def _by_tag(tallies: Tallies, tags: Mapping[int, str]) -> dict[str, Estimate]:
     }
 
 
-def _first(tasks: Sequence[int], most: int = 5) -> str:
-    return ", ".join(map(str, tasks[:most])) + (", ..." if len(tasks) > most else "")
+def _first(tasks: Sequence[int]) -> str:
+    return ", ".join(map(str, tasks[:5])) + (", ..." if len(tasks) > 5 else "")

@@ -140,8 +140,8 @@ def last_champion(nights: Sequence[Night]) -> str:
     return max(promoted, key=lambda night: (night.promoted_at, night.date)).challenger
 
 
-def nights_table(nights: Sequence[Night], maximum: int = 30) -> str:
-    """Format the nights in Markdown, newest first.
+def nights_table(nights: Sequence[Night]) -> str:
+    """Format the last 30 nights in Markdown, newest first.
 
     Missed nights have a row, unless they were made up for.
     """
@@ -150,7 +150,7 @@ def nights_table(nights: Sequence[Night], maximum: int = 30) -> str:
         "| night | challenger | champion | challenger - champion | verdict |",
         "|---|---:|---:|---:|---|",
     ]
-    for night in reversed(nights[-maximum:]):
+    for night in reversed(nights[-30:]):
         if night.verdict in ("failed", "collapsed"):
             words = f"{WORDS[night.verdict]}: {night.said}"
         else:

@@ -236,15 +236,15 @@ def reached_at(run: StudyRun, axis: Axis, threshold: float) -> float | None:
     )
 
 
-def over_training(runs: Sequence[StudyRun], metric: str, parts: int = 3) -> list[float]:
-    """Return the mean of a metric over the runs in each of `parts` equal parts of training.
+def over_training(runs: Sequence[StudyRun], metric: str) -> list[float]:
+    """Return the mean of a metric over the runs in each third of training.
 
-    The list is empty if a part has no value.
+    The list is empty if a third has no value.
     """
-    found: list[list[float]] = [[] for _ in range(parts)]
+    found: list[list[float]] = [[], [], []]
     for run in runs:
         last = max(run.steps, default=0)
         for step, metrics in run.steps.items():
             if metric in metrics:
-                found[(step - 1) * parts // last].append(metrics[metric])
+                found[(step - 1) * 3 // last].append(metrics[metric])
     return [fmean(values) for values in found] if all(found) else []

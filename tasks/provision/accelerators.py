@@ -26,9 +26,9 @@ class Accelerators(NamedTuple):
     are_gpus: bool
 
 
-def accelerators(devices: Path = Path("/dev")) -> Accelerators:
+def accelerators() -> Accelerators:
     """Return this machine's NVIDIA GPUs, or its processor as one accelerator."""
-    gpus = len(list(devices.glob("nvidia[0-9]*")))
+    gpus = len(list(Path("/dev").glob("nvidia[0-9]*")))
     return Accelerators(gpus or 1, gpus > 0)
 
 
