@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
 from pathlib import Path
 
 import torch
@@ -106,19 +105,6 @@ def _computed(
             )
             value = gather_tensor(value).float() + layer.scaling[NAME] * (b @ a)
         yield plain_name(name), gather_tensor(value if dtype is None else value.to(dtype))
-
-
-@contextmanager
-def without_lora(model: nn.Module) -> Iterator[None]:
-    """Disable LoRA within the context."""
-    layers = [module for module in model.modules() if isinstance(module, LoraLayer)]
-    for layer in layers:
-        layer.set_scale(NAME, 0.0)
-    try:
-        yield
-    finally:
-        for layer in layers:
-            layer.set_scale(NAME, 1.0)
 
 
 def adapters(model: nn.Module) -> dict[str, torch.Tensor]:

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import torch
 from accelerate.utils import gather_object
+from peft.helpers import rescale_adapter_scale
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 from trl.trainer.utils import add_fused_lm_head, disable_dropout_in_model
 
@@ -30,7 +31,6 @@ from tasks.training.context_parallel import ContextParallel
 from tasks.training.critic import Critic
 from tasks.training.experience import Experience, experience_of
 from tasks.training.groups import learnable_groups, reward_range
-from tasks.training.lora import without_lora
 from tasks.training.micro_batches import (
     Tensors,
     TrainSample,
@@ -606,7 +606,7 @@ class PolicyGradientTrainer(BaseTrainer):
         if self.ref_model is not None:
             return self.score(self.ref_model, tensors, self.context_parallel)
         if self.teacher is None:
-            with without_lora(self.model):
+            with rescale_adapter_scale(self.model, 0.0):  # the start of LoRA is the reference
                 return self._score_together(tensors)
         ids, mask = whole_rows(tensors, torch.device("cpu"))
         rows = [row[own.bool()].tolist() for row, own in zip(ids, mask, strict=True)]
