@@ -133,13 +133,10 @@ def set_adapters(model: nn.Module, values: Mapping[str, torch.Tensor]) -> None:
                 f"{name} is {found}, but the policy's has shape {tuple(parameter.shape)}. "
                 "Set policy.lora.rank to the rank of the stored weights."
             )
+        value = value.to(parameter.device, parameter.dtype)
         if isinstance(parameter, DTensor):
-            local = value.to(parameter.device, parameter.dtype)
-            parameter.to_local().copy_(
-                distribute_tensor(local, parameter.device_mesh, parameter.placements).to_local()
-            )
-        else:
-            parameter.copy_(value)
+            value = distribute_tensor(value, parameter.device_mesh, parameter.placements)
+        parameter.copy_(value)
 
 
 def load_adapter(folder: Path) -> dict[str, torch.Tensor]:

@@ -68,12 +68,10 @@ def scatter_weights(model: nn.Module, whole: Mapping[str, torch.Tensor]) -> None
         else:
             value = torch.empty(target.shape, dtype=target.dtype, device=processes.device)
         if isinstance(target, DTensor):
-            target.to_local().copy_(
-                distribute_tensor(value, target.device_mesh, target.placements).to_local()
-            )
+            value = distribute_tensor(value, target.device_mesh, target.placements)
         else:
             torch.distributed.broadcast(value, 0)
-            target.copy_(value)
+        target.copy_(value)
 
 
 def gather_tensor(tensor: torch.Tensor) -> torch.Tensor:
