@@ -420,16 +420,12 @@ class ChatFormat:
         assert isinstance(decoded, str)
         return decoded
 
-    def action(self, tokens: Sequence[int]) -> str:
-        """Return the action in the policy's message.
+    def action_in(self, text: str) -> str:
+        """Return the action in the text of the policy's message.
 
         Raises:
             MalformedActionError: The message is malformed.
         """
-        return self.action_in(self.text(tokens))
-
-    def action_in(self, text: str) -> str:
-        """Return the action in the text of the policy's message. Raises as `action` does."""
         if self._schemas:
             return action_of_calls(self.calls(text), self._tools)
         if self._channel and self._has_special_text(text):

@@ -273,7 +273,9 @@ def test_an_end_of_the_generation_config_ends_a_message_but_does_not_close_the_t
     dialogue = ChatFormat(tokenizer, "bare", None)
     assert dialogue.stop_tokens == (end, other)
     assert dialogue.reply("Goal", [5, other])[0] == end
-    assert dialogue.action([*encode(tokenizer, " get 1 log "), other]) == "get 1 log"
+    assert (
+        dialogue.action_in(dialogue.text([*encode(tokenizer, " get 1 log "), other])) == "get 1 log"
+    )
 
 
 def test_template_without_end_of_turn_stops_at_the_end_of_text() -> None:
@@ -358,10 +360,13 @@ def test_react_prompt_explains_the_format_and_messages_are_parsed() -> None:
     assert INSTRUCTION in prompt
     assert "Action:" in prompt
     assert (
-        dialogue.action(encode(tokenizer, "Thought: x\nAction: get 1 log<|im_end|>")) == "get 1 log"
+        dialogue.action_in(
+            dialogue.text(encode(tokenizer, "Thought: x\nAction: get 1 log<|im_end|>"))
+        )
+        == "get 1 log"
     )
     with pytest.raises(MalformedActionError):
-        dialogue.action(encode(tokenizer, "get 1 log<|im_end|>"))
+        dialogue.action_in(dialogue.text(encode(tokenizer, "get 1 log<|im_end|>")))
     assert "Action:" not in tokenizer.decode(
         ChatFormat(tokenizer, "react", None).prompt("Goal: craft stick.")
     )

@@ -184,7 +184,7 @@ def test_a_stopped_thought_is_closed_in_every_prompt(name: str) -> None:
         text = tokenizer.decode(tokens)
         assert text.count("<think>") == text.count("</think>") == (name != "qwen2_5")
     assert not form.thought_opened
-    assert form.action(form.message("get 1 log")) == "get 1 log"
+    assert form.action_in(form.text(form.message("get 1 log"))) == "get 1 log"
 
 
 @pytest.mark.parametrize(
@@ -206,7 +206,7 @@ def test_garbled_calls_are_malformed_and_the_conversation_goes_on(name: str) -> 
                 message[random.randrange(len(message))] = random.randrange(len(tokenizer))
             for form, history in zip(forms, histories, strict=True):
                 with suppress(MalformedActionError):
-                    assert form.action(message)
+                    assert form.action_in(form.text(message))
                 history.add(message, "Result")
                 assert "Result" in tokenizer.decode(history.tokens)
 

@@ -63,7 +63,7 @@ def result(name: str, action_format: Literal["bare", "tools"]) -> str:
     played = [*chat_format.prompt("Goal: stick")]
     for turn, action in enumerate(ACTIONS):
         message = chat_format.message(chat_format.demonstration(action, ""))
-        assert chat_format.action(message) == action
+        assert chat_format.action_in(chat_format.text(message)) == action
         assert message[-1] in chat_format.stop_tokens
         played += [*message, *chat_format.reply(observation(turn), message)]
     whole = conversation(chat_format, action_format)
@@ -139,7 +139,7 @@ def test_thoughts_of_earlier_turns_stay_as_they_were_written(
         text = chat_format.demonstration(action, "").rpartition("</think>")[2].lstrip()
         opening = "" if chat_format.thought_opened else "<think>\n"
         message = chat_format.message(f"{opening}Thought {turn}: get or craft?\n</think>\n\n{text}")
-        assert chat_format.action(message) == action
+        assert chat_format.action_in(chat_format.text(message)) == action
         tokens += [*message, *chat_format.reply(observation(turn), message)]
     shown = tokenizer.decode(tokens)
     assert [shown.count(f"Thought {turn}:") for turn in range(5)] == [1] * 5

@@ -242,7 +242,7 @@ def test_example_has_the_token_layout_of_the_collector(
         trajectory.prompt = dialogue.prompt(demonstration.first_observation)
         for number, exchange in enumerate(demonstration.exchanges, start=1):
             message = dialogue.message(exchange.action)
-            assert dialogue.action(message) == exchange.action
+            assert dialogue.action_in(dialogue.text(message)) == exchange.action
             turn = Turn(message, [0.0] * len(message), exchange.action, exchange.observation)
             if number < len(demonstration.exchanges):
                 turn.observation_tokens = dialogue.reply(exchange.observation, message)

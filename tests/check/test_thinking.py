@@ -57,8 +57,8 @@ def test_the_action_of_a_model_with_channels_is_in_its_text(
     action_format: ActionFormat, text: str
 ) -> None:
     made = ChatFormat(tokenizer_with(template_of("gptoss")), action_format, None)
-    assert made.action(made.message(in_channels("Action: stop", text))) == "go"
-    assert made.action(made.message(text)) == "go"
+    assert made.action_in(made.text(made.message(in_channels("Action: stop", text)))) == "go"
+    assert made.action_in(made.text(made.message(text))) == "go"
     for cut in ("<|channel|>analysis<|message|>Action: stop", in_channels("Action: stop", "")):
         with pytest.raises(MalformedActionError) as malformed:
             made.action_in(cut)
@@ -94,7 +94,7 @@ def test_demonstration_closes_a_thought_opened_by_the_prompt(special: bool) -> N
     made = chat_format(ALWAYS, [*SPECIALS, "<think>", "</think>"] if special else SPECIALS)
     assert made.thought_opened
     tokens = made.message("get 1 log")
-    assert made.action(tokens) == "get 1 log"
+    assert made.action_in(made.text(tokens)) == "get 1 log"
     whole = shown(made, [*made.prompt("Goal"), *tokens])
     assert whole.index("<think>") < whole.index("</think>") < whole.index("get 1 log")
 
@@ -103,4 +103,4 @@ def test_thought_marks_that_are_special_tokens_stay_in_the_text() -> None:
     made = chat_format(SWITCHED, [*SPECIALS, "<think>", "</think>"])
     written = encode(made._tokenizer, "<think>wood</think>get 1 log<|im_end|>")
     assert made.text(written) == "<think>wood</think>get 1 log"
-    assert made.action(written) == "get 1 log"
+    assert made.action_in(made.text(written)) == "get 1 log"

@@ -79,7 +79,11 @@ def test_a_model_is_trained_by_tool_calls(tmp_path: Path, state_dir: Path) -> No
         for t in read_trajectories(part)
     ]
     assert {t.outcome for t in demonstrated} == {Outcome.SUCCESS}
-    assert all(form.action(turn.tokens) == turn.action for t in demonstrated for turn in t.turns)
+    assert all(
+        form.action_in(form.text(turn.tokens)) == turn.action
+        for t in demonstrated
+        for turn in t.turns
+    )
 
     cloning = {"algorithm.name": "sft", "algorithm.trajectories": str(tmp_path / "demonstrations")}
     (tmp_path / "cloned").mkdir()
@@ -97,7 +101,7 @@ def test_a_model_is_trained_by_tool_calls(tmp_path: Path, state_dir: Path) -> No
             tokens = trajectory.prompt
             assert tokens == form.prompt(trajectory.first_observation)
             for turn in trajectory.turns:
-                assert turn.malformed or form.action(turn.tokens) == turn.action
+                assert turn.malformed or form.action_in(form.text(turn.tokens)) == turn.action
                 assert turn.observation_tokens in ([], form.reply(turn.observation, turn.tokens))
                 assert all(math.isfinite(x) for x in turn.log_probabilities)
 
