@@ -219,15 +219,6 @@ def test_reset_discards_the_previous_episode(corpus: Path) -> None:
     assert session.step("<answer>Lima</answer>").reward == 1.0
 
 
-def test_sessions_are_independent(corpus: Path) -> None:
-    world = SearchQA(Settings(data=corpus))
-    one, other = world.create(), world.create()
-    one.reset(0)
-    other.reset(1)
-    assert one.step("<answer>llama</answer>").done
-    assert other.step("<answer>llama</answer>").reward == 1.0
-
-
 @pytest.mark.parametrize("index", [-1, 2, 3610, 51_712, 10**12])
 def test_a_task_that_was_not_built_is_refused_and_leaves_the_episode_alone(
     corpus: Path, index: int
@@ -247,14 +238,6 @@ def test_the_oracle_searches_before_it_answers_where_no_hops_are_known(corpus: P
     assert session.step(actions[1]).reward == 1.0
     with pytest.raises(OracleError):
         session.oracle_action()
-
-
-def test_close_ends_the_episode_and_may_be_repeated(corpus: Path) -> None:
-    session = begin(corpus)
-    session.close()
-    session.close()
-    with pytest.raises(EpisodeOverError):
-        session.step("<answer>Lima</answer>")
 
 
 def test_an_unknown_list_is_refused_with_the_names_that_exist(corpus: Path) -> None:

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from itertools import zip_longest
-
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from environments.environment import EpisodeOverError, Step, TaskIndexError
-from environments.registry import load_world
+from environments.environment import Step
 from environments.textcraft.actions import MAX_COUNT
 from environments.textcraft.goals import goals
-from environments.textcraft.lists import task_list
 from environments.textcraft.recipes import recipe_book
 from environments.textcraft.world import TextCraft, TextCraftEnvironment
 
@@ -25,14 +21,6 @@ def begin(goal: str = "oak fence") -> TextCraftEnvironment:
 
 def play(session: TextCraftEnvironment, *actions: str) -> list[str]:
     return [session.step(action).observation for action in actions]
-
-
-def test_the_registry_finds_the_world() -> None:
-    world = load_world("textcraft")
-    assert isinstance(world, TextCraft)
-    assert (world.name, len(world.agentgym_tasks)) == ("textcraft", 551)
-    assert world.tasks("test") == task_list("test")
-    assert world.tasks("wood-train") == task_list("wood-train")
 
 
 def test_an_episode_from_the_first_observation_to_the_reward() -> None:
@@ -57,37 +45,6 @@ def test_an_episode_from_the_first_observation_to_the_reward() -> None:
         "Crafted 3 minecraft:oak_fence",
     ]
     assert [(step.reward, step.done) for step in steps] == [(0.0, False)] * 5 + [(1.0, True)]
-
-
-def test_steps_before_the_first_reset_after_the_end_and_after_close_are_refused() -> None:
-    session = TextCraft().create()
-    with pytest.raises(EpisodeOverError):
-        session.step("inventory")
-    session.reset(goals().index("stick"))
-    play(session, "get 2 bamboo", "craft 1 stick using 2 bamboo")
-    with pytest.raises(EpisodeOverError):
-        session.step("inventory")
-    session.reset(0)
-    session.close()
-    session.close()
-    with pytest.raises(EpisodeOverError):
-        session.step("inventory")
-
-
-def test_reset_discards_the_previous_episode() -> None:
-    session = begin()
-    play(session, "get 5 string")
-    first = session.reset(7)
-    assert first == TextCraft().create().reset(7)
-    assert play(session, "inventory") == ["Inventory: You are not carrying anything."]
-
-
-def test_a_task_that_does_not_exist_is_refused_and_leaves_the_episode_alone() -> None:
-    session = begin()
-    play(session, "get 5 string")
-    with pytest.raises(TaskIndexError):
-        session.reset(-1)
-    assert play(session, "inventory") == ["Inventory: [string] (5)"]
 
 
 @pytest.mark.parametrize(
@@ -283,48 +240,6 @@ def test_any_text_is_answered_briefly_in_ascii_and_earns_nothing(action: str) ->
     assert step.observation.isascii()
     assert 0 < len(step.observation) < 1000
     assert (step.reward, step.done) == (0.0, False)
-
-
-ACTIONS = (
-    "inventory",
-    "get 3 oak logs",
-    "get 2 bamboo",
-    "craft 4 oak planks using 1 oak logs",
-    "craft 1 stick using 2 bamboo",
-    "nonsense",
-)
-
-
-@settings(max_examples=50, deadline=None)
-@given(
-    st.lists(
-        st.tuples(st.integers(0, 550), st.lists(st.sampled_from(ACTIONS), max_size=12)),
-        min_size=1,
-        max_size=64,
-    )
-)
-def test_interleaved_sessions_play_as_if_alone(episodes: list[tuple[int, list[str]]]) -> None:
-    world = TextCraft()
-
-    def advance(session: TextCraftEnvironment, action: str | None) -> list[str]:
-        return play(session, action) if action is not None and session.goal is not None else []
-
-    alone = []
-    for index, actions in episodes:
-        session = world.create()
-        alone.append(
-            [session.reset(index)]
-            + [said for action in actions for said in advance(session, action)]
-        )
-
-    sessions = [world.create() for _ in episodes]
-    together = [
-        [session.reset(index)] for session, (index, _) in zip(sessions, episodes, strict=True)
-    ]
-    for turn in zip_longest(*(actions for _, actions in episodes)):
-        for session, action, said in zip(sessions, turn, together, strict=True):
-            said += advance(session, action)
-    assert together == alone
 
 
 def test_the_instruction_names_every_form_of_action() -> None:

@@ -160,22 +160,6 @@ def test_reset_brings_back_the_known_state(session: WebArenaEnvironment) -> None
     assert "Your cart is empty" in play(session, "click [<link 'Cart'>]")
 
 
-def test_interleaved_sessions_play_as_if_alone(world: WebArena) -> None:
-    index = task_about("Put ")
-    alone, mixed = world.create(), [world.create(), world.create()]
-    try:
-        reward, expected = solve(alone, index)
-        assert reward == 1.0
-        seen = [[one.reset(index)] for one in mixed]
-        while len(seen[0]) < len(expected):
-            for one, observations in zip(mixed, seen, strict=True):
-                observations.append(one.step(one.oracle_action()).observation)
-        assert seen == [expected, expected]
-    finally:
-        for one in (alone, *mixed):
-            one.close()
-
-
 # -- actions
 
 

@@ -1,4 +1,4 @@
-"""SearchQA behind the real server: what comes over the wire is what the world says, in both dialects."""
+"""SearchQA behind the real server: AgentGym's dialect, settings and libraries."""
 
 from __future__ import annotations
 
@@ -58,47 +58,9 @@ async def play_over_http(
     return first, [(step.observation, step.reward, step.done) for step in steps]
 
 
-def test_the_expert_solves_the_whole_evaluation_list_64_sessions_at_a_time(
-    world: SearchQA, url: str
-) -> None:
-    tasks = world.tasks("searchqa-ours-400")
-    expected = [play(world, index) for index in tasks]
-    assert all(trace[-1][1:] == (1.0, True) for _, _, trace in expected)
-
-    async def run() -> list[tuple[str, Trace]]:
-        turns = asyncio.Semaphore(64)
-        async with EnvironmentClient([url]) as client:
-
-            async def one(index: int, actions: Sequence[str]) -> tuple[str, Trace]:
-                async with turns:
-                    return await play_over_http(client, index, actions)
-
-            return await asyncio.gather(
-                *(
-                    one(index, actions)
-                    for index, (_, actions, _) in zip(tasks, expected, strict=True)
-                )
-            )
-
-    assert asyncio.run(run()) == [(first, trace) for first, _, trace in expected]
-
-
-def test_answers_do_not_depend_on_the_hash_seed(world: SearchQA, start: Start) -> None:
-    server = start(PYTHONHASHSEED="1")
-    tasks = world.tasks("test")[:40]
-    expected = [play(world, index) for index in tasks]
-
-    async def run() -> list[tuple[str, Trace]]:
-        async with EnvironmentClient([server.url]) as client:
-            assert (await client.world()).version == world.version
-            return await asyncio.gather(
-                *(
-                    play_over_http(client, index, actions)
-                    for index, (_, actions, _) in zip(tasks, expected, strict=True)
-                )
-            )
-
-    assert asyncio.run(run()) == [(first, trace) for first, _, trace in expected]
+def test_the_expert_solves_the_whole_evaluation_list(world: SearchQA) -> None:
+    for index in world.tasks("searchqa-ours-400"):
+        assert play(world, index)[2][-1][1:] == (1.0, True)
 
 
 def test_agentgym_clients_play_unchanged(world: SearchQA, url: str) -> None:
