@@ -6,7 +6,6 @@ import asyncio
 import signal
 import threading
 import time
-from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 import psutil
@@ -22,6 +21,7 @@ from tasks.rollout.trajectory import Outcome, Trajectory, staleness
 from tasks.training.groups import learnable_groups
 from tests.support.counting_agent import CountingAgent, CountingConversation
 from tests.support.counting_servers import Serve
+from tests.support.processes import wait_until
 
 ROLLOUT = Rollout(max_concurrent_episodes=8, retries=1, turn_seconds=20)
 SETTINGS = RolloutSettings(horizon=50, temperature=1.0)
@@ -79,12 +79,6 @@ def open_sessions(url: str) -> int:
             return health.sessions
 
     return asyncio.run(ask())
-
-
-def until(true: Callable[[], bool]) -> None:
-    """Wait for an event, at most until the deadline of the test."""
-    while not true():
-        time.sleep(0.01)
 
 
 def test_trajectories_are_in_the_order_of_the_plan(counting_server: str) -> None:
@@ -172,7 +166,7 @@ def test_stuck_engine_or_environment_fails_only_its_episodes_with_the_deadline(
     assert all(reason in t.reason for t in trajectories if t.task == 5)
     if held:
         assert by_task[1] == {Outcome.SUCCESS}
-    until(lambda: open_sessions(counting_server) == 0)
+    wait_until(lambda: open_sessions(counting_server) == 0)
 
 
 class WritingAgent(CountingAgent):
@@ -229,7 +223,7 @@ def test_episode_that_is_over_counts_even_if_a_deadline_passes_while_its_session
     [trajectory] = collect(server.url, agent, plans(1, members=1), **{deadline: 4})
     agent.server.resume()
     assert (trajectory.outcome, trajectory.reason, trajectory.attempts) == (Outcome.SUCCESS, "", 1)
-    until(lambda: open_sessions(server.url) == 0)
+    wait_until(lambda: open_sessions(server.url) == 0)
 
 
 def test_episodes_cancelled_before_they_begin_give_their_slots_back(counting_server: str) -> None:
@@ -253,7 +247,7 @@ def test_interruption_ends_all_episodes_and_closes_sessions(counting_server: str
     policy = CountingAgent(held={task: threading.Event() for task in (4, 5)})
 
     def interrupt() -> None:
-        until(lambda: len(policy.spoken) >= 4)
+        wait_until(lambda: len(policy.spoken) >= 4)
         signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
 
     threading.Thread(target=interrupt, daemon=True).start()
@@ -324,7 +318,7 @@ def test_next_batch_starts_during_a_straggler_and_turns_record_their_weights(
         result: list[list[Trajectory]] = []
         first = threading.Thread(target=lambda: result.append(ahead.collect(batches[:2])))
         first.start()
-        until(lambda: (40, 0) in policy.spoken)  # while 30 is held
+        wait_until(lambda: (40, 0) in policy.spoken)  # while 30 is held
         assert not result
         assert not any(task in (5, 6) for task, _ in policy.spoken)  # two steps ahead: not yet
         policy.held[40].set()
@@ -360,7 +354,7 @@ def test_pause_does_not_count_toward_the_episode_deadline(counting_server: str) 
         ]
         first = threading.Thread(target=lambda: result.append(ahead.collect(batches)))
         first.start()
-        until(lambda: any(task == 40 for task, _ in policy.spoken))
+        wait_until(lambda: any(task == 40 for task, _ in policy.spoken))
         policy.held[30].set()
         first.join()
         with ahead.paused():
@@ -372,5 +366,5 @@ def test_closing_ends_prefetched_episodes(counting_server: str) -> None:
     policy = CountingAgent(held={40: threading.Event()})
     with collector(counting_server, policy, max_off_policy_steps=1) as ahead:
         ahead.collect([Batch("0", plans(1), SETTINGS), Batch("1", plans(40), SETTINGS)])
-        until(lambda: any(task == 40 for task, _ in policy.spoken))
+        wait_until(lambda: any(task == 40 for task, _ in policy.spoken))
     assert open_sessions(counting_server) == 0

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
-import requests
 
 from environments import calls
 from environments import client as client_module
@@ -23,18 +22,8 @@ from environments.client import (
 )
 from environments.environment import Step
 from tests.support.counting_servers import Serve
-
-PATIENCE_S = 60.0
-
-
-def sessions_on(url: str) -> int:
-    return requests.get(f"{url}/health", timeout=PATIENCE_S).json()["sessions"]
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(PATIENCE_S):
-        while not await asyncio.to_thread(condition):  # noqa: ASYNC110 - the condition lives in another process
-            await asyncio.sleep(0.05)
+from tests.support.processes import wait_until
+from tests.support.server_requests import open_sessions
 
 
 def test_an_episode_through_the_client(counting_server: str) -> None:
@@ -101,7 +90,7 @@ def test_hundreds_of_sessions_at_once(serve: Serve) -> None:
             return await asyncio.gather(*(play_one(client, 1 + at % 7) for at in range(400)))
 
     assert asyncio.run(play()) == [1.0] * 400
-    assert sessions_on(url) == 0
+    assert open_sessions(url) == 0
 
 
 def test_leaving_the_client_closes_what_is_open(serve: Serve) -> None:
@@ -110,10 +99,10 @@ def test_leaving_the_client_closes_what_is_open(serve: Serve) -> None:
     async def leave() -> None:
         async with EnvironmentClient([url]) as client:
             await asyncio.gather(*(client.start(1) for _ in range(20)))
-            assert sessions_on(url) == 20
+            assert open_sessions(url) == 20
 
     asyncio.run(leave())
-    assert sessions_on(url) == 0
+    assert open_sessions(url) == 0
 
 
 def test_a_cancelled_start_leaves_no_session(serve: Serve) -> None:
@@ -128,7 +117,7 @@ def test_a_cancelled_start_leaves_no_session(serve: Serve) -> None:
                 await asyncio.gather(*starting, return_exceptions=True)
                 for task in done:
                     await client.close(task.result()[0])
-            await until(lambda: sessions_on(url) == 0)
+            await asyncio.to_thread(wait_until, lambda: open_sessions(url) == 0)
             assert client._replicas[0].sessions == 0
 
     asyncio.run(cancel())
@@ -138,7 +127,7 @@ def test_a_cancelled_start_leaves_no_session(serve: Serve) -> None:
 async def hanging(client: EnvironmentClient, session: Session, file: Path) -> AsyncIterator[None]:
     """A step of the session hangs, and with it a fast world's server, while the block lasts."""
     stepping = asyncio.create_task(client.step(session, f"await {file}"))
-    await until(Path(f"{file}.begun").exists)
+    await asyncio.to_thread(wait_until, Path(f"{file}.begun").exists)
     yield
     await asyncio.to_thread(file.touch)
     await asyncio.wait([stepping])
@@ -163,7 +152,9 @@ def test_a_start_whose_answer_is_late_leaves_no_session(
                         await client.start(1)
                 else:  # the second replica takes over
                     assert (await client.start(1))[0].replica.url == urls[1]
-            await until(lambda: [sessions_on(url) for url in urls] == [1] * replicas)
+            await asyncio.to_thread(
+                wait_until, lambda: [open_sessions(url) for url in urls] == [1] * replicas
+            )
             assert client._replicas[0].sessions == 0
 
     asyncio.run(play())
@@ -181,7 +172,7 @@ def test_sessions_whose_closing_came_too_late_end_once_the_server_answers(
             sessions = [(await client.start(50))[0] for _ in range(3)]
             async with hanging(client, sessions[0], tmp_path / "go"):
                 await asyncio.gather(*map(client.close, sessions))
-            await until(lambda: sessions_on(url) == 0)
+            await asyncio.to_thread(wait_until, lambda: open_sessions(url) == 0)
 
     asyncio.run(play())
 
@@ -194,7 +185,7 @@ def test_a_cancelled_close_still_ends_the_session(serve: Serve) -> None:
             closing = asyncio.create_task(client.close((await client.start(1))[0]))
             await asyncio.sleep(0)
             closing.cancel()
-            await until(lambda: sessions_on(url) == 0)
+            await asyncio.to_thread(wait_until, lambda: open_sessions(url) == 0)
 
     asyncio.run(play())
 
@@ -224,7 +215,7 @@ def test_sessions_spread_over_the_replicas(serve: Serve) -> None:
     async def spread() -> list[int]:
         async with EnvironmentClient(urls) as client:
             await asyncio.gather(*(client.start(1) for _ in range(12)))
-            return [sessions_on(url) for url in urls]
+            return [open_sessions(url) for url in urls]
 
     assert asyncio.run(spread()) == [4, 4, 4]
 
@@ -243,8 +234,8 @@ def test_sessions_go_where_there_is_most_room_left_by_others_too(serve: Serve) -
                 await client.start(index)
             # Of 20 and 15 places, 20 are taken so that as many stay free on either side, give or
             # take the first.
-            assert sessions_on(small) in (12, 13)
-            assert sessions_on(large) == 25 + 20 - sessions_on(small)
+            assert open_sessions(small) in (12, 13)
+            assert open_sessions(large) == 25 + 20 - open_sessions(small)
 
     asyncio.run(play())
 
@@ -257,7 +248,7 @@ def test_new_sessions_avoid_a_dead_replica(serve: Serve) -> None:
             await client.start(1)
             await asyncio.to_thread(servers[1].end)
             await asyncio.gather(*(client.start(2) for _ in range(6)))
-            assert sessions_on(servers[0].url) == 7
+            assert open_sessions(servers[0].url) == 7
 
     asyncio.run(avoid())
 

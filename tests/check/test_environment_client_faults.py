@@ -12,7 +12,6 @@ from typing import Any
 from urllib.parse import SplitResult, urlsplit
 
 import pytest
-import requests
 
 from environments import calls
 from environments.client import (
@@ -28,6 +27,8 @@ from environments.client import (
 )
 from environments.environment import Step
 from tests.support.counting_servers import Serve, counting
+from tests.support.processes import wait_until
+from tests.support.server_requests import open_sessions
 
 PATIENCE_S = 60.0
 
@@ -45,16 +46,6 @@ async def answer_of(address: SplitResult, request: bytes) -> bytes:
     reply = head + await reader.readexactly(length)
     writer.close()
     return reply
-
-
-def sessions_on(url: str) -> int:
-    return requests.get(f"{url}/health", timeout=PATIENCE_S).json()["sessions"]
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(PATIENCE_S):
-        while not await asyncio.to_thread(condition):  # noqa: ASYNC110 - the condition lives in another process
-            await asyncio.sleep(0.05)
 
 
 def test_what_the_server_refuses_is_not_retried(counting_server: str) -> None:
@@ -90,7 +81,7 @@ def test_an_expired_lease_is_a_lost_session(serve: Serve) -> None:
     async def wait() -> None:
         async with EnvironmentClient([url]) as client:
             session, _ = await client.start(1, lease_s=0.3)
-            await until(lambda: sessions_on(url) == 0)
+            await asyncio.to_thread(wait_until, lambda: open_sessions(url) == 0)
             with pytest.raises(SessionLostError):
                 await client.step(session, "add 1")
 
@@ -292,7 +283,7 @@ def test_an_answer_that_never_comes_is_asked_for_again(
             seen = [(await client.step(session, f"add {number}")).observation for number in (1, 2)]
             seen.append((await client.step(session, "sleep 1.2")).observation)
             assert seen == ["Count: 1", "Count: 3", "Count: 3"]
-            assert sessions_on(server.url) == 1
+            assert open_sessions(server.url) == 1
 
     asyncio.run(play())
 

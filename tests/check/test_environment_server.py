@@ -16,7 +16,8 @@ import requests
 from prometheus_client.parser import text_string_to_metric_families
 
 from tests.support.counting_servers import Serve
-from tests.support.server_requests import PATIENCE_S, eventually, open_sessions, post, start
+from tests.support.processes import wait_until
+from tests.support.server_requests import PATIENCE_S, open_sessions, post, start
 
 
 def test_an_episode_from_create_to_close(counting_server: str) -> None:
@@ -151,7 +152,7 @@ def test_vanished_clients_leave_nothing_after_their_lease(serve: Serve) -> None:
     replies = post(url, "create", *({"index": 1, "lease_s": 0.5} for _ in range(1000)))
     assert {reply["status"] for reply in replies} == {200}
     survivor = start(url, lease_s=PATIENCE_S)
-    eventually(lambda: open_sessions(url) == 1)
+    wait_until(lambda: open_sessions(url) == 1)
     [gone] = post(url, "step", {"session": replies[0]["session"], "turn": 0, "action": "add 1"})
     assert (gone["status"], gone["error"]["type"]) == (410, "session_ended")
     assert (
@@ -205,7 +206,7 @@ def test_a_slow_step_holds_up_no_other_session_and_its_own_waits(
             held = pool.submit(
                 post, url, "step", {"session": slow, "turn": 0, "action": f"await {gate}"}
             )
-            eventually(begun.exists)
+            wait_until(begun.exists)
             after = pool.submit(
                 post,
                 url,

@@ -30,7 +30,8 @@ from tests.support.hostile import (
     unfinished_bodies,
     wrong_items,
 )
-from tests.support.server_requests import eventually, post, start
+from tests.support.processes import wait_until
+from tests.support.server_requests import post, start
 
 PATIENCE_S = 60.0
 SECRET = "a secret of three words"
@@ -232,7 +233,7 @@ def test_work_of_a_vanished_client_that_has_not_begun_is_not_performed(
                 ),
             )
             vanishing.sendall(head("/v1/step", len(body)) + body)
-            eventually((tmp_path / f"{sessions.index(str(item['session']))}.begun").exists)
+            wait_until((tmp_path / f"{sessions.index(str(item['session']))}.begun").exists)
     for at, item in enumerate(first):
         (tmp_path / str(at)).touch()
         assert (
@@ -259,9 +260,9 @@ def test_a_server_ends_although_its_world_hangs_and_answers_what_waits(
     attacker = Attacker(server.url)
     with attacker.connect() as first, attacker.connect() as second:
         first.sendall(head("/v1/step", len(items(*hanging))) + items(*hanging))
-        eventually(lambda: all((tmp_path / f"{at}.begun").exists() for at in range(CALLS)))
+        wait_until(lambda: all((tmp_path / f"{at}.begun").exists() for at in range(CALLS)))
         second.sendall(head("/v1/step", len(waiting)) + waiting)
-        eventually(lambda: requests_taken(server.url) == len(sessions) + len(hanging) + 1)
+        wait_until(lambda: requests_taken(server.url) == len(sessions) + len(hanging) + 1)
         serving.send_signal(signal.SIGTERM)
         status, content = attacker.answer(second)
     assert (status, json.loads(content)["error"]["type"]) == (503, "server_ending")

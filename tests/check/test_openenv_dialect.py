@@ -24,7 +24,8 @@ from environments.server.app import Options, application
 from tests.support.counting_servers import Serve
 from tests.support.echo_sessions import Echo
 from tests.support.playing import starting
-from tests.support.server_requests import PATIENCE_S, eventually, open_sessions
+from tests.support.processes import wait_until
+from tests.support.server_requests import PATIENCE_S, open_sessions
 
 
 @contextmanager
@@ -101,7 +102,7 @@ def test_a_session_ends_with_its_socket_its_world_and_its_lease(serve: Serve) ->
             assert json.loads(other.recv(PATIENCE_S))["data"]["code"] == "CAPACITY_REACHED"
             with pytest.raises(ConnectionClosed):
                 other.recv(PATIENCE_S)
-    eventually(lambda: open_sessions(url) == 0)
+    wait_until(lambda: open_sessions(url) == 0)
     with opened(url) as socket:
         ask(socket, "reset", seed=0)
         assert ask(socket, "step", action="fail")["data"]["code"] == "SESSION_ERROR"
@@ -120,7 +121,7 @@ def test_a_message_over_the_limit_ends_its_session(serve: Serve) -> None:
             socket.recv(PATIENCE_S)
     assert closed.value.rcvd is not None
     assert closed.value.rcvd.code == CloseCode.MESSAGE_TOO_BIG
-    eventually(lambda: open_sessions(url) == 0)
+    wait_until(lambda: open_sessions(url) == 0)
 
 
 def test_sockets_need_the_token_and_no_origin(

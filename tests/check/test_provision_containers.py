@@ -12,8 +12,7 @@ import sys
 import sysconfig
 import tarfile
 import tempfile
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import docker
@@ -27,6 +26,7 @@ from tasks.provision.environment_servers import environment_replicas
 from tasks.provision.errors import LifecycleError, ProvisionError, StartFailedError
 from tasks.provision.local import answers
 from tests.support.counting_servers import ROOT
+from tests.support.processes import wait_until
 
 PATIENCE_S = 120.0
 IMAGE = "environment-server-test:latest"
@@ -53,13 +53,6 @@ def token_of_this_file() -> Iterator[None]:
     os.environ.pop(VARIABLE, None)
     if before is not None:
         os.environ[VARIABLE] = before
-
-
-def eventually(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + PATIENCE_S
-    while not condition():
-        assert time.monotonic() < deadline, "it never came to that"
-        time.sleep(0.1)
 
 
 def imported_packages() -> list[Path]:
@@ -193,7 +186,7 @@ def test_killed_container_restarts_on_its_port(client: docker.DockerClient, imag
     ) as servers:
         [victim] = client.containers.list(filters={"label": "provision.name=textcraft-0"})
         victim.kill()
-        eventually(lambda: servers.restarts == 1 and answers(f"{servers.urls[0]}/health"))
+        wait_until(lambda: servers.restarts == 1 and answers(f"{servers.urls[0]}/health"))
         assert answers(f"{servers.urls[1]}/health")
     assert ours(client, "textcraft-0") == ours(client, "textcraft-1") == []
 
@@ -237,7 +230,7 @@ def orphan_of(image: str, watch: str) -> None:
 
 def test_container_ends_with_its_killed_owner(client: docker.DockerClient, image: str) -> None:
     orphan_of(image, "watched")
-    eventually(lambda: ours(client, "orphan") == [])
+    wait_until(lambda: ours(client, "orphan") == [])
 
 
 def test_containers_of_a_killed_owner_are_swept_by_the_next_start(

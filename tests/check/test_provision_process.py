@@ -16,7 +16,7 @@ import pytest
 from tasks.provision.errors import LifecycleError, StartFailedError, StartTimeoutError
 from tasks.provision.process import ChildProcess, sweep, this_process
 from tests.support.counting_servers import ROOT
-from tests.support.processes import ended
+from tests.support.processes import ended, wait_until
 
 PATIENCE_S = 60.0
 
@@ -30,13 +30,6 @@ time.sleep(600)
 """A command with two children, one of which has left the process group and has no environment to be known by."""
 
 
-def eventually(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + PATIENCE_S
-    while not condition():
-        assert time.monotonic() < deadline, "it never came to that"
-        time.sleep(0.02)
-
-
 def python(code: str) -> list[str]:
     return [sys.executable, "-c", code]
 
@@ -45,7 +38,7 @@ def family_of(process: ChildProcess) -> list[psutil.Process]:
     """The subreaper, the command and its two children."""
     process.wait_until(lambda: "family complete" in process.log_tail(), PATIENCE_S)
     subreaper = psutil.Process(process.pid)
-    eventually(lambda: len(subreaper.children(recursive=True)) == 3)
+    wait_until(lambda: len(subreaper.children(recursive=True)) == 3)
     return [subreaper, *subreaper.children(recursive=True)]
 
 
@@ -119,7 +112,7 @@ def test_failed_start_shows_the_end_of_the_log(started: Callable[..., ChildProce
 
 def test_slow_start_is_ended(started: Callable[..., ChildProcess]) -> None:
     process = started("import time; print('still loading', flush=True); time.sleep(600)")
-    eventually(lambda: "still loading" in process.log_tail())
+    wait_until(lambda: "still loading" in process.log_tail())
     with pytest.raises(StartTimeoutError, match="still loading"):
         process.wait_until(lambda: False, 0.1)
     assert not process.alive()
@@ -139,7 +132,7 @@ def test_end_lets_the_command_finish(started: Callable[..., ChildProcess]) -> No
         time.sleep(600)
     """
     process = started(code)
-    eventually(lambda: "up" in process.log_tail())
+    wait_until(lambda: "up" in process.log_tail())
     process.end(PATIENCE_S)
     assert "goodbye" in process.log_tail()
     assert process.exit_status == 0
@@ -150,7 +143,7 @@ def test_end_kills_a_process_that_ignores_sigterm(started: Callable[..., ChildPr
         "import signal, time\nsignal.signal(15, signal.SIG_IGN)\nprint('up', "
         "flush=True)\ntime.sleep(600)"
     )
-    eventually(lambda: "up" in process.log_tail())
+    wait_until(lambda: "up" in process.log_tail())
     process.end(0.2)
     assert not process.alive()
 
@@ -180,7 +173,7 @@ def test_command_dies_with_a_killed_subreaper_and_end_cleans_up(
     family = family_of(process)
     command = next(member for member in family[1:] if member.ppid() == process.pid)
     family[0].kill()
-    eventually(lambda: all_gone([command]))
+    wait_until(lambda: all_gone([command]))
     assert not process.alive()
     process.end()
     assert all_gone(family)
@@ -217,7 +210,7 @@ def owner(state_dir: Path) -> tuple[subprocess.Popen[str], list[psutil.Process]]
     process = subprocess.Popen(python(code), stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None
     subreaper = psutil.Process(int(process.stdout.readline()))
-    eventually(lambda: len(subreaper.children(recursive=True)) == 3)
+    wait_until(lambda: len(subreaper.children(recursive=True)) == 3)
     return process, [subreaper, *subreaper.children(recursive=True)]
 
 
@@ -226,7 +219,7 @@ def test_no_process_survives_its_owner(tmp_path: Path, how: signal.Signals) -> N
     process, family = owner(tmp_path)
     process.send_signal(how)
     process.wait(PATIENCE_S)
-    eventually(lambda: all_gone(family))
+    wait_until(lambda: all_gone(family))
 
 
 def test_sweep_kills_survivors_of_owner_and_subreaper(tmp_path: Path) -> None:
@@ -238,7 +231,7 @@ def test_sweep_kills_survivors_of_owner_and_subreaper(tmp_path: Path) -> None:
     survivors = [member for member in family if not all_gone([member])]
     assert survivors, "the children of the command have no subreaper any more"
     assert sweep(tmp_path) == ["owned"]
-    eventually(lambda: all_gone(family))
+    wait_until(lambda: all_gone(family))
     assert list(tmp_path.glob("*.json")) == []
     assert sweep(tmp_path) == []
 

@@ -5,8 +5,6 @@ import signal
 import socket
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -24,16 +22,9 @@ from tasks.provision.errors import (
 from tasks.provision.local import LocalServer, answers, free_port
 from tasks.provision.replica_set import ReplicaSet, local_replicas
 from tests.support.counting_servers import ROOT, counting_command
-from tests.support.processes import ended
+from tests.support.processes import ended, wait_until
 
 PATIENCE_S = 60.0
-
-
-def eventually(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + PATIENCE_S
-    while not condition():
-        assert time.monotonic() < deadline, "it never came to that"
-        time.sleep(0.05)
 
 
 def listener(url: str) -> psutil.Process | None:
@@ -72,8 +63,8 @@ def test_dead_replica_restarts_on_its_port_and_is_counted(tmp_path: Path) -> Non
         other = listener(servers.urls[1])
         assert victim is not None
         victim.kill()
-        eventually(lambda: listener(servers.urls[0]) not in (None, victim))
-        eventually(lambda: answers(f"{servers.urls[0]}/health"))
+        wait_until(lambda: listener(servers.urls[0]) not in (None, victim))
+        wait_until(lambda: answers(f"{servers.urls[0]}/health"))
         assert servers.restarts == 1
         assert listener(servers.urls[1]) == other
         servers.check()
@@ -106,9 +97,9 @@ class DyingServer:
 def test_a_replica_is_restarted_until_a_full_disk_has_room_again() -> None:
     recovers, stays = DyingServer(2), DyingServer(100)
     with ReplicaSet([recovers]):
-        eventually(lambda: recovers.lives)
+        wait_until(lambda: recovers.lives)
     with ReplicaSet([stays], restart_budget=3) as replicas:
-        eventually(lambda: replicas._failure is not None)
+        wait_until(lambda: replicas._failure is not None)
         with pytest.raises(RestartBudgetError, match="full"):
             replicas.check()
 
@@ -122,12 +113,12 @@ def test_check_raises_after_the_restart_budget(tmp_path: Path) -> None:
             assert victim is not None
             victim.kill()
             others = (None, victim)
-            eventually(
+            wait_until(
                 lambda others=others: (
                     servers._failure is not None or listener(servers.urls[0]) not in others
                 )
             )
-            eventually(
+            wait_until(
                 lambda: servers._failure is not None or answers(f"{servers.urls[0]}/health")
             )  # its log then has a line
         with pytest.raises(RestartBudgetError, match="serving"):
@@ -224,5 +215,5 @@ def test_no_server_survives_the_run(tmp_path: Path, how: signal.Signals) -> None
     assert len(family) == 4
     run.send_signal(how)
     run.wait(PATIENCE_S)
-    eventually(lambda: all(ended(member) for member in family))
+    wait_until(lambda: all(ended(member) for member in family))
     assert not any(answers(f"{url}/health") for url in urls)

@@ -21,8 +21,8 @@ from environments.webarena.browser import (
 )
 from environments.webarena.tasks import embedded_entries, embedded_tasks
 from environments.webarena.world import WebArena, WebArenaEnvironment
-from tests.support.chromium import chromium_processes, eventually, needs_chromium, play
-from tests.support.processes import command_line, ended, kill
+from tests.support.chromium import chromium_processes, needs_chromium, play
+from tests.support.processes import command_line, ended, kill, wait_until
 
 pytestmark = needs_chromium
 
@@ -350,10 +350,10 @@ def test_browsers_are_replaced_and_the_old_ones_end(monkeypatch: pytest.MonkeyPa
     assert mine
     for _ in range(4):
         assert session.reset(task_about("Put ")) == first
-    eventually(lambda: all(ended(process) for process in mine))
+    wait_until(lambda: all(ended(process) for process in mine))
     session.close()
     world.close()
-    eventually(lambda: set(chromium_processes(psutil.Process())) <= before)
+    wait_until(lambda: set(chromium_processes(psutil.Process())) <= before)
 
 
 @pytest.mark.parametrize("name", [name for name in EXECUTABLES if shutil.which(name)])

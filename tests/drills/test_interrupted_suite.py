@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from tests.support.counting_servers import ROOT
+from tests.support.processes import wait_until
 from tests.support.reaper import of_suite
-from tests.support.running_services import wait_until
 
 SMALL = """
 import os

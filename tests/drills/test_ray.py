@@ -8,7 +8,6 @@ import re
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -29,7 +28,7 @@ from tasks.provision.errors import (
 )
 from tasks.provision.local import answers
 from tasks.rollout.trajectory_parquet import read_trajectories
-from tests.support.processes import ended
+from tests.support.processes import ended, wait_until
 from tests.support.ray_nodes import (
     LOOPBACK,
     commands_on,
@@ -61,13 +60,6 @@ def settings(cluster: Any, tmp_path: Path) -> InfraSettings:
     return InfraSettings(ray_address=cluster.address, runs=tmp_path)
 
 
-def eventually(condition: Callable[[], object]) -> None:
-    deadline = time.monotonic() + PATIENCE_S
-    while not condition():
-        assert time.monotonic() < deadline, "it never came to that"
-        time.sleep(0.1)
-
-
 def test_episode_on_a_lost_node_fails_and_its_server_restarts_elsewhere(
     cluster: Any, settings: InfraSettings
 ) -> None:
@@ -86,13 +78,13 @@ def test_episode_on_a_lost_node_fails_and_its_server_restarts_elsewhere(
                     lost += 1
             assert lost == 1
             await asyncio.gather(*(client.start(task) for task in range(8)))
-            eventually(lambda: all(ended(process) for process in killed))
+            wait_until(lambda: all(ended(process) for process in killed))
 
     with environment_replicas("textcraft", 2, infrastructure=settings) as servers:
         assert len(nodes_with(cluster, "environments serve")) == 2
         asyncio.run(play(servers.urls))
         servers.check()
-    eventually(lambda: not nodes_with(cluster, "environments serve"))
+    wait_until(lambda: not nodes_with(cluster, "environments serve"))
 
 
 def test_node_without_the_runs_folder_is_named(
@@ -147,12 +139,12 @@ def test_check_raises_after_the_last_restart(
 
     with environment_replicas("textcraft", 1, infrastructure=settings) as servers:
         for _ in range(2):
-            eventually(lambda: answers(f"{present_url(servers.urls[0])}/health"))
+            wait_until(lambda: answers(f"{present_url(servers.urls[0])}/health"))
             (server,) = serving()
             servers.check()
             server.kill()
-            eventually(lambda server=server: ended(server))
-        eventually(lambda: raised_by(servers.check))
+            wait_until(lambda server=server: ended(server))
+        wait_until(lambda: raised_by(servers.check))
         with pytest.raises(RestartBudgetError, match="textcraft-0"):
             servers.check()
 
@@ -208,7 +200,7 @@ with environment_replicas("textcraft", 2, infrastructure=infra_settings()):
 
 def test_processes_on_the_nodes_end_with_a_killed_flow(cluster: Any) -> None:
     assert run_here(OWNER, cluster.address).returncode == -signal.SIGKILL
-    eventually(lambda: not nodes_with(cluster, "environments serve"))
+    wait_until(lambda: not nodes_with(cluster, "environments serve"))
 
 
 SMALL = {"algorithm__steps": 4, "curriculum__horizons": [2, 3], "checkpoint_every": 1}
@@ -239,13 +231,13 @@ def test_run_survives_lost_nodes_with_the_same_evaluation(
                 # The run would be over before what was lost is back.
                 with stopped([trainer, *trainer.children(recursive=True)]):
                     # Ray may restart both servers of a kind on one node.
-                    eventually(lambda: servers_answer(there))
+                    wait_until(lambda: servers_answer(there))
                     killed = kill_and_replace(cluster, nodes_with(cluster, *words)[0], CPUS)
-                eventually(lambda killed=killed: all(ended(process) for process in killed))
+                wait_until(lambda killed=killed: all(ended(process) for process in killed))
             finish(run, there, PATIENCE_S)
         finally:
             end(run)
-    eventually(lambda: not any(nodes_with(cluster, *words) for words in KINDS.values()))
+    wait_until(lambda: not any(nodes_with(cluster, *words) for words in KINDS.values()))
     assert not list(there.glob(".ray-*"))
 
     for name, value in {

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import random
 import shutil
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -20,6 +19,8 @@ from environments.sciworld.world import SciWorld
 from tasks.provision.local import LocalServer
 from tests.soaks.memory import memory_over_episodes
 from tests.support.playing import anonymous_mb, starting
+from tests.support.processes import wait_until
+from tests.support.server_requests import open_sessions
 from tests.support.their_client import RefusedError, TheirClient
 
 pytestmark = pytest.mark.skipif(
@@ -217,10 +218,7 @@ def test_a_thousand_vanished_clients_leave_neither_sessions_nor_memory(server: L
         items = [{"index": index, "lease_s": 0.5} for index in TASKS]
         answer = requests.post(f"{server.url}/v1/create", json={"items": items}, timeout=PATIENCE_S)
         assert all(reply["status"] == 200 for reply in answer.json()["items"])
-        deadline = time.monotonic() + PATIENCE_S
-        while requests.get(f"{server.url}/health", timeout=PATIENCE_S).json()["sessions"]:
-            assert time.monotonic() < deadline
-            time.sleep(0.1)
+        wait_until(lambda: open_sessions(server.url) == 0)
         memory.append(anonymous_mb(server))
     assert max(memory[4:]) <= 1.05 * max(memory[:4]), memory
 

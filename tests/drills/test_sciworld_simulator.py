@@ -7,8 +7,7 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -24,6 +23,7 @@ from environments.sciworld.frames import (
 from environments.sciworld.java import INSTALL
 from environments.sciworld.simulator import Simulator
 from environments.sciworld.world import BROKEN, SciWorld, SciWorldEnvironment
+from tests.support.processes import wait_until
 
 needs_java = pytest.mark.skipif(
     shutil.which("java") is None, reason=f"there is no Java; run: {INSTALL}"
@@ -41,13 +41,6 @@ WAY = (
     "0",
     "look around",
 )
-
-
-def eventually(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + PATIENCE_S
-    while not condition():
-        assert time.monotonic() < deadline, "it never came to that"
-        time.sleep(0.05)
 
 
 def play(session: SciWorldEnvironment, *actions: str) -> list[tuple[str, float, bool]]:
@@ -102,11 +95,11 @@ def test_a_simulator_is_replaced_after_its_episodes_and_ends_with_its_last_sessi
         one.reset(FIND_PLANT)
         return one._simulator is not worn
 
-    eventually(moved)
+    wait_until(moved)
     assert play(other, "look around") == play(one, "look around")
     assert other._simulator is worn
     other.close()
-    eventually(lambda: worn.gone)
+    wait_until(lambda: worn.gone)
     world.close()
     assert one._simulator is not None
     assert one._simulator.gone
@@ -173,8 +166,10 @@ def test_a_simulator_that_hangs_can_be_ended() -> None:
 def stop(simulator: Simulator) -> None:
     """Stop the process by SIGSTOP, and wait until it has stopped."""
     os.kill(simulator.pid, signal.SIGSTOP)
-    while psutil.Process(simulator.pid).status() != psutil.STATUS_STOPPED:
-        time.sleep(0.001)  # its threads stop one by one
+    process = psutil.Process(simulator.pid)
+    wait_until(
+        lambda: process.status() == psutil.STATUS_STOPPED, every_s=0.001
+    )  # one thread after another
 
 
 @needs_java

@@ -31,7 +31,7 @@ from tasks.provision.process import ROOT
 from tasks.provision.services import addresses, login, read
 from tests.support.chromium import needs_chromium
 from tests.support.foreign_pages import attempts
-from tests.support.processes import command_line
+from tests.support.processes import command_line, wait_until
 from tests.support.running_services import (
     addresses_of,
     ask,
@@ -41,7 +41,6 @@ from tests.support.running_services import (
     processes,
     running,
     services_up,
-    wait_until,
 )
 from tests.support.viewer_login import asked
 

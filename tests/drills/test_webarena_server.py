@@ -19,9 +19,9 @@ from environments.webarena.oracle import Oracle
 from environments.webarena.tasks import embedded_tasks, plan
 from environments.webarena.world import WebArena
 from tests.soaks.webarena_memory import memory_over_episodes
-from tests.support.chromium import chromium_processes, eventually, needs_chromium
+from tests.support.chromium import chromium_processes, needs_chromium
 from tests.support.playing import server_of
-from tests.support.processes import command_line, ended, kill
+from tests.support.processes import command_line, ended, kill, wait_until
 
 pytestmark = needs_chromium
 
@@ -194,7 +194,7 @@ def test_a_server_that_ends_leaves_no_browser(state_dir: Path, ending: signal.Si
         child for child in root.children(recursive=True) if "environments" in command_line(child)
     ]
     process.send_signal(ending)
-    eventually(lambda: all(ended(browser) for browser in browsers))
+    wait_until(lambda: all(ended(browser) for browser in browsers))
     made.end()
 
 
@@ -215,11 +215,11 @@ def test_vanished_clients_leave_nothing_after_their_lease(state_dir: Path, brows
             with urllib.request.urlopen(f"{made.url}/health", timeout=PATIENCE_S) as answer:
                 return int(json.load(answer)["sessions"])
 
-        eventually(lambda: renderers() <= 1)  # Chromium keeps a process ready
+        wait_until(lambda: renderers() <= 1)  # Chromium keeps a process ready
         for index in range(4):
             assert item(made.url, "create", index=index, lease_s=0.5)["status"] == 200
-        eventually(lambda: sessions() == 0)
-        eventually(lambda: renderers() <= 1)
+        wait_until(lambda: sessions() == 0)
+        wait_until(lambda: renderers() <= 1)
     finally:
         made.end()
 

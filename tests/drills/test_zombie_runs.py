@@ -18,7 +18,7 @@ from tasks.provision.local import LocalServer
 from tasks.provision.prefect_api import PrefectApi
 from tasks.provision.prefect_set_up import AUTOMATIONS
 from tests.support.counting_servers import ROOT
-from tests.support.running_services import wait_until
+from tests.support.processes import wait_until
 
 BUSY = """
 import ctypes

@@ -42,14 +42,8 @@ from mlflow.exceptions import MlflowException
 from tasks.evaluation.nights import Night, read_nights
 from tasks.provision.services import mlflow_login, read
 from tests.support.planted import PLANTED, RIGHT, WRONG, build_saying
-from tests.support.running_services import (
-    addresses_of,
-    ask,
-    command,
-    deployment_id,
-    processes,
-    wait_until,
-)
+from tests.support.processes import wait_until
+from tests.support.running_services import addresses_of, ask, command, deployment_id, processes
 
 FIRST = date(2026, 1, 1)
 PATIENCE_S = 7200

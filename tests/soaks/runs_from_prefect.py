@@ -24,7 +24,7 @@ from tasks.provision.services import login
 from tasks.tracking.step_metrics_file import read_steps
 from tests.support.chromium import needs_chromium
 from tests.support.planted import PLANTED, RIGHT, WRONG, build_saying
-from tests.support.processes import command_line
+from tests.support.processes import command_line, wait_until
 from tests.support.running_services import (
     addresses_of,
     ask,
@@ -32,7 +32,6 @@ from tests.support.running_services import (
     ended_run,
     processes,
     services_up,
-    wait_until,
 )
 from tests.support.small_runs import SMALL
 from tests.support.tiny_policy import build_tiny_policy

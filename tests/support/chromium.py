@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import re
-import time
-from collections.abc import Callable
 
 import psutil
 import pytest
@@ -16,8 +14,6 @@ from tests.support.processes import command_line
 needs_chromium = pytest.mark.skipif(
     find_chromium() is None, reason=f"Chromium is not installed; run: {INSTALL}"
 )
-
-PATIENCE_S = 120.0
 
 
 def chromium_processes(root: psutil.Process) -> list[psutil.Process]:
@@ -45,11 +41,3 @@ def play(session: WebArenaEnvironment, *actions: str) -> str:
             action = action.replace(f"<{element}>", str(number(seen, element)))
         seen = session.step(action).observation
     return seen
-
-
-def eventually(condition: Callable[[], bool]) -> None:
-    """Waits until `condition` holds."""
-    deadline = time.monotonic() + PATIENCE_S
-    while not condition():
-        assert time.monotonic() < deadline, "it never came to that"
-        time.sleep(0.1)

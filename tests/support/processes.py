@@ -1,6 +1,9 @@
-"""Questions about processes that may end while they are asked: psutil's own raise then."""
+"""Waiting for a condition, and questions about processes that may end while they are asked."""
 
 from __future__ import annotations
+
+import time
+from collections.abc import Callable
 
 import psutil
 
@@ -27,3 +30,13 @@ def kill(process: psutil.Process) -> None:
         process.kill()
     except psutil.NoSuchProcess:
         return
+
+
+def wait_until(
+    condition: Callable[[], object], seconds: float = 600, every_s: float = 0.05
+) -> None:
+    """Waits until the condition holds. The time limit ends only a test that hangs."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "the condition does not come to hold"
+        time.sleep(every_s)

@@ -5,8 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
@@ -19,7 +18,7 @@ from tasks.provision.prefect_api import PATIENCE_S, PrefectApi
 from tasks.provision.process import ROOT
 from tasks.provision.services import Addresses, addresses, login, mlflow_login
 from tests.support.empty_databases import give_empty_databases
-from tests.support.processes import command_line
+from tests.support.processes import command_line, wait_until
 
 
 def command(runs: Path, action: str, **settings: str) -> subprocess.CompletedProcess[str]:
@@ -69,13 +68,6 @@ def running(runs: Path, word: str) -> list[psutil.Process]:
         for process in processes(runs)
         if "uvicorn" in command_line(process) and word in " ".join(command_line(process))
     ]
-
-
-def wait_until(condition: Callable[[], bool], seconds: float = 600, every_s: float = 0.1) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(every_s)
 
 
 def addresses_of(runs: Path) -> Addresses:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from typing import Any
 
 import requests
@@ -20,13 +19,6 @@ def start(url: str, index: int = 50, **fields: Any) -> str:
     [reply] = post(url, "create", {"index": index, **fields})
     assert reply["status"] == 200
     return reply["session"]
-
-
-def eventually(condition: Any) -> None:
-    deadline = time.monotonic() + PATIENCE_S
-    while not condition():
-        assert time.monotonic() < deadline, "it never came to that"
-        time.sleep(0.05)
 
 
 def open_sessions(url: str) -> int:
