@@ -21,6 +21,7 @@ import pytest
 from tasks.provision.local import LocalServer
 from tasks.tracking.shared_storage import SharedStorage, opened
 from tests.support.counting_servers import Serve, counting
+from tests.support.processes import started
 from tests.support.s3_server import BUCKET, StorageProxy, credentials, s3_server
 
 if TYPE_CHECKING:
@@ -140,10 +141,8 @@ def state_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def counting_server(state_dir: Path) -> Iterator[str]:
     """The URL of a server of the counting world that no test harms; what one file leaves open is not another's."""
-    server = counting(state_dir, "counting")
-    server.start()
-    yield server.url
-    server.end()
+    with started(counting(state_dir, "counting")) as server:
+        yield server.url
 
 
 @pytest.fixture

@@ -23,6 +23,7 @@ import msgspec
 import psutil
 
 from tasks.provision.local import LocalServer
+from tests.support.processes import local_server
 
 Client = Generator[tuple[str, Any], Any, None]
 """Yields (path, body) and is sent what the server answered; ends when it has played."""
@@ -71,12 +72,8 @@ def served(
         "{port}",
         *options,
     ]
-    server = LocalServer(world, start, environment={"PYTHONPATH": str(ROOT)}, start_deadline_s=240)
-    server.start()
-    try:
+    with local_server(world, start, start_deadline_s=240) as server:
         yield server
-    finally:
-        server.end()
 
 
 def drive(server: LocalServer, clients: Iterable[Client], *, keep_alive: bool) -> Load:

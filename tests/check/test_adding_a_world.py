@@ -19,6 +19,7 @@ from environments.environment import MEMBERS, WORLD_MEMBERS, Environment, Unknow
 from environments.registry import load_world
 from flows.checks import check_experiment
 from tests.support.counting_servers import ROOT
+from tests.support.processes import run_python
 
 GUIDE = (ROOT / "environments" / "ADDING_A_WORLD.md").read_text(encoding="utf-8")
 
@@ -135,37 +136,13 @@ print(sorted((str(t.outcome), t.reward) for t in played)[0], len(played))
 """
 
 
-def run_in(folder: Path, name: str, state: Path, **variables: str) -> str:
-    code = PLAYED.format(name=name, state=state)
-    environment = {**os.environ, **variables}
-    done = subprocess.run(
-        [sys.executable, "-c", code],
-        cwd=folder,
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
-    return done.stdout.strip()
-
-
 @pytest.mark.parametrize("name", ["guessing", "guessing:Guessing"])
 def test_a_recipe_and_a_collection_select_a_world_of_another_package(
     name: str, folder: Path, tmp_path: Path
 ) -> None:
-    environment = {**os.environ, "PYTHONPATH": f"{ROOT}:{folder}"}
     code = PLAYED.format(name=name, state=tmp_path / "state")
-    done = subprocess.run(
-        [sys.executable, "-c", code],
-        cwd=folder,
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
-    assert done.stdout.strip() == "('success', 1.0) 50"
+    played = run_python(code, cwd=folder, PYTHONPATH=f"{ROOT}:{folder}")
+    assert played == "('success', 1.0) 50"
 
 
 def test_the_commands_know_a_world_by_its_entry_point(folder: Path, tmp_path: Path) -> None:

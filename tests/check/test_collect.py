@@ -22,13 +22,12 @@ from environments.registry import load_world
 from flows.commands.collect import collection_arguments
 from flows.model_check import CPU_HEAD_SIZES, fit_source
 from tasks.agents.agent_factory import open_agent
-from tasks.provision.local import LocalServer
 from tasks.rollout.collect_to_disk import collect_to_disk
 from tasks.rollout.resumable_writer import DifferentCollectionError, ResumableTrajectoryWriter
 from tasks.rollout.trajectory import Outcome, Trajectory
 from tasks.rollout.trajectory_parquet import read_trajectories
 from tasks.training.task_order import evaluation_plans
-from tests.support.counting_servers import ROOT
+from tests.support.processes import local_server
 from tests.support.tiny_policy import build_tiny_policy
 
 TASKS = list(load_world("textcraft").tasks("wood-train"))[:12]
@@ -45,12 +44,8 @@ ORACLE = Collection(
 @pytest.fixture(scope="module")
 def url(state_dir: Path) -> Iterator[str]:
     command = [sys.executable, "-m", "environments", "serve", "textcraft", "--port", "{port}"]
-    server = LocalServer(
-        "textcraft", command, state_dir=state_dir, environment={"PYTHONPATH": str(ROOT)}
-    )
-    server.start()
-    yield server.url
-    server.end()
+    with local_server("textcraft", command, state_dir=state_dir) as server:
+        yield server.url
 
 
 class CutOffError(Exception):

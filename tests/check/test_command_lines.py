@@ -13,6 +13,7 @@ import pytest
 from configs.recipe import load_recipe, parse_overrides
 from flows.cli import COMMANDS, main
 from flows.command import Arguments
+from tests.support.processes import run_python
 
 SLOW = {
     "torch",
@@ -90,10 +91,7 @@ for command in COMMANDS:
     loaded[command] = sorted({SLOW!r} & set(sys.modules))
 print(json.dumps(loaded))
 """
-    printed = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=120
-    ).stdout
-    assert json.loads(printed) == {command: [] for command in COMMANDS}
+    assert json.loads(run_python(code)) == {command: [] for command in COMMANDS}
 
 
 def test_an_unknown_command_is_refused_with_the_names_of_the_commands(

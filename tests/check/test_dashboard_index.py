@@ -11,6 +11,7 @@ from dashboards.filters import FilterError, Filters, list_trajectories
 from dashboards.index import Index
 from environments.registry import WORLDS
 from tasks.rollout.trajectory_parquet import read_trajectories, write_trajectories
+from tests.support.processes import run_python
 from tests.support.recorded_runs import recorded_run
 
 
@@ -141,9 +142,6 @@ def test_a_damaged_index_is_rebuilt(tmp_path: Path) -> None:
 
 
 def test_two_viewers_can_read_the_same_folder(tmp_path: Path) -> None:
-    import subprocess
-    import sys
-
     recorded_run(tmp_path / "runs", skills=(0.5,), tasks=3)
     first = Index(tmp_path / "runs")
     first.refresh()
@@ -152,13 +150,9 @@ def test_two_viewers_can_read_the_same_folder(tmp_path: Path) -> None:
         "Index(Path(sys.argv[1])); i.refresh(); "
         "print(i.query('select count(*) as n from trajectories')[0]['n'])"
     )
-    second = subprocess.run(
-        [sys.executable, "-c", code, str(tmp_path / "runs")],
-        capture_output=True,
-        text=True,
-        check=True,
+    assert (
+        int(run_python(code, str(tmp_path / "runs"))) == list_trajectories(first, Filters()).count
     )
-    assert int(second.stdout) == list_trajectories(first, Filters()).count
 
 
 def test_a_file_that_disappears_during_a_refresh_does_not_affect_the_others(

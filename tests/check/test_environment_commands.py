@@ -8,6 +8,7 @@ import pytest
 
 from environments.textcraft import TASK_LISTS
 from tests.support.counting_servers import COUNTING, ROOT
+from tests.support.processes import run_python
 
 TIMEOUT_S = 60
 
@@ -31,17 +32,13 @@ def test_help_shows_an_example_and_imports_nothing_heavy(arguments: list[str]) -
     shown = run(*arguments)
     assert shown.returncode == 0
     assert "serve textcraft --port" in shown.stdout
-    loaded = subprocess.run(
-        [
-            sys.executable, "-c",
-            "import sys\nfrom environments.__main__ import main\ntry:\n    "
-            f"main({arguments})\nexcept SystemExit:\n    pass\n"
-            "print('LOADED', *(set(sys.modules) & {'starlette', 'uvicorn', 'aiohttp', 'torch', "
-            "'prometheus_client', 'msgspec'}))",
-        ],
-        capture_output=True, text=True, timeout=TIMEOUT_S, cwd=ROOT,
-    )  # fmt: skip
-    assert loaded.stdout.splitlines()[-1].strip() == "LOADED"
+    loaded = run_python(
+        "import sys\nfrom environments.__main__ import main\ntry:\n    "
+        f"main({arguments})\nexcept SystemExit:\n    pass\n"
+        "print('LOADED', *(set(sys.modules) & {'starlette', 'uvicorn', 'aiohttp', 'torch', "
+        "'prometheus_client', 'msgspec'}))"
+    )
+    assert loaded.splitlines()[-1].strip() == "LOADED"
 
 
 def test_worlds_names_the_worlds() -> None:

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.support.counting_servers import ROOT
 from tests.support.listener import listener
+from tests.support.processes import run_python
 
 NAME = "Acme/Tiny"
 SHARDS = ("model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors")
@@ -44,15 +41,7 @@ def hub() -> Iterator[str]:
 def loaded(home: Path, endpoint: str) -> str:
     """Return what is loaded for the model's name, in a process that reads these variables."""
     program = f"from tasks.starter.gguf_model import hugging_face_model as m; print(m({NAME!r}))"
-    variables = {"HF_HOME": str(home), "HF_ENDPOINT": endpoint, "PYTHONPATH": str(ROOT)}
-    done = subprocess.run(
-        [sys.executable, "-c", program],
-        env={**os.environ, **variables, "HF_HUB_OFFLINE": "0"},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    return done.stdout.strip()
+    return run_python(program, HF_HOME=str(home), HF_ENDPOINT=endpoint, HF_HUB_OFFLINE="0")
 
 
 def test_without_the_hub_the_download_is_loaded(home: Path) -> None:

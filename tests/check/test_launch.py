@@ -41,6 +41,7 @@ from tasks.training.launch import verdict as verdict_of
 from tasks.training.local_trainer import launch_command
 from tasks.training.rank_watch import Heartbeats, RankWatch
 from tasks.training.rollout_worker import RolloutWorker
+from tests.support.processes import run_python
 
 
 @pytest.mark.parametrize("name", names_in(FOLDER))
@@ -127,14 +128,7 @@ def test_a_trainer_without_gpu_keeps_the_memory_of_freed_tensors(
     )
 
     def page_faults(variables: dict[str, str]) -> int:
-        found = subprocess.run(
-            [sys.executable, "-c", program],
-            env=os.environ | variables,
-            capture_output=True,
-            text=True,
-            check=True,
-        )
-        return int(found.stdout)
+        return int(run_python(program, **variables))
 
     assert page_faults(local_trainer.memory_variables("bfloat16")) < page_faults({}) / 4
 

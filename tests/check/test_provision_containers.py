@@ -26,7 +26,7 @@ from tasks.provision.environment_servers import environment_replicas
 from tasks.provision.errors import LifecycleError, ProvisionError, StartFailedError
 from tasks.provision.local import answers
 from tests.support.counting_servers import ROOT
-from tests.support.processes import wait_until
+from tests.support.processes import run_python, started, wait_until
 
 PATIENCE_S = 120.0
 IMAGE = "environment-server-test:latest"
@@ -65,10 +65,7 @@ def imported_packages() -> list[Path]:
         "for module in list(sys.modules.values()):\n    print(getattr(module, '__file__', None))"
     )
     site = Path(sysconfig.get_path("purelib"))
-    printed = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT
-    ).stdout
-    files = [Path(line) for line in printed.splitlines() if line.startswith(str(site))]
+    files = [Path(line) for line in run_python(code).splitlines() if line.startswith(str(site))]
     return sorted({site / file.relative_to(site).parts[0] for file in files})
 
 
@@ -163,14 +160,10 @@ def ours(client: docker.DockerClient, name: str) -> list[str]:
 
 
 def test_a_container_serves_and_is_removed(client: docker.DockerClient, image: str) -> None:
-    server = ContainerServer("served", image, start_deadline_s=PATIENCE_S)
-    server.start()
-    try:
+    with started(ContainerServer("served", image, start_deadline_s=PATIENCE_S)) as server:
         assert answers(f"{server.url}/health")
         assert "serving" in server.log_tail()
         assert len(ours(client, "served")) == 1
-    finally:
-        server.end()
     assert not answers(f"{server.url}/health")
     assert ours(client, "served") == []
     with pytest.raises(LifecycleError):
@@ -250,9 +243,7 @@ def test_containers_of_a_killed_owner_are_swept_by_the_next_start(
 
 
 def test_a_container_is_confined(client: docker.DockerClient, image: str) -> None:
-    server = ContainerServer("confined", image, memory="512m", start_deadline_s=PATIENCE_S)
-    server.start()
-    try:
+    with started(ContainerServer("confined", image, memory="512m", start_deadline_s=PATIENCE_S)):
         [container] = client.containers.list(filters={"label": "provision.name=confined"})
 
         def run(code: str) -> str:
@@ -266,8 +257,6 @@ def test_a_container_is_confined(client: docker.DockerClient, image: str) -> Non
             run("print(open('/proc/self/status').read())").count("CapEff:\t0000000000000000") == 1
         )
         assert container.attrs["HostConfig"]["Memory"] == 512 * 2**20
-    finally:
-        server.end()
 
 
 def test_container_gets_world_rules_variables_and_files(

@@ -22,7 +22,7 @@ from tasks.provision.errors import (
 from tasks.provision.local import LocalServer, answers, free_port
 from tasks.provision.replica_set import ReplicaSet, local_replicas
 from tests.support.counting_servers import ROOT, counting_command
-from tests.support.processes import ended, wait_until
+from tests.support.processes import ended, local_server, wait_until
 
 PATIENCE_S = 60.0
 
@@ -151,25 +151,16 @@ def test_port_taken_at_the_last_moment_is_replaced(
         taken = squatter.getsockname()[1]
         ports = iter([taken, taken])
         monkeypatch.setattr(local, "free_port", lambda host: next(ports, None) or free_port(host))
-        server = LocalServer(
-            "counting",
-            counting_command("counting"),
-            state_dir=tmp_path,
-            environment={"PYTHONPATH": str(ROOT)},
-        )
-        server.start()
-        try:
+        with local_server("counting", counting_command("counting"), state_dir=tmp_path) as server:
             assert urlsplit(server.url).port != taken
             assert answers(f"{server.url}/health")
-        finally:
-            server.end()
 
 
 def test_answer_of_a_foreign_process_on_the_port_is_ignored(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "http.server", "--bind", "127.0.0.1", "{port}"]
-    stranger = LocalServer("stranger", command, health_path="/", state_dir=tmp_path, cwd=tmp_path)
-    stranger.start()
-    try:
+    with local_server(
+        "stranger", command, health_path="/", state_dir=tmp_path, cwd=tmp_path
+    ) as stranger:
         sleeper = [sys.executable, "-c", "import time; time.sleep(600)"]
         server = LocalServer(
             "ours",
@@ -181,8 +172,6 @@ def test_answer_of_a_foreign_process_on_the_port_is_ignored(tmp_path: Path) -> N
         )
         with pytest.raises(StartTimeoutError):
             server.start()
-    finally:
-        stranger.end()
 
 
 def test_an_ended_server_cannot_be_started(tmp_path: Path) -> None:

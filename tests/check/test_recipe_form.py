@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +15,8 @@ from configs.recipe import RecipeError, load_recipe, recipe_names
 from environments.registry import world_names
 from flows.recipe_form import RecipeForm, all_overrides
 from flows.scaling_inter import scaling_inter
+from tests.support.processes import run_python
 
-ROOT = Path(__file__).parents[2]
 QUICKSTART = load_recipe("textcraft").curriculum.model_dump()
 
 
@@ -182,15 +179,7 @@ except Exception as refused:
 def test_an_invalid_value_is_refused_within_a_second_of_cpu_time_and_without_large_imports(
     tmp_path: Path,
 ) -> None:
-    environment = {**os.environ, "AGENTGYM_RUNS": str(tmp_path)}
-    shown = subprocess.run(
-        [sys.executable, "-c", REFUSE],
-        cwd=ROOT,
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=True,
-    ).stdout
+    shown = run_python(REFUSE, AGENTGYM_RUNS=str(tmp_path))
     message, worked_s, loaded = json.loads(shown.splitlines()[-1])
     assert message.startswith("evaluation.tasks: ")
     assert "'islands-test'" in message

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -16,6 +14,7 @@ from flows import api
 from flows.results import NoRunError, load_evaluation, load_run
 from tasks.evaluation.benchmark import EvaluationFileError
 from tasks.tracking.run_folder import COLLAPSED, FINISHED
+from tests.support.processes import run_python
 from tests.support.recorded_runs import recorded_run
 
 
@@ -104,9 +103,4 @@ def test_a_policy_is_a_checkpoint_a_script_or_a_source() -> None:
 def test_importing_the_api_imports_no_slow_package() -> None:
     slow = {"torch", "prefect", "mlflow", "pandas", "matplotlib", "transformers"}
     code = f"import sys, flows.api; print({slow!r} & set(sys.modules) or 'none')"
-    assert (
-        subprocess.run(
-            [sys.executable, "-c", code], capture_output=True, text=True, check=True
-        ).stdout.strip()
-        == "none"
-    )
+    assert run_python(code) == "none"

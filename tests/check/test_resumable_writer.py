@@ -6,8 +6,6 @@ import os
 import re
 import shutil
 import signal
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -22,8 +20,7 @@ from tasks.rollout.resumable_writer import (
 )
 from tasks.rollout.trajectory import Outcome, Trajectory
 from tasks.rollout.trajectory_parquet import read_trajectories
-
-ROOT = Path(__file__).parents[2]
+from tests.support.processes import run_python
 
 
 def episode(group: int, member: int, outcome: Outcome = Outcome.SUCCESS) -> Trajectory:
@@ -54,8 +51,7 @@ os.kill(os.getpid(), 9)
 
 
 def test_kill_loses_only_episodes_since_the_last_save(tmp_path: Path) -> None:
-    killed = subprocess.run([sys.executable, "-c", KILLED, str(tmp_path)], cwd=ROOT, check=False)
-    assert killed.returncode == -signal.SIGKILL
+    run_python(KILLED, str(tmp_path), status=-signal.SIGKILL)
     writer = ResumableTrajectoryWriter(tmp_path, {}, 3)
     there = {
         (group, member) for group in range(40) for member in range(3) if writer.has(group, member)

@@ -29,6 +29,7 @@ from tasks.starter.starter_policy import (
     build_starter_policy,
     find_starter_policy,
 )
+from tests.support.processes import run_python
 
 ROOT = Path(__file__).parents[2]
 TINY = StarterPolicy(hidden_size=32, layers=1, heads=1, tokens=3_000, learning_rate=1e-2)
@@ -99,10 +100,7 @@ def test_second_call_finds_the_starter_policy_without_torch(made: StarterReport)
         f"report = build_starter_policy(policy, 'textcraft', 0, Path({str(made.path.parent)!r}))\n"
         "print(report.found, report.path, 'torch' in sys.modules)"
     )
-    answer = subprocess.run(
-        [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True
-    )
-    assert answer.stdout.split() == ["True", str(made.path), "False"]
+    assert run_python(program).split() == ["True", str(made.path), "False"]
 
 
 @pytest.mark.parametrize("damage", [Path.unlink, lambda file: file.write_bytes(b"damaged")])
@@ -141,8 +139,7 @@ def test_killed_build_leaves_no_starter_policy(
         f"build_starter_policy(policy, 'textcraft', 0, Path({str(tmp_path)!r}), lambda *_: "
         "os.kill(os.getpid(), signal.SIGKILL))"
     )
-    killed = subprocess.run([sys.executable, "-c", program], cwd=ROOT, check=False)
-    assert killed.returncode == -signal.SIGKILL
+    run_python(program, status=-signal.SIGKILL)
     assert [path for path in tmp_path.iterdir() if path.is_dir()]
     assert find_starter_policy(BARE, "textcraft", 0, tmp_path) is None
     report = build(0, tmp_path)

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
-
 from hypothesis import given
 from hypothesis import strategies as st
 
 from tasks.training.task_order import evaluation_plans, plans_of_step, tasks_of_step
+from tests.support.processes import run_python
 
 
 @given(st.integers(1, 40), st.integers(1, 50), st.integers(0, 5))
@@ -49,13 +46,5 @@ def test_evaluation_seed_does_not_depend_on_other_tasks() -> None:
 
 def test_task_order_does_not_depend_on_the_hash_seed() -> None:
     program = "from tasks.training.task_order import plans_of_step; print(plans_of_step(range(30), 5, 3, 2, 7))"
-    answers = {
-        subprocess.run(
-            [sys.executable, "-c", program],
-            env={**os.environ, "PYTHONHASHSEED": seed},
-            capture_output=True,
-            check=True,
-        ).stdout
-        for seed in ("0", "1", "77")
-    }
+    answers = {run_python(program, PYTHONHASHSEED=seed) for seed in ("0", "1", "77")}
     assert len(answers) == 1

@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import re
 import socket
-import subprocess
-import sys
 from collections import Counter
 from hashlib import sha256
 from pathlib import Path
@@ -27,6 +24,7 @@ from environments.webarena.sites.database import drawn_state
 from environments.webarena.task_files import TaskFileError, parse_task, read_tasks
 from environments.webarena.tasks import embedded_entries, embedded_tasks, plan, task_lists
 from environments.webarena.world import WebArena
+from tests.support.processes import run_python
 
 REAL = {
     "SHOPPING": "http://shop.example:7770",
@@ -223,17 +221,7 @@ def test_the_tasks_are_the_same_whatever_the_hash_seed() -> None:
         + repr(task_lists(embedded_tasks().values()))
     )
     text += repr([(drawn_task(index), drawn_plan(index)) for index in LISTS["drawn-shops-test"]])
-    root = Path(__file__).parents[2]
-    environment = os.environ | {"PYTHONHASHSEED": "4242", "PYTHONPATH": str(root)}
-    other = subprocess.run(
-        [sys.executable, "-c", code],
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=True,
-        timeout=120,
-    )
-    assert other.stdout.strip() == sha256(text.encode()).hexdigest()
+    assert run_python(code, PYTHONHASHSEED="4242") == sha256(text.encode()).hexdigest()
 
 
 def test_the_embedded_tasks_are_task_files_like_any_other(tmp_path: Path) -> None:

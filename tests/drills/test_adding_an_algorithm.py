@@ -12,6 +12,7 @@ import torch
 
 from configs.recipe import RecipeError, load_recipe
 from tests.support.playing import ROOT
+from tests.support.processes import run_python
 from tests.support.recorded import (
     RecordedBatches,
     recorded_trajectories,
@@ -61,11 +62,7 @@ def test_recipe_accepts_only_the_fields_of_the_algorithm() -> None:
 def test_recipe_with_the_algorithm_is_checked_without_torch(folder: Path) -> None:
     load = f"from configs.recipe import load_recipe; load_recipe('textcraft', {{'algorithm.name': {NAME!r}}})"
     code = f"{load}; import sys; print('torch' in sys.modules)"
-    paths = {"PYTHONPATH": f"{ROOT}:{folder}", "PATH": ""}
-    found = subprocess.run(
-        [sys.executable, "-c", code], env=paths, capture_output=True, text=True, check=True
-    )
-    assert found.stdout.strip() == "False"
+    assert run_python(code, PYTHONPATH=f"{ROOT}:{folder}") == "False"
 
 
 @pytest.mark.slow

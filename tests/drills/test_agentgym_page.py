@@ -17,9 +17,9 @@ from configs.infrastructure import infra_settings
 from configs.recipe import load_recipe, parse_overrides
 from flows.checks import check_experiment
 from flows.results import read_results
-from tasks.provision.local import LocalServer
 from tests.drills.test_real_data_pages import ROOT, blocks
 from tests.support.empty_databases import give_empty_databases
+from tests.support.processes import local_server
 
 pytestmark = pytest.mark.slow
 
@@ -87,16 +87,10 @@ def agentgym_only(folder: Path) -> Iterator[str]:
         "--port",
         "{port}",
     ]
-    server = LocalServer(
-        "agentgym-only",
-        command,
-        health_path="/",
-        state_dir=folder / "servers",
-        start_deadline_s=120,
-    )
-    server.start()
-    yield server.url
-    server.end()
+    with local_server(
+        "agentgym-only", command, health_path="/", state_dir=folder / "servers"
+    ) as server:
+        yield server.url
 
 
 def test_every_command_of_the_page_belongs_to_a_test_below() -> None:
@@ -198,17 +192,8 @@ def test_the_collection_runs_on_the_server_that_the_page_starts(folder: Path) ->
         "{port}" if before == "--port" else word
         for before, word in zip(["", *serve], serve, strict=False)
     ]
-    server = LocalServer(
-        "page",
-        [AGENTGYM, "serve", *words],
-        state_dir=folder / "servers",
-        environment={"PYTHONPATH": str(ROOT)},
-    )
-    server.start()
-    try:
+    with local_server("page", [AGENTGYM, "serve", *words], state_dir=folder / "servers") as server:
         shown = run(
             folder, "collect", *collect, "--n-tasks", "2", AGENTGYM_ENVIRONMENT_URLS=server.url
         )
-    finally:
-        server.end()
     assert "2 episodes" in shown

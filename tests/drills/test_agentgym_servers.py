@@ -10,8 +10,8 @@ import pytest
 import requests
 
 from environments.registry import load_world
-from tasks.provision.local import LocalServer
 from tasks.rollout.trajectory_parquet import read_trajectories
+from tests.support.processes import local_server
 from tests.support.small_runs import ROOT, end, finish, folder, metrics, start
 
 pytestmark = pytest.mark.slow
@@ -29,12 +29,8 @@ def agentgym_only(tmp_path: Path) -> Iterator[str]:
         "--port",
         "{port}",
     ]
-    server = LocalServer(
-        "agentgym-only", command, health_path="/", state_dir=tmp_path, start_deadline_s=120
-    )
-    server.start()
-    yield server.url
-    server.end()
+    with local_server("agentgym-only", command, health_path="/", state_dir=tmp_path) as server:
+        yield server.url
 
 
 def test_a_policy_is_trained_on_a_server_with_only_the_agentgym_dialect(
@@ -70,12 +66,11 @@ def test_a_policy_is_trained_on_a_server_with_only_the_agentgym_dialect(
 def test_a_recipe_for_babyai_is_refused_on_a_textcraft_server(
     policy: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    server = LocalServer(
-        "textcraft", [sys.executable, "-m", "environments", "serve", "textcraft", "--port", "{port}"],
-        environment={"PYTHONPATH": str(ROOT)}, state_dir=tmp_path,
-    )  # fmt: skip
-    server.start()
-    try:
+    with local_server(
+        "textcraft",
+        [sys.executable, "-m", "environments", "serve", "textcraft", "--port", "{port}"],
+        state_dir=tmp_path,
+    ) as server:
         monkeypatch.setenv("AGENTGYM_ENVIRONMENT_URLS", server.url)
         run = start(
             tmp_path / "runs",
@@ -93,5 +88,3 @@ def test_a_recipe_for_babyai_is_refused_on_a_textcraft_server(
         assert f"WrongWorldError: {server.url}" in shown
         assert not list((tmp_path / "runs").glob("small-*/rollouts")), "something was played"
         assert requests.get(f"{server.url}/health", timeout=60).json()["sessions"] == 0
-    finally:
-        server.end()

@@ -14,9 +14,9 @@ import pytest
 from playwright.sync_api import Browser, Page
 
 from dashboards.run_folders import run_folders
-from tasks.provision.local import LocalServer
 from tasks.rollout.trajectory_parquet import read_trajectories, write_trajectories
 from tests.support.chromium import needs_chromium
+from tests.support.processes import local_server
 from tests.support.recorded_runs import numbers_of, played, recorded_run
 from tests.support.viewer_login import asked, credentials
 from tests.support.viewer_walks import every_kind_of_page
@@ -50,12 +50,8 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def viewer(runs: Path, state_dir: Path) -> Iterator[str]:
     command = [sys.executable, "-m", "dashboards", "--runs", str(runs), "--port", "{port}"]
-    server = LocalServer(
-        "viewer", command, health_path="/health", state_dir=state_dir, start_deadline_s=120.0
-    )
-    server.start()
-    yield server.url
-    server.end()
+    with local_server("viewer", command, health_path="/health", state_dir=state_dir) as server:
+        yield server.url
 
 
 @pytest.fixture

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from tests.support.counting_servers import ROOT
+from tests.support.processes import run_python
 
 FORKED = """
 import os
@@ -47,18 +45,11 @@ sys.exit(max(abs(rank.exitcode) for rank in ranks))
 
 @pytest.mark.slow
 def test_forked_ranks_keep_their_world_size_despite_vllm(tmp_path: Path) -> None:
-    environment = os.environ | {
-        "PYTHONPATH": str(ROOT),
-        "CUDA_VISIBLE_DEVICES": "",
-        "GLOO_SOCKET_IFNAME": "lo",
-        "OMP_NUM_THREADS": "1",
-    }
-    ended = subprocess.run(
-        [sys.executable, "-c", FORKED, str(tmp_path)],
-        cwd=ROOT,
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=False,
+    run_python(
+        FORKED,
+        str(tmp_path),
+        PYTHONPATH=str(ROOT),
+        CUDA_VISIBLE_DEVICES="",
+        GLOO_SOCKET_IFNAME="lo",
+        OMP_NUM_THREADS="1",
     )
-    assert ended.returncode == 0, ended.stderr[-4000:]

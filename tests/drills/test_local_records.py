@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 
-from tasks.provision.local import LocalServer
 from tests.support.counting_servers import ROOT
 from tests.support.empty_databases import give_empty_databases
+from tests.support.processes import local_server
 
 RUN = """
 import json, os, urllib.error, urllib.request
@@ -142,7 +142,7 @@ def test_a_signal_ends_a_flow_without_its_server(number: int, tmp_path: Path) ->
         "PREFECT_HOME": str(tmp_path / "runs" / "prefect"),
         "PREFECT_SERVER_API_AUTH_STRING": login,
     }
-    server = LocalServer(
+    with local_server(
         "prefect",
         [
             sys.executable,
@@ -158,9 +158,7 @@ def test_a_signal_ends_a_flow_without_its_server(number: int, tmp_path: Path) ->
         cwd=ROOT,
         state_dir=tmp_path / "services",
         start_deadline_s=600,
-    )
-    server.start()
-    try:
+    ) as server:
         environment = environment_apart(tmp_path) | {
             "PREFECT_URL": f"{server.url}/api",
             "PREFECT_API_AUTH_STRING": login,
@@ -175,8 +173,6 @@ def test_a_signal_ends_a_flow_without_its_server(number: int, tmp_path: Path) ->
             check=False,
         )
         assert ended.returncode == 128 + number
-    finally:
-        server.end()
 
 
 @pytest.mark.slow

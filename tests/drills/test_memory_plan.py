@@ -20,6 +20,7 @@ from tasks.provision.local import ON_LOOPBACK
 from tasks.training.memory_plan import Machine
 from tests.support.counting_servers import ROOT
 from tests.support.measured_update import LENGTH, ROWS, measured_peak
+from tests.support.processes import run_python
 from tests.support.qwen import qwen_folder
 from tests.support.tiny_policy import build_tiny_policy
 
@@ -59,11 +60,7 @@ def traced(larger: str) -> dict[str, int]:
         "held |= {'beside, of 2': two.activations, 'beside, of 16': many.activations}\n"
         "print(json.dumps(held))"
     )
-    answer = subprocess.run(
-        [sys.executable, "-c", trace], capture_output=True, text=True, cwd=ROOT, timeout=500
-    )
-    assert answer.returncode == 0, answer.stderr[-3000:]
-    found: dict[str, int] = json.loads(answer.stdout.splitlines()[-1])
+    found: dict[str, int] = json.loads(run_python(trace).splitlines()[-1])
     return found
 
 

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from tasks.provision.local import LocalServer
 from tasks.rollout.trajectory_parquet import read_trajectories
 from tasks.tracking.step_metrics_file import read_steps
+from tests.support.processes import local_server
 from tests.support.small_runs import finish, folder, start
 
 OPENENV = "openenv==0.10.0"
@@ -56,15 +56,12 @@ def test_two_steps_are_trained_on_the_echo_environment_of_openenv(
 ) -> None:
     """Its server holds one session at a time, so the episodes wait for each other."""
     subprocess.run([programs / "openenv", "init", "parrot"], cwd=tmp_path, check=True)
-    server = LocalServer(
+    with local_server(
         "parrot",
         [str(programs / "uvicorn"), "parrot.server.app:app", "--port", "{port}"],
         state_dir=state_dir,
         environment={"PYTHONPATH": str(tmp_path), "PATH": os.environ["PATH"]},
-        start_deadline_s=120,
-    )
-    server.start()
-    try:
+    ) as server:
         monkeypatch.setenv("OPENENV_URL", server.url)
         run = start(
             tmp_path,
@@ -79,8 +76,6 @@ def test_two_steps_are_trained_on_the_echo_environment_of_openenv(
             curriculum__horizons=[2],
         )
         finish(run, tmp_path)
-    finally:
-        server.end()
     steps = read_steps(folder(tmp_path) / "metrics.jsonl").values()
     assert [step["rollout/failed"] for step in steps] == [0] * STEPS
     assert all(step["update/gradient_norm"] > 0 for step in steps)

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,6 +16,7 @@ from tasks.training.micro_batches import Tensors
 from tasks.training.out_of_sync import EPISODES, GAP, TOLERATED
 from tasks.training.policy_gradient_trainer import NothingToLearnError, PolicyGradientTrainer
 from tests.benchmarks import update
+from tests.support.processes import run_python
 from tests.support.recorded import (
     RecordedBatches,
     recorded_trajectories,
@@ -377,11 +375,4 @@ with without_vllm():
     trainer_class(load_recipe("textcraft").algorithm)
 print({"vllm", "mlflow"} & set(sys.modules), find_spec("vllm") is not None)
 """
-    done = subprocess.run(
-        [sys.executable, "-c", program],
-        env=os.environ | trainer_variables(),
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert (done.returncode, done.stdout) == (0, "set() True\n"), done.stderr
+    assert run_python(program, **trainer_variables()) == "set() True"

@@ -16,10 +16,10 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Browser
 
-from tasks.provision.local import LocalServer
 from tasks.provision.services import login, login_file
 from tests.support.chromium import needs_chromium
 from tests.support.listener import listener
+from tests.support.processes import local_server
 from tests.support.recorded_runs import recorded_run
 from tests.support.viewer_login import basic, credentials
 
@@ -40,17 +40,14 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def viewer(runs: Path, state_dir: Path) -> Iterator[str]:
     command = [sys.executable, "-m", "dashboards", "--runs", str(runs), "--port", "{port}"]
-    server = LocalServer(
+    with local_server(
         "viewer",
         command,
         health_path="/health",
         state_dir=state_dir,
-        start_deadline_s=120.0,
         environment={"OPENAI_API_KEY": "sk-secret"},
-    )
-    server.start()
-    yield server.url
-    server.end()
+    ) as server:
+        yield server.url
 
 
 def asked(

@@ -21,7 +21,7 @@ from environments.webarena.world import WebArena
 from tests.soaks.webarena_memory import memory_over_episodes
 from tests.support.chromium import chromium_processes, needs_chromium
 from tests.support.playing import server_of
-from tests.support.processes import command_line, ended, kill, wait_until
+from tests.support.processes import command_line, ended, kill, started, wait_until
 
 pytestmark = needs_chromium
 
@@ -31,10 +31,8 @@ Trace = list[tuple[str, float, bool]]
 
 @pytest.fixture(scope="module")
 def url(state_dir: Path) -> Iterator[str]:
-    made = server_of("webarena", state_dir=state_dir)
-    made.start()
-    yield made.url
-    made.end()
+    with started(server_of("webarena", state_dir=state_dir)) as made:
+        yield made.url
 
 
 def ask(url: str, body: Any) -> tuple[int, Any]:
@@ -160,9 +158,7 @@ def test_the_metrics_count_steps(url: str) -> None:
 def test_a_browser_that_dies_ends_its_sessions_with_a_fault_and_the_server_goes_on(
     state_dir: Path,
 ) -> None:
-    made = server_of("webarena", state_dir=state_dir)
-    made.start()
-    try:
+    with started(server_of("webarena", state_dir=state_dir)) as made:
         index = one_of_each_site()[0]
         begun = item(made.url, "create", index=index)
         for process in chromium_processes(psutil.Process(made.pid)):
@@ -178,8 +174,6 @@ def test_a_browser_that_dies_ends_its_sessions_with_a_fault_and_the_server_goes_
             == 410
         )
         assert solve(made.url, index)[-1][1] == 1.0
-    finally:
-        made.end()
 
 
 @pytest.mark.parametrize("ending", [signal.SIGTERM, signal.SIGKILL])
@@ -200,9 +194,7 @@ def test_a_server_that_ends_leaves_no_browser(state_dir: Path, ending: signal.Si
 
 @pytest.mark.parametrize("browser", [name for name in EXECUTABLES if shutil.which(name)])
 def test_vanished_clients_leave_nothing_after_their_lease(state_dir: Path, browser: str) -> None:
-    made = server_of("webarena", state_dir=state_dir, WEBARENA_CHROMIUM=browser)
-    made.start()
-    try:
+    with started(server_of("webarena", state_dir=state_dir, WEBARENA_CHROMIUM=browser)) as made:
         item(made.url, "close", session=item(made.url, "create", index=0)["session"])
         root = psutil.Process(made.pid)
 
@@ -220,8 +212,6 @@ def test_vanished_clients_leave_nothing_after_their_lease(state_dir: Path, brows
             assert item(made.url, "create", index=index, lease_s=0.5)["status"] == 200
         wait_until(lambda: sessions() == 0)
         wait_until(lambda: renderers() <= 1)
-    finally:
-        made.end()
 
 
 @pytest.mark.slow

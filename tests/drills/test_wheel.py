@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import shutil
-import subprocess
-import sys
 import zipfile
 from pathlib import Path
 
 import pytest
 
 from tests.support.counting_servers import ROOT
+from tests.support.processes import run_python
 
 PACKAGES = ("configs", "dashboards", "environments", "flows", "tasks")
 
@@ -31,13 +30,7 @@ def test_a_wheel_holds_every_file_of_the_packages(tmp_path: Path) -> None:
         if path.is_file()
     }
     build = f"from setuptools.build_meta import build_wheel; build_wheel({str(tmp_path)!r})"
-    subprocess.run(
-        [sys.executable, "-c", build],
-        cwd=source,
-        check=True,
-        timeout=300,
-        stdout=subprocess.DEVNULL,
-    )
+    run_python(build, cwd=source)
     [wheel] = tmp_path.glob("*.whl")
     assert files - set(zipfile.ZipFile(wheel).namelist()) == set()
     assert {

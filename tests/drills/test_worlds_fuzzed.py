@@ -16,6 +16,7 @@ from tasks.provision.local import LocalServer
 from tests.soaks.memory import memory_over_episodes
 from tests.support.fuzzing import Fuzzer
 from tests.support.playing import WORLDS, server_of, serving_process
+from tests.support.processes import started
 
 REQUESTS = 1700
 """For each world. `fuzz_soak` sends as many as one likes."""
@@ -29,10 +30,8 @@ def server(request: pytest.FixtureRequest, state_dir: Path) -> Iterator[LocalSer
     pytest.importorskip(
         {"babyai": "minigrid", "searchqa": "tantivy"}.get(request.param, "minecraft_data")
     )
-    made = server_of(request.param, "--lease", "2", state_dir=state_dir)
-    made.start()
-    yield made
-    made.end()
+    with started(server_of(request.param, "--lease", "2", state_dir=state_dir)) as made:
+        yield made
 
 
 def test_a_thousand_vanished_clients_leave_nothing_after_their_lease(server: LocalServer) -> None:

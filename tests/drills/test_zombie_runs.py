@@ -18,7 +18,7 @@ from tasks.provision.local import LocalServer
 from tasks.provision.prefect_api import PrefectApi
 from tasks.provision.prefect_set_up import AUTOMATIONS
 from tests.support.counting_servers import ROOT
-from tests.support.processes import wait_until
+from tests.support.processes import local_server, wait_until
 
 BUSY = """
 import ctypes
@@ -73,7 +73,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalServer]:
         "PREFECT_API_DATABASE_CONNECTION_URL": f"sqlite+aiosqlite:///{home}/prefect.db",
         "PREFECT_SERVER_API_AUTH_STRING": LOGIN,
     }
-    server = LocalServer(
+    with local_server(
         "prefect",
         [*command, "--port", "{port}"],
         health_path="/api/health",
@@ -81,10 +81,8 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalServer]:
         cwd=ROOT,
         state_dir=home / "services",
         start_deadline_s=600,
-    )
-    server.start()
-    yield server
-    server.end()
+    ) as server:
+        yield server
 
 
 def test_pending_subflows_have_heartbeats_and_finished_ones_have_none(server: LocalServer) -> None:

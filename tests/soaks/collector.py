@@ -26,6 +26,7 @@ from tasks.rollout.collector import Batch, Collector
 from tasks.rollout.episode import RolloutRequest, RolloutSettings
 from tasks.rollout.trajectory import Outcome, Trajectory
 from tests.support.counting_servers import counting
+from tests.support.processes import started
 
 THINKING_S = 1.0
 READINGS = 20
@@ -88,12 +89,8 @@ class Soak:
 
 def soak(in_flight: int, episodes: int, state_dir: Path) -> Soak:
     """Plays the episodes; each takes two to six turns."""
-    server = counting(state_dir, "counting")
-    server.start()
-    try:
+    with started(counting(state_dir, "counting")) as server:
         return _soak(server.url, in_flight, episodes)
-    finally:
-        server.end()
 
 
 def _soak(url: str, in_flight: int, episodes: int) -> Soak:

@@ -29,9 +29,9 @@ from flows.results import read_results
 from tasks.evaluation.benchmark import EvaluationResult
 from tasks.evaluation.report import share, success_share
 from tasks.evaluation.tables import aligned
-from tasks.provision.local import LocalServer
 from tests.support.empty_databases import give_empty_databases
 from tests.support.faulty_proxy import FAULTS, Fault, faulty_proxy
+from tests.support.processes import local_server
 
 ROOT = Path(__file__).parents[2]
 EPISODE_SECONDS = "6"
@@ -142,14 +142,8 @@ def evaluated(url: str, runs: Path, out: Path, episodes: int, *more: str) -> Eva
 def textcraft_server(state_dir: Path) -> Iterator[str]:
     """The URL of a server of TextCraft while the block lasts."""
     command = [sys.executable, "-m", "environments", "serve", "textcraft", "--port", "{port}"]
-    server = LocalServer(
-        "textcraft", command, state_dir=state_dir, environment={"PYTHONPATH": str(ROOT)}
-    )
-    server.start()
-    try:
+    with local_server("textcraft", command, state_dir=state_dir) as server:
         yield server.url
-    finally:
-        server.end()
 
 
 def drills(

@@ -8,13 +8,12 @@ from itertools import cycle
 from environments.webarena.world import WebArena
 from tests.benchmarks.webarena import Client, memory_mb
 from tests.support.playing import server_of
+from tests.support.processes import started
 
 
 def memory_over_episodes(episodes: int, readings: int) -> list[float]:
     """Megabytes of the server with its browsers, without sessions, after each of `readings` equal parts of the episodes."""
-    server = server_of("webarena")
-    server.start()
-    try:
+    with started(server_of("webarena")) as server:
         found = []
         tasks = cycle(WebArena({}).tasks("train"))
         for part in range(readings):
@@ -25,8 +24,6 @@ def memory_over_episodes(episodes: int, readings: int) -> list[float]:
             found.append(memory_mb(server.pid))
             sys.stderr.write(f"{(part + 1) * episodes // readings} episodes: {found[-1]:.0f} MB\n")
         return found
-    finally:
-        server.end()
 
 
 if __name__ == "__main__":

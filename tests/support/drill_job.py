@@ -16,6 +16,7 @@ from tasks.evaluation.time_breakdown import TimeBreakdown
 from tasks.provision.process import ChildProcess
 from tasks.tracking.run_folder import RunFolder
 from tasks.training.trainer_client import TrainerFailedError
+from tests.support.processes import started
 
 TRAINER = "import time; time.sleep(86_400)  # the trainer of the drill"
 
@@ -30,15 +31,11 @@ def job(name: str) -> None:
         environment_servers(run),
         accelerators_held(infrastructure, name, run.bar.doing),
     ):
-        trainer = ChildProcess("trainer", [sys.executable, "-c", TRAINER])
-        trainer.start()
-        try:
+        with started(ChildProcess("trainer", [sys.executable, "-c", TRAINER])) as trainer:
             step = max(run.folder.metrics(), default=0)
             while trainer.alive():
                 step += 1
                 run.folder.add_metrics(step, {"reward": float(step)})
                 run.tracker.log_metrics(run.mlflow_run, {"reward": float(step)}, step)
                 time.sleep(0.2)
-        finally:
-            trainer.end()
         raise TrainerFailedError("the trainer of the drill has ended")

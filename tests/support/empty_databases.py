@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import os
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 from filelock import FileLock
+
+from tests.support.processes import run_python
 
 MAKE = """
 import asyncio
@@ -38,12 +38,7 @@ def give_empty_databases(runs: Path) -> None:
             making = made.with_suffix(".making")
             shutil.rmtree(making, ignore_errors=True)
             making.mkdir()
-            subprocess.run(
-                [sys.executable, "-c", MAKE],
-                env={**os.environ, "PREFECT_HOME": str(making)},
-                cwd=making,
-                check=True,
-            )
+            run_python(MAKE, cwd=making, PREFECT_HOME=str(making))
             making.rename(made)
     home.mkdir(parents=True, exist_ok=True)
     shutil.copy(made / "prefect.db", home)

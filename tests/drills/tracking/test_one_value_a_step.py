@@ -13,6 +13,7 @@ from mlflow import MlflowClient
 
 from tasks.tracking.orphans import end_killed_runs
 from tasks.tracking.tracker import Tracker
+from tests.support.processes import run_python
 from tests.support.tracked import checkpoint, episode, history, stored
 
 ROOT = Path(__file__).parents[3]
@@ -69,10 +70,7 @@ def test_next_command_ends_killed_runs_and_keeps_live_ones(
     uri: str, client: MlflowClient, tracker: Tracker, tmp_path: Path
 ) -> None:
     alive = tracker.start_run("alive", {})
-    command = [sys.executable, "-c", LIFE, uri, str(tmp_path / "killed")]
-    run, phase = subprocess.run(
-        command, cwd=ROOT, capture_output=True, text=True, check=False
-    ).stdout.split()
+    run, phase = run_python(LIFE, uri, str(tmp_path / "killed"), status=-signal.SIGKILL).split()
     assert client.get_run(run).info.status == client.get_run(phase).info.status == "RUNNING"
     assert {run, phase} <= set(end_killed_runs(uri))
     for each in (run, phase):
