@@ -22,14 +22,11 @@ from urllib.parse import quote
 from environments.calls import Calls, Replica
 from environments.environment import Step
 from environments.errors import (
-    BusyError,
     DamagedAnswerError,
-    DeadlineExceededError,
     EnvironmentCallError,
     RefusedError,
     ServerFailedError,
     SessionLostError,
-    UnreachableError,
     WrongWorldError,
 )
 from environments.protocol import (
@@ -43,20 +40,6 @@ from environments.protocol import (
     in_range,
 )
 from environments.request_batcher import RequestBatcher
-
-__all__ = [
-    "BusyError",
-    "DamagedAnswerError",
-    "DeadlineExceededError",
-    "EnvironmentCallError",
-    "EnvironmentClient",
-    "RefusedError",
-    "ServerFailedError",
-    "Session",
-    "SessionLostError",
-    "UnreachableError",
-    "WrongWorldError",
-]
 
 log = logging.getLogger(__name__)
 

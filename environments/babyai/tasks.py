@@ -12,7 +12,6 @@ from functools import cache
 
 from environments.babyai.levels import LEVELS, MINIGRID_VERSION
 from environments.environment import TaskIndexError
-from environments.task_lists import named
 
 VERSION = f"minigrid-{MINIGRID_VERSION}-1"
 N_SEEDS = 1_000_000
@@ -105,12 +104,3 @@ def _tasks_of(
         for level, without in levels
         if seed not in without
     )
-
-
-def task_list(name: str) -> tuple[int, ...]:
-    """Return the task indices of the list called `name` (see `task_lists`).
-
-    Raises:
-        KeyError: No list has this name. The message names the existing lists.
-    """
-    return named(task_lists(), name, "babyai")

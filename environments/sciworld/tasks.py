@@ -13,7 +13,6 @@ from functools import cache
 from hashlib import sha256
 
 from environments.environment import TaskIndexError
-from environments.task_lists import named
 
 PACKAGE_VERSION = "1.2.3"
 VERSION = f"scienceworld-{PACKAGE_VERSION}-1"
@@ -178,15 +177,6 @@ def task_lists() -> dict[str, tuple[int, ...]]:
             fresh = [index for index in chosen[split] if task(index).variation not in BEGIN_ALIKE]
             lists[f"{prefix}-{split}"] = _evenly(fresh, lambda index: task(index).number, size)
     return {name: tuple(sorted(some)) for name, some in lists.items()}
-
-
-def task_list(name: str) -> tuple[int, ...]:
-    """Return the task indices of the list called `name` (see `task_lists`).
-
-    Raises:
-        KeyError: No list has this name. The message names the existing lists.
-    """
-    return named(task_lists(), name, "sciworld")
 
 
 def _evenly(indices: list[int], group: Callable[[int], str], size: int) -> list[int]:

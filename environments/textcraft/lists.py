@@ -6,7 +6,6 @@ import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import cache
 
-from environments.task_lists import named
 from environments.textcraft.chains import LISTS as CHAINS
 from environments.textcraft.goals import goals, wood_goals
 from environments.textcraft.one_command import (
@@ -67,15 +66,6 @@ def task_lists() -> dict[str, tuple[int, ...]]:
     ]
     lists[EVALUATION] = _in_proportion(by_name, depth, EVALUATION_SIZE)
     return {name: tuple(sorted(some)) for name, some in lists.items()}
-
-
-def task_list(name: str) -> tuple[int, ...]:
-    """Return the task indices of the list called `name` (see `task_lists`).
-
-    Raises:
-        KeyError: No list has this name. The message names the existing lists.
-    """
-    return named(task_lists(), name, "textcraft")
 
 
 def _renamed(tasks: Collection[int]) -> Iterator[int]:

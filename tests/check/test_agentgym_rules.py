@@ -13,7 +13,7 @@ import pytest
 
 from configs.rules import Rules
 from environments.babyai.levels import LEVELS
-from environments.babyai.tasks import task_list as babyai_list
+from environments.babyai.tasks import task_lists as babyai_lists
 from environments.babyai.world import BabyAI
 from environments.environment import Step, TaskIndexError, WorldError
 from environments.registry import load_world
@@ -21,7 +21,7 @@ from environments.searchqa.settings import Settings
 from environments.searchqa.world import SearchQA
 from environments.task_lists import UnknownTaskListError, named
 from environments.textcraft.goals import goals, needed_recipes
-from environments.textcraft.lists import task_list
+from environments.textcraft.lists import task_lists
 from environments.textcraft.tasks import task_of
 from environments.textcraft.world import TextCraft, TextCraftEnvironment
 from tests.support.tiny_searchqa import CORPUS, QUESTIONS, write_corpus, write_lines
@@ -102,7 +102,7 @@ def test_random_babyai_episodes_succeed_more_often_under_our_rules() -> None:
 def test_under_agentgym_rules_goals_and_instruction_do_not_state_the_order() -> None:
     index = next(
         index
-        for index in babyai_list("test")
+        for index in babyai_lists()["test"]
         if ", then " in BabyAI().create().reset(index).partition("\n")[0]
     )
     ours, theirs = (
@@ -203,7 +203,7 @@ MARKED = ["{}.", "`{}`", "[{}]", "({})", "**{}**", '"{}"', "** {}", "`{}`.", '"{
 @pytest.mark.parametrize("rules", ["ours", "agentgym"])
 def test_punctuation_around_an_action_makes_no_difference(rules: Rules, marked: str) -> None:
     for world, index in (
-        (TextCraft(rules), task_list("test")[0]),
+        (TextCraft(rules), task_lists()["test"][0]),
         (BabyAI(rules), 40 + LEVELS.index("GoToRedBall")),
     ):
         plain, other = world.create(), world.create()

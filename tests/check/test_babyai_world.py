@@ -12,7 +12,7 @@ from PIL import Image
 
 from environments.babyai.actions import CHECK, UNKNOWN
 from environments.babyai.levels import LEVELS
-from environments.babyai.tasks import task_list
+from environments.babyai.tasks import task_lists
 from environments.babyai.world import BabyAI, BabyAIEnvironment
 from environments.environment import EpisodeOverError, Step
 
@@ -157,7 +157,7 @@ def test_an_opened_door_can_be_closed_again() -> None:
 
 def test_the_goal_states_the_order_of_its_parts() -> None:
     firsts = [
-        BabyAI().create().reset(index).partition("\n")[0] for index in task_list("test")[:400]
+        BabyAI().create().reset(index).partition("\n")[0] for index in task_lists()["test"][:400]
     ]
     assert any(", then " in first for first in firsts)
     assert any(" after you " in first for first in firsts)

@@ -14,7 +14,7 @@ from configs.recipe import load_recipe
 from environments.registry import load_world
 from environments.searchqa.scripts import CHOICES, READER, play
 from environments.textcraft.goals import goals
-from environments.textcraft.lists import task_list
+from environments.textcraft.lists import task_lists
 from environments.textcraft.tasks import depth
 from flows.evaluate import learned_in
 from flows.scripted_policies import scripted_results
@@ -37,8 +37,8 @@ from tasks.rollout.trajectory import Trajectory, Turn
 def test_held_out_templates_cannot_be_replayed_and_equal_templates_with_other_words_can(
     tmp_path: Path,
 ) -> None:
-    held_out = task_list("wood-test")
-    found = baselines("textcraft", held_out, task_list("train"), 8, tmp_path)
+    held_out = task_lists()["wood-test"]
+    found = baselines("textcraft", held_out, task_lists()["train"], 8, tmp_path)
     assert found[REPLAY].success.value == 0.0
     assert found[ORACLE].success.value == 1.0
     assert 0.0 < found[RANDOM].success.value < 1.0
@@ -143,12 +143,12 @@ def test_a_replayed_search_has_the_words_of_the_question() -> None:
 def test_truncated_baseline_is_not_a_success_and_results_are_reused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    tasks = [index for index in task_list("test") if depth(index) > 2][:4]
-    short = baselines("textcraft", tasks, task_list("train"), 3, tmp_path, [ORACLE])[ORACLE]
+    tasks = [index for index in task_lists()["test"] if depth(index) > 2][:4]
+    short = baselines("textcraft", tasks, task_lists()["train"], 3, tmp_path, [ORACLE])[ORACLE]
     assert (short.success.value, short.truncated, short.turns) == (0.0, 1.0, 3.0)
     monkeypatch.setattr("tasks.evaluation.baselines.play", lambda *_: pytest.fail("played again"))
     assert (
-        baselines("textcraft", tasks, task_list("train"), 3, tmp_path, [ORACLE])[ORACLE].tallies
+        baselines("textcraft", tasks, task_lists()["train"], 3, tmp_path, [ORACLE])[ORACLE].tallies
         == short.tallies
     )
 
@@ -157,7 +157,7 @@ def test_baseline_table_has_each_policy_and_the_oracle_turns(tmp_path: Path) -> 
     table = baseline_table(
         {
             "wood-test": baselines(
-                "textcraft", task_list("wood-test")[:6], task_list("wood-train"), 8, tmp_path
+                "textcraft", task_lists()["wood-test"][:6], task_lists()["wood-train"], 8, tmp_path
             )
         }
     )
@@ -172,11 +172,11 @@ def test_baseline_table_has_each_policy_and_the_oracle_turns(tmp_path: Path) -> 
 def test_actions_without_repeats_are_taken_once_and_the_most_similar_action_comes_first(
     tmp_path: Path,
 ) -> None:
-    tasks = task_list("one-command-test")[:20]
+    tasks = task_lists()["one-command-test"][:20]
     found = baselines(
         "textcraft",
         tasks,
-        task_list("one-command-train")[:20],
+        task_lists()["one-command-train"][:20],
         8,
         tmp_path,
         [RANDOM, NO_REPEAT, SIMILAR],

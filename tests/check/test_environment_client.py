@@ -11,16 +11,15 @@ import pytest
 
 from environments import calls
 from environments import client as client_module
-from environments.client import (
+from environments.client import EnvironmentClient, Session
+from environments.environment import Step
+from environments.errors import (
     DeadlineExceededError,
     EnvironmentCallError,
-    EnvironmentClient,
     RefusedError,
-    Session,
     SessionLostError,
     WrongWorldError,
 )
-from environments.environment import Step
 from tests.support.counting_servers import Serve
 from tests.support.processes import wait_until
 from tests.support.server_requests import open_sessions

@@ -14,18 +14,18 @@ from urllib.parse import SplitResult, urlsplit
 import pytest
 
 from environments import calls
-from environments.client import (
+from environments.client import EnvironmentClient
+from environments.environment import Step
+from environments.errors import (
     BusyError,
     DamagedAnswerError,
     DeadlineExceededError,
     EnvironmentCallError,
-    EnvironmentClient,
     RefusedError,
     ServerFailedError,
     SessionLostError,
     UnreachableError,
 )
-from environments.environment import Step
 from tests.support.counting_servers import Serve, counting
 from tests.support.processes import wait_until
 from tests.support.server_requests import open_sessions

@@ -15,7 +15,8 @@ import psutil
 import pytest
 import requests
 
-from environments.client import EnvironmentClient, RefusedError
+from environments.client import EnvironmentClient
+from environments.errors import RefusedError
 from environments.server.dispatcher import CALLS
 from environments.token import VARIABLE
 from tasks.provision.local import LocalServer
@@ -30,7 +31,7 @@ from tests.support.hostile import (
     unfinished_bodies,
     wrong_items,
 )
-from tests.support.processes import wait_until
+from tests.support.processes import local_server, wait_until
 from tests.support.server_requests import post, start
 
 PATIENCE_S = 60.0
@@ -111,16 +112,12 @@ def test_a_server_is_reachable_however_many_connections_say_nothing(serve: Serve
 
 def test_a_server_with_few_files_to_open_is_reachable_all_the_same(state_dir: Path) -> None:
     command = ["bash", "-c", 'ulimit -n 256; exec "$@"', "-", *counting_command("counting")]
-    server = LocalServer(
-        "few-files", command, state_dir=state_dir, environment={"PYTHONPATH": str(ROOT)}
-    )
-    server.start()
-    try:
-        with held(Attacker(server.url), 400):
-            assert healthy(server.url)
-            play(server.url)
-    finally:
-        server.end()
+    with (
+        local_server("few-files", command, state_dir=state_dir) as server,
+        held(Attacker(server.url), 400),
+    ):
+        assert healthy(server.url)
+        play(server.url)
 
 
 def test_an_action_is_not_kept_by_its_session_and_has_a_length(serve: Serve) -> None:
@@ -286,15 +283,10 @@ def requests_taken(url: str) -> int:
 @pytest.fixture(scope="module")
 def guarded(state_dir: Path) -> LocalServer:
     """A server that wants a token."""
-    server = LocalServer(
-        "guarded",
-        counting_command("counting"),
-        state_dir=state_dir,
-        environment={"PYTHONPATH": str(ROOT), VARIABLE: SECRET},
-    )
-    server.start()
-    yield server  # type: ignore[misc]
-    server.end()
+    with local_server(
+        "guarded", counting_command("counting"), state_dir=state_dir, environment={VARIABLE: SECRET}
+    ) as server:
+        yield server  # type: ignore[misc]
 
 
 @pytest.mark.parametrize(
@@ -360,11 +352,7 @@ def test_it_is_started_with_a_token_or_when_told_to_do_without(
 ) -> None:
     environment = {"PYTHONPATH": str(ROOT), VARIABLE: "" if extra else SECRET}
     command = [*counting_command("counting"), "--host", "0.0.0.0", *extra]
-    server = LocalServer("open", command, state_dir=state_dir, environment=environment)
-    server.start()
-    try:
+    with local_server("open", command, state_dir=state_dir, environment=environment) as server:
         assert requests.get(f"{server.url}/v1/world", timeout=PATIENCE_S).status_code == (
             200 if extra else 401
         )
-    finally:
-        server.end()

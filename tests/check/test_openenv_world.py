@@ -12,8 +12,9 @@ from time import sleep
 import pytest
 import uvicorn
 
-from environments.client import EnvironmentClient, ServerFailedError
+from environments.client import EnvironmentClient
 from environments.environment import InvalidActionError, SettingsError
+from environments.errors import ServerFailedError
 from environments.openenv.actions import form_of, text_of
 from environments.openenv.settings import read_settings
 from environments.openenv.world import OpenEnvError

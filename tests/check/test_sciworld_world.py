@@ -16,7 +16,7 @@ from py4j.java_gateway import GatewayParameters, JavaGateway, launch_gateway
 
 from environments.environment import EpisodeOverError, OracleError, Step
 from environments.sciworld.java import FLAGS, INSTALL, SOURCE, package_folder
-from environments.sciworld.tasks import all_tasks, task, task_list
+from environments.sciworld.tasks import all_tasks, task, task_lists
 from environments.sciworld.world import MAX_CHARACTERS, SciWorld, SciWorldEnvironment
 
 pytestmark = pytest.mark.skipif(
@@ -303,7 +303,7 @@ def test_the_table_of_kinds_and_the_splits_are_the_packages(package: Any) -> Non
         )
         for split, variations in zip(("train", "validation", "test"), parts, strict=True):
             assert list(variations) == [
-                task(index).variation for index in task_list(split) if task(index).name == name
+                task(index).variation for index in task_lists()[split] if task(index).name == name
             ]
 
 

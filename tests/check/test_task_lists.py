@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-from pathlib import Path
-
 import pytest
 
 from environments.registry import load_world, task_lists_of, variables_of
 from environments.task_lists import UnknownTaskListError
+from tests.support.processes import run_python
 
 
 @pytest.mark.parametrize("name", ["babyai", "sciworld", "textcraft", "webarena"])
@@ -38,14 +35,7 @@ def test_task_lists_are_named_without_loading_worlds() -> None:
         "print(*(set(sys.modules) & {*(entry.partition(':')[0] for entry in WORLDS.values()), "
         "'numpy', 'minigrid', 'playwright'}))"
     )
-    shown = subprocess.run(
-        [sys.executable, "-c", program],
-        cwd=Path(__file__).parents[2],
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    assert shown.stdout.strip() == ""
+    assert run_python(program) == ""
 
 
 def test_servers_get_the_variables_that_their_world_lists(monkeypatch: pytest.MonkeyPatch) -> None:

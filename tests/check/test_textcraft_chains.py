@@ -17,7 +17,7 @@ from environments.textcraft.chains import (
     side_of,
     turns_of,
 )
-from environments.textcraft.lists import task_list
+from environments.textcraft.lists import task_lists
 from environments.textcraft.oracle import plan
 from environments.textcraft.recipes import book_of
 from environments.textcraft.splits import DEEP_TURNS
@@ -89,7 +89,7 @@ def test_distractors_of_a_chain_are_useless_and_share_an_ingredient() -> None:
 def test_a_chain_is_solved_by_its_listed_commands() -> None:
     world = TextCraft()
     session = world.create()
-    index = task_list("chains-test")[5]
+    index = task_lists()["chains-test"][5]
     first = session.reset(index)
     assert f"Goal: craft {session.objective}." in first
     done, turns = False, 0

@@ -8,7 +8,7 @@ from itertools import combinations
 import pytest
 
 from environments.textcraft.goals import goals, needed_recipes
-from environments.textcraft.lists import task_list
+from environments.textcraft.lists import task_lists
 from environments.textcraft.nonce_names import WORDS, NonceNames
 from environments.textcraft.oracle import plan
 from environments.textcraft.recipes import recipe_book
@@ -17,14 +17,14 @@ from environments.textcraft.tasks import NONCE_VARIANTS, goal, task
 from environments.textcraft.templates import Tree, template_of, trees, trees_by
 from environments.textcraft.world import TextCraft
 
-LEARNED = task_list("nonce-train")[::4]
+LEARNED = task_lists()["nonce-train"][::4]
 """Enough to find what were there by design, and few enough to stay in the cache of tasks."""
 SPLITS = ("train", "validation", "test")
 OURS = {"crafting", "commands", "craft", "using", "goal", "get", "got", "crafted", "minecraft"}
 
 
 def templates_of(name: str) -> set[str]:
-    return {template_of(goal(index)).goals[0] for index in task_list(f"nonce-{name}")}
+    return {template_of(goal(index)).goals[0] for index in task_lists()[f"nonce-{name}"]}
 
 
 def all_parts(tree: Tree) -> set[Tree]:
@@ -35,11 +35,15 @@ def test_splits_share_no_plan_and_no_held_out_plan_is_part_of_a_training_plan() 
     for one, other in combinations(SPLITS, 2):
         assert not templates_of(one) & templates_of(other)
     learned = set()
-    for index in (*LEARNED, *task_list("nonce-fresh-validation"), *task_list("nonce-fresh-test")):
+    for index in (
+        *LEARNED,
+        *task_lists()["nonce-fresh-validation"],
+        *task_lists()["nonce-fresh-test"],
+    ):
         begun = task(index)
         learned |= {part for tree in trees_by(begun.book, begun.goal) for part in all_parts(tree)}
     for split in ("validation", "test"):
-        for index in task_list(f"nonce-{split}"):
+        for index in task_lists()[f"nonce-{split}"]:
             begun = task(index)
             assert trees_by(begun.book, begun.goal) == trees(begun.goal)  # the game's own
             assert learned.isdisjoint(trees(begun.goal))
@@ -52,7 +56,7 @@ def test_training_shows_far_more_plan_skeletons_than_the_game_has() -> None:
 
 def test_unlisted_items_do_not_exist_in_a_nonce_task() -> None:
     session = TextCraft().create()
-    session.reset(task_list("nonce-test")[0])
+    session.reset(task_lists()["nonce-test"][0])
     assert (
         session.step("get 1 oak logs").observation
         == "Could not find oak logs: there is no such item."
@@ -63,19 +67,19 @@ def test_there_are_enough_templates_to_learn_from_and_held_out_ones_of_every_len
     assert len(templates_of("train")) >= 30
     assert len(templates_of("test")) >= 15
     for split in ("validation", "test"):
-        assert {len(plan_to(goal(index))) for index in task_list(f"nonce-{split}")} == {2, 3, 4}
+        assert {len(plan_to(goal(index))) for index in task_lists()[f"nonce-{split}"]} == {2, 3, 4}
 
 
 def test_every_template_has_equally_many_tasks() -> None:
     for split in SPLITS:
-        counts = [template_of(goal(index)).goals[0] for index in task_list(f"nonce-{split}")]
+        counts = [template_of(goal(index)).goals[0] for index in task_lists()[f"nonce-{split}"]]
         assert len({counts.count(name) for name in set(counts)}) == 1
 
 
 def test_fresh_tasks_have_training_templates_and_unused_draws() -> None:
     shown = {task(index).observation for index in LEARNED}
     for split in ("validation", "test"):
-        fresh = task_list(f"nonce-fresh-{split}")
+        fresh = task_lists()[f"nonce-fresh-{split}"]
         assert templates_of(f"fresh-{split}") <= templates_of("train")
         assert len(templates_of(f"fresh-{split}")) >= 25
         assert shown.isdisjoint(task(index).observation for index in fresh)
@@ -89,7 +93,7 @@ def test_training_tasks_never_list_the_command_of_a_held_out_goal_distractors_in
 
 
 def test_a_nonce_task_shows_only_made_up_words() -> None:
-    for index in task_list("nonce-test"):
+    for index in task_lists()["nonce-test"]:
         assert set(re.findall(r"[a-z]+", task(index).observation.lower())) <= OURS | set(WORDS)
 
 
@@ -126,7 +130,7 @@ def test_names_are_exchanged_whole_the_longest_first() -> None:
 @pytest.mark.parametrize("name", ["validation", "test", "fresh-validation", "fresh-test"])
 def test_the_oracle_solves_every_task_in_up_to_four_turns(name: str) -> None:
     session = TextCraft().create()
-    for index in task_list(f"nonce-{name}"):
+    for index in task_lists()[f"nonce-{name}"]:
         session.reset(index)
         steps = [
             session.step(session.oracle_action()) for _ in plan(goal(index), {}, task(index).book)

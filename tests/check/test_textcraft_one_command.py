@@ -7,7 +7,7 @@ from functools import cache
 from pathlib import Path
 from random import Random
 
-from environments.textcraft.lists import task_list
+from environments.textcraft.lists import task_lists
 from environments.textcraft.nonce_names import WORDS
 from environments.textcraft.one_command import (
     MAX_DISTRACTORS,
@@ -25,7 +25,7 @@ from tasks.evaluation.baselines import NO_REPEAT, baselines
 @cache
 def listed(name: str) -> tuple[Task, ...]:
     """The tasks of a list, of a long one 1,200."""
-    indices = task_list(f"one-command-{name}")
+    indices = task_lists()[f"one-command-{name}"]
     return tuple(task(index) for index in Random(0).sample(indices, min(1200, len(indices))))
 
 
@@ -95,7 +95,11 @@ def test_a_task_lists_more_commands_than_turns_and_a_lesson_any_number() -> None
 
 def test_crafting_every_listed_command_fails_in_most_tasks(tmp_path: Path) -> None:
     found = baselines(
-        "textcraft", task_list("one-command-test"), task_list("one-command-train")[:50], 8, tmp_path
+        "textcraft",
+        task_lists()["one-command-test"],
+        task_lists()["one-command-train"][:50],
+        8,
+        tmp_path,
     )
     assert found["craft every line"].success.value < 0.35
     assert found[NO_REPEAT].success.value < 0.2

@@ -9,12 +9,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from environments.textcraft.goals import goals
-from environments.textcraft.lists import task_list
+from environments.textcraft.lists import task_lists
 from environments.textcraft.renaming import renaming
 from environments.textcraft.tasks import task
 from environments.textcraft.world import TextCraft
 
-RENAMED = task_list("wood-renamed-train")
+RENAMED = task_lists()["wood-renamed-train"]
 WORDS = ("oak", "birch", "door", "planks", "stick", "fence")
 
 
@@ -53,7 +53,7 @@ def test_there_are_many_variants_and_none_is_a_held_out_task() -> None:
     assert (
         len(observations) > len(RENAMED) / 2
     )  # a goal of one short command has few variants that differ
-    assert observations.isdisjoint(task(index).observation for index in task_list("wood-test"))
+    assert observations.isdisjoint(task(index).observation for index in task_lists()["wood-test"])
 
 
 @pytest.mark.parametrize("index", RENAMED[::131])

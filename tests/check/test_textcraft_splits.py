@@ -12,15 +12,15 @@ from itertools import combinations
 import pytest
 
 from environments.textcraft.goals import goals, needed_recipes, wood_goals
-from environments.textcraft.lists import task_list
+from environments.textcraft.lists import task_lists
 from environments.textcraft.oracle import plan
 from environments.textcraft.tasks import goal, task
 from environments.textcraft.templates import Tree, template_of, trees
 from environments.textcraft.world import TextCraft
 
 FAMILIES = ("", "wood-")
-HELD_OUT = sorted({*task_list("validation"), *task_list("test")})
-LEARNED = sorted({*task_list("train"), *task_list("renamed-train")})
+HELD_OUT = sorted({*task_lists()["validation"], *task_lists()["test"]})
+LEARNED = sorted({*task_lists()["train"], *task_lists()["renamed-train"]})
 
 
 @cache
@@ -55,16 +55,16 @@ def subtrees(tree: Tree) -> set[Tree]:
 
 def test_the_splits_share_no_goal_and_cover_all() -> None:
     for one, other in combinations(("train", "validation", "test"), 2):
-        assert not set(task_list(one)) & set(task_list(other))
-    assert sorted(task_list("train") + task_list("validation") + task_list("test")) == list(
-        range(len(goals()))
-    )
+        assert not set(task_lists()[one]) & set(task_lists()[other])
+    assert sorted(
+        task_lists()["train"] + task_lists()["validation"] + task_lists()["test"]
+    ) == list(range(len(goals())))
 
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_no_two_sides_share_a_plan(family: str) -> None:
     plans = {
-        split: {without_names(index) for index in task_list(f"{family}{split}")}
+        split: {without_names(index) for index in task_lists()[f"{family}{split}"]}
         for split in ("train", "validation", "test")
     }
     for one, other in combinations(plans.values(), 2):
@@ -75,14 +75,14 @@ def test_no_other_way_to_make_a_held_out_goal_is_a_way_or_part_of_a_way_to_make_
     None
 ):
     learned = set().union(
-        *(subtrees(tree) for index in task_list("train") for tree in trees(goal(index)))
+        *(subtrees(tree) for index in task_lists()["train"] for tree in trees(goal(index)))
     )
     assert not learned & set().union(*(trees(goal(index)) for index in HELD_OUT))
 
 
 def test_no_training_goal_needs_a_held_out_one() -> None:
     held_out = {goal(index) for index in HELD_OUT}
-    for index in task_list("train"):
+    for index in task_lists()["train"]:
         assert held_out.isdisjoint(recipe.output for recipe in needed_recipes(goal(index)))
 
 
@@ -98,9 +98,9 @@ def test_a_training_task_never_lists_the_command_of_a_held_out_goal_distractors_
         for recipe in needed_recipes(goal(index))
         if recipe.output == goal(index)
     }
-    for index in task_list("train"):
+    for index in task_lists()["train"]:
         assert commands.isdisjoint(task(index).observation.splitlines())
-    for index in task_list("renamed-train")[::7]:
+    for index in task_lists()["renamed-train"][::7]:
         exchanged = task(index).renaming
         assert exchanged is not None
         assert commands.isdisjoint(exchanged.undo(task(index).observation).splitlines())
@@ -108,18 +108,18 @@ def test_a_training_task_never_lists_the_command_of_a_held_out_goal_distractors_
 
 def test_the_lists_of_the_wood_family_are_its_part_of_the_whole_game() -> None:
     for name in ("train", "validation", "test", "renamed-train"):
-        assert task_list(f"wood-{name}") == tuple(
-            index for index in task_list(name) if goal(index) in wood_goals()
+        assert task_lists()[f"wood-{name}"] == tuple(
+            index for index in task_lists()[name] if goal(index) in wood_goals()
         )
 
 
 def test_every_list_has_enough_tasks() -> None:
-    assert len(task_list("wood-test")) >= 30
-    assert len({template_of(goal(index)).goals for index in task_list("wood-test")}) >= 7
-    assert len({template_of(goal(index)).goals for index in task_list("test")}) >= 70
+    assert len(task_lists()["wood-test"]) >= 30
+    assert len({template_of(goal(index)).goals for index in task_lists()["wood-test"]}) >= 7
+    assert len({template_of(goal(index)).goals for index in task_lists()["test"]}) >= 70
     for family in FAMILIES:
-        assert len(task_list(f"{family}validation")) >= 16
-        assert len(task_list(f"{family}renamed-train")) >= 3000
+        assert len(task_lists()[f"{family}validation"]) >= 16
+        assert len(task_lists()[f"{family}renamed-train"]) >= 3000
 
 
 def test_the_oracle_solves_every_held_out_task() -> None:

@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import os
 import re
-import subprocess
-import sys
 from hashlib import sha256
 
 import pytest
 
 from environments.environment import TaskIndexError
-from environments.task_lists import UnknownTaskListError
 from environments.textcraft.goals import goals, needed_recipes, wood_goals
-from environments.textcraft.lists import task_list, task_lists
+from environments.textcraft.lists import task_lists
 from environments.textcraft.recipes import recipe_book
 from environments.textcraft.tasks import VERSION, depth, goal, task
 from environments.textcraft.world import TextCraft
+from tests.support.processes import run_python
 
 ALL = range(len(goals()))
 LINE = re.compile(r"^craft (\d+) (.*?) using (.*)$")
@@ -59,16 +56,16 @@ print(sha256("\\n".join(said).encode()).hexdigest())
 
 
 def test_tasks_change_only_with_the_version() -> None:
-    renamed = task_list("renamed-train")[::97]
+    renamed = task_lists()["renamed-train"][::97]
     nonce = [
         index
         for name in ("train", "test", "fresh-test")
-        for index in task_list(f"nonce-{name}")[::97]
+        for index in task_lists()[f"nonce-{name}"][::97]
     ]
     one_command = [
         index
         for name in ("lessons", "train", "test", "fresh-test")
-        for index in task_list(f"one-command-{name}")[::97]
+        for index in task_lists()[f"one-command-{name}"][::97]
     ]
     lists = {
         name: some
@@ -85,23 +82,14 @@ def test_tasks_change_only_with_the_version() -> None:
 
 
 def test_chains_change_only_with_the_version() -> None:
-    chains = [task_list(f"chains-{name}") for name in ("lessons", "train", "validation", "test")]
+    chains = [task_lists()[f"chains-{name}"] for name in ("lessons", "train", "validation", "test")]
     meaning = "\n".join(task(index).observation for some in chains for index in some[::97])
     assert [len(some) for some in chains] == [20_000, 10_000, 63, 112]
     assert sha256(meaning.encode()).hexdigest() == CHAINS[VERSION]
 
 
 def test_nothing_depends_on_the_hash_seed_or_the_global_random_state() -> None:
-    printed = {
-        subprocess.run(
-            [sys.executable, "-c", DIGEST_SCRIPT],
-            env={**os.environ, "PYTHONHASHSEED": seed},
-            capture_output=True,
-            text=True,
-            check=True,
-        ).stdout
-        for seed in ("0", "1", "20250918")
-    }
+    printed = {run_python(DIGEST_SCRIPT, PYTHONHASHSEED=seed) for seed in ("0", "1", "20250918")}
     assert len(printed) == 1
 
 
@@ -186,11 +174,13 @@ def test_the_wood_family_is_crafted_from_logs_alone() -> None:
 
 
 def test_the_evaluation_list_has_a_hundred_test_tasks_of_every_depth() -> None:
-    some = task_list("textcraft-ours-100")
+    some = task_lists()["textcraft-ours-100"]
     assert len(set(some)) == 100
-    assert set(some) <= set(task_list("test"))
+    assert set(some) <= set(task_lists()["test"])
     for level in (1, 2, 3, 4):
-        share = sum(depth(index) == level for index in task_list("test")) / len(task_list("test"))
+        share = sum(depth(index) == level for index in task_lists()["test"]) / len(
+            task_lists()["test"]
+        )
         assert abs(sum(depth(index) == level for index in some) - 100 * share) < 1
 
 
@@ -198,16 +188,6 @@ def test_lists_ascend_without_repeats() -> None:
     for some in task_lists().values():
         assert list(some) == sorted(set(some))
         assert some
-
-
-def test_an_unknown_list_is_refused_with_the_names_that_exist() -> None:
-    with pytest.raises(UnknownTaskListError) as unknown:
-        task_list("easy")
-    assert (unknown.value.world, unknown.value.name, unknown.value.nearest) == (
-        "textcraft",
-        "easy",
-        None,
-    )
 
 
 def test_tasks_are_tagged_by_depth_also_when_renamed() -> None:

@@ -7,7 +7,7 @@ import random
 import pytest
 
 from environments.registry import load_world
-from environments.textcraft.lists import task_list
+from environments.textcraft.lists import task_lists
 from environments.textcraft.recipes import filled_command, recipe_book
 from environments.textcraft.world import TextCraft
 
@@ -15,7 +15,7 @@ from environments.textcraft.world import TextCraft
 @pytest.mark.parametrize("tasks", ["wood-test", "test"])
 def test_textcraft_never_refuses_a_valid_action(tasks: str) -> None:
     session, chance = TextCraft().create(), random.Random(7)
-    for index in task_list(tasks)[::5]:
+    for index in task_lists()[tasks][::5]:
         session.reset(index)
         for _ in range(12):
             actions = session.valid_actions()
@@ -28,7 +28,7 @@ def test_textcraft_never_refuses_a_valid_action(tasks: str) -> None:
 
 def test_valid_actions_follow_from_the_listed_commands_and_the_inventory() -> None:
     session = TextCraft().create()
-    first = session.reset(task_list("wood-renamed-train")[0])
+    first = session.reset(task_lists()["wood-renamed-train"][0])
     before = session.valid_actions()
     assert all(action.startswith("get ") for action in before)
     written = set(first.replace(",", "").split())

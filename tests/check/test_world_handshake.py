@@ -14,7 +14,7 @@ import requests
 from configs.collection import Collection
 from configs.environment import World
 from configs.experiment import Rollout
-from environments.babyai.tasks import task_list
+from environments.babyai.tasks import task_lists
 from environments.client import EnvironmentClient
 from environments.errors import RefusedError, WrongWorldError
 from environments.handshake import (
@@ -37,6 +37,7 @@ from tasks.rollout.collector import Batch, Collector
 from tasks.rollout.episode import RolloutRequest, RolloutSettings
 from tasks.rollout.trajectory import Outcome
 from tests.support.counting_servers import ROOT, Serve, counting_command
+from tests.support.processes import local_server
 from tests.support.their_client import TheirClient
 
 AGENTGYM_ONLY = ROOT / "tests" / "support" / "agentgym_only_server.py"
@@ -49,13 +50,13 @@ THEIRS: dict[str, Any] = {
 
 
 def serving(state_dir: Path, *command: str, health_path: str = "/health") -> Iterator[str]:
-    server = LocalServer(
-        command[-1], [sys.executable, *command, "--port", "{port}"], state_dir=state_dir, environment={"PYTHONPATH": str(ROOT)},
-        health_path=health_path, start_deadline_s=120,
-    )  # fmt: skip
-    server.start()
-    yield server.url
-    server.end()
+    with local_server(
+        command[-1],
+        [sys.executable, *command, "--port", "{port}"],
+        state_dir=state_dir,
+        health_path=health_path,
+    ) as server:
+        yield server.url
 
 
 @pytest.fixture(scope="module")
@@ -179,21 +180,17 @@ def test_a_server_that_wants_another_token_is_refused_with_the_variable(
     state_dir: Path, monkeypatch: pytest.MonkeyPatch, token: str | None
 ) -> None:
     monkeypatch.delenv(VARIABLE, raising=False)
-    server = LocalServer(
+    with local_server(
         "guarded",
         counting_command("counting"),
         state_dir=state_dir,
-        environment={"PYTHONPATH": str(ROOT), VARIABLE: "secret"},
-    )
-    server.start()
-    try:
+        environment={VARIABLE: "secret"},
+    ) as server:
         if token is not None:
             monkeypatch.setenv(VARIABLE, token)
         with pytest.raises(RefusedError) as refusal:
             asyncio.run(verify_servers([server.url], World(name="counting")))
         assert (refusal.value.code, refusal.value.field) == ("no_token", VARIABLE)
-    finally:
-        server.end()
 
 
 def test_a_server_of_another_world_is_refused_in_agentgyms_dialect_too(
@@ -384,7 +381,7 @@ def collected(
 
 
 def test_under_agentgym_rules_a_success_earns_less_than_one(babyai_by_agentgyms_rules: str) -> None:
-    tasks = task_list("babyai-ours-90")[:6]
+    tasks = task_lists()["babyai-ours-90"][:6]
     played = collected(babyai_by_agentgyms_rules, "babyai", tasks, rules="agentgym")
     assert [outcome for outcome, _ in played].count(Outcome.SUCCESS) >= 4
     assert all(0.5 < reward < 1 for outcome, reward in played if outcome is Outcome.SUCCESS)
@@ -399,7 +396,7 @@ def test_agentgym_clients_are_served_by_the_rules_of_the_server(
         TheirClient(babyai_by_agentgyms_rules),
         load_world("babyai", "agentgym").create(),
     )
-    index = task_list("test")[0]
+    index = task_lists()["test"][0]
     assert client.reset(index)["observation"] == session.reset(index)
     answered = {"done": False}
     while not answered["done"]:

@@ -10,7 +10,7 @@ import pytest
 from environments.babyai import oracle
 from environments.babyai.levels import LEVELS, make_level
 from environments.babyai.oracle import make_plan
-from environments.babyai.tasks import LEFT_OUT, task_list
+from environments.babyai.tasks import LEFT_OUT, task_lists
 from environments.babyai.world import BabyAI, BabyAIEnvironment
 from environments.environment import OracleError
 
@@ -40,7 +40,7 @@ def solve(session: BabyAIEnvironment) -> list[str]:
 
 @pytest.mark.parametrize("level", range(40), ids=LEVELS)
 def test_the_oracle_solves_every_level(level: int) -> None:
-    for index in [index for index in task_list("validation") if index % 40 == level][:2]:
+    for index in [index for index in task_lists()["validation"] if index % 40 == level][:2]:
         session = BabyAI().create()
         session.reset(index)
         solve(session)
@@ -49,9 +49,9 @@ def test_the_oracle_solves_every_level(level: int) -> None:
 @pytest.mark.slow
 def test_the_oracle_solves_the_lists() -> None:
     """Every nineteenth task; all of them take some minutes."""
-    for index in [index for split in ("train", "validation", "test") for index in task_list(split)][
-        ::19
-    ]:
+    for index in [
+        index for split in ("train", "validation", "test") for index in task_lists()[split]
+    ][::19]:
         session = BabyAI().create()
         session.reset(index)
         solve(session)

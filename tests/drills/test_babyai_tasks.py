@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from collections import Counter
 from hashlib import sha256
 
@@ -18,12 +15,11 @@ from environments.babyai.tasks import (
     SPLIT_SEEDS,
     VERSION,
     level_and_seed,
-    task_list,
     task_lists,
 )
 from environments.babyai.world import BabyAI
 from environments.environment import TaskIndexError
-from environments.task_lists import UnknownTaskListError
+from tests.support.processes import run_python
 
 SPLITS = ("train", "validation", "test")
 DOORS_SPLITS = tuple(DOORS_SEEDS)
@@ -82,18 +78,9 @@ def test_the_version_names_minigrids() -> None:
 
 
 def test_nothing_depends_on_the_hash_seed_or_the_global_random_state() -> None:
-    printed = {
-        subprocess.run(
-            [sys.executable, "-c", DIGEST_SCRIPT],
-            env={**os.environ, "PYTHONHASHSEED": seed},
-            capture_output=True,
-            text=True,
-            check=True,
-        ).stdout
-        for seed in ("0", "20250918")
-    }
+    printed = {run_python(DIGEST_SCRIPT, PYTHONHASHSEED=seed) for seed in ("0", "20250918")}
     assert len(printed) == 1
-    assert "".join(printed).strip()
+    assert "".join(printed)
 
 
 def test_an_index_is_a_level_and_a_seed_as_in_agentgym() -> None:
@@ -112,10 +99,10 @@ def test_an_index_without_a_task_is_refused_with_the_range(index: int) -> None:
 
 
 def test_splits_share_no_seed_of_a_level_and_hold_all_others_of_their_range() -> None:
-    pairs = [level_and_seed(index) for split in SPLITS for index in task_list(split)]
+    pairs = [level_and_seed(index) for split in SPLITS for index in task_lists()[split]]
     assert len(set(pairs)) == len(pairs) == 130 * 40 - sum(map(len, LEFT_OUT.values()))
     for split in SPLITS:
-        seeds = {level_and_seed(index)[1] for index in task_list(split)}
+        seeds = {level_and_seed(index)[1] for index in task_lists()[split]}
         assert seeds == set(SPLIT_SEEDS[split])
 
 
@@ -128,16 +115,16 @@ def test_lists_ascend_and_begin_with_every_level() -> None:
 
 
 def test_the_lists_of_the_measurements_share_no_task() -> None:
-    lists = [task_list(f"babyai-ours-{size}") for size in (90, 160, 156)]
+    lists = [task_lists()[f"babyai-ours-{size}"] for size in (90, 160, 156)]
     assert [len(each) for each in lists] == [90, 160, 156]
     assert len(set().union(*lists)) == 90 + 160 + 156
 
 
 def test_the_door_lists_hold_their_levels_alone_and_share_no_task_with_any_other() -> None:
     for name, n_seeds in zip(DOORS_SPLITS, (500, 16, 20), strict=True):
-        levels = Counter(LEVELS[level_and_seed(index)[0]] for index in task_list(name))
+        levels = Counter(LEVELS[level_and_seed(index)[0]] for index in task_lists()[name])
         assert levels == dict.fromkeys(DOORS, n_seeds)
-    disjoint = [task_list(name) for name in (*SPLITS, *DOORS_SPLITS)]
+    disjoint = [task_lists()[name] for name in (*SPLITS, *DOORS_SPLITS)]
     assert len(set().union(*disjoint)) == sum(map(len, disjoint))
 
 
@@ -145,10 +132,10 @@ def test_door_layouts_are_unique_and_not_held_out_elsewhere() -> None:
     held_out = [
         index
         for split in ("validation", "test")
-        for index in task_list(split)
+        for index in task_lists()[split]
         if LEVELS[index % 40] in DOORS
     ]
-    listed = [layout(index) for name in DOORS_SPLITS for index in task_list(name)] + [
+    listed = [layout(index) for name in DOORS_SPLITS for index in task_lists()[name]] + [
         layout(index) for index in held_out
     ]
     assert len(set(listed)) == len(listed)
@@ -156,7 +143,7 @@ def test_door_layouts_are_unique_and_not_held_out_elsewhere() -> None:
 
 def test_the_oracle_solves_every_twentieth_task_of_the_door_lists() -> None:
     session = BabyAI().create()
-    for index in [index for name in DOORS_SPLITS for index in task_list(name)[::20]]:
+    for index in [index for name in DOORS_SPLITS for index in task_lists()[name][::20]]:
         session.reset(index)
         while not session.done:
             session.step(session.oracle_action())
@@ -164,9 +151,9 @@ def test_the_oracle_solves_every_twentieth_task_of_the_door_lists() -> None:
 
 
 def test_the_evaluation_list_holds_ninety_test_tasks_and_the_levels_evenly() -> None:
-    some = task_list("babyai-ours-90")
+    some = task_lists()["babyai-ours-90"]
     assert len(some) == 90
-    assert set(some) <= set(task_list("test"))
+    assert set(some) <= set(task_lists()["test"])
     assert set(Counter(index % 40 for index in some).values()) == {2, 3}
     assert len({index % 40 for index in some}) == 40
 
@@ -189,7 +176,7 @@ def layout(index: int) -> tuple[object, ...]:
 def test_layouts_are_unique_even_in_small_levels(name: str) -> None:
     level = LEVELS.index(name)
     listed = [
-        layout(index) for split in SPLITS for index in task_list(split) if index % 40 == level
+        layout(index) for split in SPLITS for index in task_lists()[split] if index % 40 == level
     ]
     assert len(set(listed)) == len(listed)
     left_out = [layout(seed * 40 + level) for seed in LEFT_OUT.get(name, ())]
@@ -198,15 +185,5 @@ def test_layouts_are_unique_even_in_small_levels(name: str) -> None:
 
 @pytest.mark.slow
 def test_layouts_are_unique_in_every_level() -> None:
-    listed = [layout(index) for split in SPLITS for index in task_list(split)]
+    listed = [layout(index) for split in SPLITS for index in task_lists()[split]]
     assert len(set(listed)) == len(listed)
-
-
-def test_an_unknown_list_is_refused_with_the_names_that_exist() -> None:
-    with pytest.raises(UnknownTaskListError) as unknown:
-        task_list("easy")
-    assert (unknown.value.world, unknown.value.name, unknown.value.nearest) == (
-        "babyai",
-        "easy",
-        None,
-    )

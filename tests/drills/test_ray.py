@@ -18,7 +18,8 @@ import pytest
 
 from configs.infrastructure import InfraSettings
 from environments.address import present_url
-from environments.client import EnvironmentClient, SessionLostError
+from environments.client import EnvironmentClient
+from environments.errors import SessionLostError
 from tasks.evaluation.benchmark import read_evaluation
 from tasks.provision.errors import (
     ProvisionError,

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
-import subprocess
-import sys
 from collections import Counter
 
 import pytest
@@ -24,10 +21,10 @@ from environments.sciworld.tasks import (
     Task,
     all_tasks,
     task,
-    task_list,
+    task_lists,
 )
 from environments.sciworld.world import SciWorld
-from environments.task_lists import UnknownTaskListError
+from tests.support.processes import run_python
 
 # What every index means, and the indices of each list, by version. If this fails for what was there
 # before, what an index means has
@@ -62,20 +59,13 @@ print(json.dumps({name: sha256(repr(some).encode()).hexdigest()[:16] for name, s
 def test_the_registry_builds_the_world_without_a_simulator() -> None:
     world = load_world("sciworld")
     assert isinstance(world, SciWorld)
-    assert world.tasks("sciworld-ours-200") == task_list("sciworld-ours-200")
+    assert world.tasks("sciworld-ours-200") == task_lists()["sciworld-ours-200"]
 
 
 @pytest.mark.parametrize("seed", ["0", "4242"])
 def test_tasks_change_only_with_the_version(seed: str) -> None:
-    environment = {**os.environ, "PYTHONHASHSEED": seed}
-    found = subprocess.run(
-        [sys.executable, "-c", DIGEST_SCRIPT],
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    assert json.loads(found.stdout) == MEANING[VERSION]
+    found = run_python(DIGEST_SCRIPT, PYTHONHASHSEED=seed)
+    assert json.loads(found) == MEANING[VERSION]
 
 
 def test_agentgym_indices_come_first_in_agentgym_order() -> None:
@@ -104,7 +94,7 @@ def test_an_index_without_a_task_is_refused_with_the_range(index: int) -> None:
 
 
 def test_the_splits_hold_every_task_once_and_every_kind() -> None:
-    splits = [task_list(name) for name in ("train", "validation", "test")]
+    splits = [task_lists()[name] for name in ("train", "validation", "test")]
     assert sorted(index for split in splits for index in split) == list(range(7207))
     assert [len({task(index).number for index in split}) for split in splits] == [30, 30, 30]
     assert [round(len(split) / 7207, 2) for split in splits] == [0.5, 0.25, 0.25]
@@ -112,17 +102,17 @@ def test_the_splits_hold_every_task_once_and_every_kind() -> None:
 
 def test_agentgym_lists_contain_only_agentgym_indices() -> None:
     for split in ("train", "validation", "test"):
-        assert task_list(f"agentgym-kinds-{split}") == tuple(
-            index for index in task_list(split) if index < N_AGENTGYM
+        assert task_lists()[f"agentgym-kinds-{split}"] == tuple(
+            index for index in task_lists()[split] if index < N_AGENTGYM
         )
 
 
 def test_the_evaluation_list_is_200_test_tasks_of_every_kind_of_agentgyms() -> None:
-    chosen = task_list("sciworld-ours-200")
+    chosen = task_lists()["sciworld-ours-200"]
     assert len(chosen) == len(set(chosen)) == 200
-    assert set(chosen) <= set(task_list("agentgym-kinds-test"))
+    assert set(chosen) <= set(task_lists()["agentgym-kinds-test"])
     counts = Counter(task(index).number for index in chosen)
-    available = Counter(task(index).number for index in task_list("agentgym-kinds-test"))
+    available = Counter(task(index).number for index in task_lists()["agentgym-kinds-test"])
     assert len(counts) == 23
     assert all(counts[number] >= min(9, available[number]) for number in available)
     assert max(counts.values()) == 10
@@ -133,13 +123,13 @@ def test_the_lists_of_things_to_find_hold_their_kinds_evenly_and_share_no_variat
     prefix: str, kinds: tuple[str, ...]
 ) -> None:
     for split, n_tasks in {"train": 150 * len(kinds), "validation": 96, "test": 120}.items():
-        some = task_list(f"{prefix}-{split}")
+        some = task_lists()[f"{prefix}-{split}"]
         assert Counter(task(index).number for index in some) == dict.fromkeys(
             kinds, n_tasks // len(kinds)
         )
-        assert set(some) <= set(task_list(split))
+        assert set(some) <= set(task_lists()[split])
     of_split = [
-        {task(index).variation for index in task_list(f"{prefix}-{split}")}
+        {task(index).variation for index in task_lists()[f"{prefix}-{split}"]}
         for split in ("train", "validation", "test")
     ]
     assert sum(map(len, of_split)) == len(set().union(*of_split))
@@ -151,19 +141,9 @@ def test_held_out_find_tasks_have_unique_first_messages(prefix: str) -> None:
     world = SciWorld(processes=1)
     session = world.create()
     first = {
-        split: [session.reset(index) for index in task_list(f"{prefix}-{split}")]
+        split: [session.reset(index) for index in task_lists()[f"{prefix}-{split}"]]
         for split in ("train", "validation", "test")
     }
     world.close()
     held_out = [*first["validation"], *first["test"]]
     assert len({*held_out, *first["train"]}) == len(held_out) + len(set(first["train"]))
-
-
-def test_an_unknown_list_is_refused_with_the_existing_lists() -> None:
-    with pytest.raises(UnknownTaskListError) as unknown:
-        task_list("dev")
-    assert (unknown.value.world, unknown.value.name, unknown.value.nearest) == (
-        "sciworld",
-        "dev",
-        None,
-    )

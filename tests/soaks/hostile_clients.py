@@ -24,7 +24,8 @@ from dataclasses import dataclass, field
 import psutil
 import requests
 
-from environments.client import EnvironmentCallError, EnvironmentClient
+from environments.client import EnvironmentClient
+from environments.errors import EnvironmentCallError
 from tests.support.hostile import ATTACKS, Attacker
 from tests.support.playing import server_of
 
