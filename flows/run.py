@@ -267,12 +267,10 @@ def environment_servers(run: Run) -> Iterator[Replicas | None]:
         rules=run.experiment.environment.rules,
         infrastructure=infrastructure,
     )
-    with run.clock.part("environment servers"):
-        servers.__enter__()
-    try:
+    with ExitStack() as started:
+        with run.clock.part("environment servers"):
+            started.enter_context(servers)
         yield servers
-    finally:
-        servers.close()
 
 
 def task_lists(run: Run, servers: Replicas | None) -> TaskLists:
@@ -324,12 +322,10 @@ def engine_servers(run: Run, policy: str) -> Iterator[tuple[list[str], Callable[
         yield list(infrastructure.engine_urls), lambda: None
         return
     servers = engine_replicas(run.experiment, infrastructure, policy)
-    with run.clock.part("vLLM servers"):
-        servers.__enter__()
-    try:
+    with ExitStack() as started:
+        with run.clock.part("vLLM servers"):
+            started.enter_context(servers)
         yield list(servers.urls), servers.check
-    finally:
-        servers.close()
 
 
 def policy_of(run: Run) -> tuple[str, Callable[[], object]]:

@@ -19,23 +19,19 @@ class LoginMissingError(WorldError):
     """The file with an account's cookies is missing or unreadable."""
 
 
-class Logins:
-    """Cookies of accounts on real sites, as Playwright storage states by file name."""
+def storage_states(folder: Path, tasks: Iterable[TaskFile]) -> dict[str | None, dict[str, Any]]:
+    """Return the cookies of accounts on real sites that the tasks name, by file name.
 
-    def __init__(self, folder: Path, tasks: Iterable[TaskFile]) -> None:
-        """Read the files that the tasks name.
+    They are storage states of Playwright.
 
-        Raises:
-            LoginMissingError: A file is missing or is not a storage state.
-        """
-        self._states: dict[str, dict[str, Any]] = {}
-        for task in tasks:
-            if task.storage_state is not None and task.storage_state not in self._states:
-                self._states[task.storage_state] = _read(folder / task.storage_state, task)
-
-    def of(self, task: TaskFile) -> dict[str, Any] | None:
-        """Return the task's initial storage state, or None if no account is signed in."""
-        return None if task.storage_state is None else self._states[task.storage_state]
+    Raises:
+        LoginMissingError: A file is missing or is not a storage state.
+    """
+    states: dict[str | None, dict[str, Any]] = {}
+    for task in tasks:
+        if task.storage_state is not None and task.storage_state not in states:
+            states[task.storage_state] = _read(folder / task.storage_state, task)
+    return states
 
 
 def _read(path: Path, task: TaskFile) -> dict[str, Any]:

@@ -32,7 +32,7 @@ from environments.webarena.oracle import Oracle
 from environments.webarena.page_parts import PAGE_CHARACTERS
 from environments.webarena.possible_actions import possible_actions
 from environments.webarena.settings import Settings
-from environments.webarena.sign_in import Logins, embedded_cookies
+from environments.webarena.sign_in import embedded_cookies, storage_states
 from environments.webarena.sites import gate
 from environments.webarena.task_files import TaskFile, read_tasks
 from environments.webarena.tasks import VERSION, embedded_tasks, plan, task_lists
@@ -203,7 +203,7 @@ class WebArenaEnvironment(Environment):
         options: dict[str, Any] = dict(CONTEXT)
         if not embedded:
             options["proxy"] = {"server": browsers.gate.address, "bypass": ",".join(hosts)}
-            options["storage_state"] = shared.logins.of(task)
+            options["storage_state"] = shared.logins.get(task.storage_state)
         if task.geolocation is not None:
             latitude, longitude = task.geolocation
             options |= {
@@ -266,7 +266,7 @@ class SharedSites:
             self.lists: Mapping[str, Sequence[int]] = task_lists(
                 task for task in tasks if self.judge or not task.needs_judge
             )
-            self.logins = Logins(settings.logins, tasks)
+            self.logins = storage_states(settings.logins, tasks)
             judge = f"judge-{_digest(self.judge.model)[:8]}" if self.judge else "nojudge"
             self.version = f"files-{_digest(repr(tasks))[:12]}-{judge}"
         else:
