@@ -5,7 +5,6 @@ It then works by its entry point, without changes to this project.
 
 from __future__ import annotations
 
-import os
 import re
 import subprocess
 import sys
@@ -19,7 +18,7 @@ from environments.environment import MEMBERS, WORLD_MEMBERS, Environment, Unknow
 from environments.registry import load_world
 from flows.checks import check_experiment
 from tests.support.counting_servers import ROOT
-from tests.support.processes import run_python
+from tests.support.processes import run_module, run_python
 
 GUIDE = (ROOT / "environments" / "ADDING_A_WORLD.md").read_text(encoding="utf-8")
 
@@ -45,9 +44,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_the_package_passes_every_check_of_the_conformance_kit(folder: Path) -> None:
-    command = [sys.executable, "-m", "environments", "check", "guessing"]
-    environment = {**os.environ, "PYTHONPATH": f"{ROOT}:{folder}"}
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    done = run_module("environments", "check", "guessing", PYTHONPATH=f"{ROOT}:{folder}")
     lines = done.stdout.splitlines()
     assert (done.returncode, {line.split()[0] for line in lines[1:-1]}) == (0, {"pass"}), (
         done.stdout + done.stderr
@@ -146,16 +143,10 @@ def test_a_recipe_and_a_collection_select_a_world_of_another_package(
 
 
 def test_the_commands_know_a_world_by_its_entry_point(folder: Path, tmp_path: Path) -> None:
-    environment = {**os.environ, "PYTHONPATH": f"{ROOT}:{folder}"}
-
     def output(*command: str) -> str:
-        return subprocess.run(
-            [sys.executable, "-m", *command],
-            env=environment,
-            capture_output=True,
-            text=True,
-            check=True,
-        ).stdout
+        done = run_module(*command, PYTHONPATH=f"{ROOT}:{folder}")
+        assert done.returncode == 0, done.stderr
+        return done.stdout
 
     assert "guessing" in output("environments", "worlds").split()
     assert re.search(r"^test +50", output("environments", "tasks", "guessing"), re.MULTILINE)

@@ -11,6 +11,7 @@ import pytest
 from environments.conformance import Failed, Kit, check_world
 from environments.registry import load_world
 from tests.support.counting_servers import ROOT
+from tests.support.processes import run_module
 
 ODD = "tests.support.odd_worlds"
 
@@ -74,13 +75,5 @@ def test_each_check_is_printed_when_it_ends() -> None:
 
 def test_a_failed_check_or_a_class_that_is_no_world_gives_exit_status_1() -> None:
     for world, line in (("BrittleWorld", "fail  fuzz "), ("Sound", "fail  attributes ")):
-        command = [sys.executable, "-m", "environments", "check", f"{ODD}:{world}", "--tasks", "1"]
-        done = subprocess.run(
-            command,
-            cwd=ROOT,
-            env=os.environ | {"PYTHONPATH": str(ROOT)},
-            capture_output=True,
-            text=True,
-            check=False,
-        )
+        done = run_module("environments", "check", f"{ODD}:{world}", "--tasks", "1")
         assert (done.returncode, line in done.stdout) == (1, True), done.stdout + done.stderr

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import re
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -15,9 +13,8 @@ from environments.searchqa.published import build_published, files_of_sets
 from environments.searchqa.question_sets import read_sets
 from environments.searchqa.settings import Settings
 from environments.searchqa.world import SearchQA
+from tests.support.processes import run_module
 from tests.support.tiny_searchqa import QUESTIONS, build, write_corpus, write_lines
-
-ROOT = Path(__file__).parents[2]
 
 
 @pytest.mark.parametrize(
@@ -84,16 +81,7 @@ def test_a_library_whose_passages_were_changed_is_not_opened(tmp_path: Path) -> 
 
 
 def run_build(*arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "environments.searchqa.build", *arguments]
-    return subprocess.run(
-        command,
-        capture_output=True,
-        text=True,
-        timeout=120,
-        cwd=ROOT,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-        check=False,
-    )
+    return run_module("environments.searchqa.build", *arguments)
 
 
 def test_the_command_builds_what_a_server_can_open(tmp_path: Path) -> None:

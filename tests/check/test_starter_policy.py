@@ -3,8 +3,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
-import sys
 import unicodedata
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -29,9 +27,8 @@ from tasks.starter.starter_policy import (
     build_starter_policy,
     find_starter_policy,
 )
-from tests.support.processes import run_python
+from tests.support.processes import run_module, run_python
 
-ROOT = Path(__file__).parents[2]
 TINY = StarterPolicy(hidden_size=32, layers=1, heads=1, tokens=3_000, learning_rate=1e-2)
 BARE = Policy(starter=TINY, action_format="bare")
 
@@ -181,18 +178,8 @@ def test_unknown_task_list_is_refused_by_field_name(tmp_path: Path) -> None:
 
 def test_command_builds_and_prints_its_report(tmp_path: Path) -> None:
     config = TINY.model_copy(update={"tokens": 500})
-    command = [
-        sys.executable,
-        "-m",
-        "tasks.starter",
-        "--folder",
-        str(tmp_path),
-        "--seed",
-        "5",
-        "--config",
-        config.model_dump_json(),
-    ]
-    answer = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+    options = ("--folder", str(tmp_path), "--seed", "5", "--config", config.model_dump_json())
+    answer = run_module("tasks.starter", *options)
     printed = json.loads(answer.stdout)
     found = find_starter_policy(bare(tokens=500), "textcraft", 5, tmp_path)
     assert found is not None

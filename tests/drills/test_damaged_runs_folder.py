@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from environments.client import EnvironmentClient
 from tasks.rollout.trajectory_parquet import read_trajectories
-from tests.support.counting_servers import ROOT
 from tests.support.playing import starting
+from tests.support.processes import run_module
 
 COLLECT = ("flows.collect", "textcraft", "--oracle", "--tasks", "wood-test", "--n-tasks", "4")
 EVALUATE = (
@@ -30,15 +28,7 @@ EVALUATE = (
 
 
 def run(runs: Path, *command: str) -> subprocess.CompletedProcess[str]:
-    variables = os.environ | {"AGENTGYM_RUNS": str(runs)}
-    return subprocess.run(
-        [sys.executable, "-m", *command],
-        cwd=ROOT,
-        env=variables,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    return run_module(*command, AGENTGYM_RUNS=str(runs))
 
 
 @pytest.mark.slow

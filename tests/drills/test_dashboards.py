@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import socket
-import subprocess
 import sys
 import urllib.error
 import urllib.request
@@ -16,7 +15,7 @@ from playwright.sync_api import Browser, Page
 from dashboards.run_folders import run_folders
 from tasks.rollout.trajectory_parquet import read_trajectories, write_trajectories
 from tests.support.chromium import needs_chromium
-from tests.support.processes import local_server
+from tests.support.processes import local_server, run_module
 from tests.support.recorded_runs import numbers_of, played, recorded_run
 from tests.support.viewer_login import asked, credentials
 from tests.support.viewer_walks import every_kind_of_page
@@ -332,8 +331,7 @@ def test_an_unknown_host_name_is_rejected(viewer: str) -> None:
 def test_listening_beyond_this_machine_requires_allowed_hosts() -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
-    command = [sys.executable, "-m", "dashboards", "--runs", ".", "--host", "0.0.0.0"]
-    refused = subprocess.run(command, capture_output=True, text=True, check=False)
+    refused = run_module("dashboards", "--runs", ".", "--host", "0.0.0.0")
     assert refused.returncode == 1
     assert "--allowed-hosts" in refused.stderr
 

@@ -14,21 +14,14 @@ import pytest
 
 from tasks.rollout.trajectory_parquet import read_trajectories
 from tests.support.empty_databases import give_empty_databases
+from tests.support.processes import run_module
 
 ROOT = Path(__file__).parents[2]
 PATIENCE_S = 240.0
 
 
 def command(runs: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    environment = {**os.environ, "AGENTGYM_RUNS": str(runs)}
-    return subprocess.run(
-        [sys.executable, "-m", *words],
-        cwd=ROOT,
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE_S,
-    )
+    return run_module(*words, AGENTGYM_RUNS=str(runs))
 
 
 @pytest.mark.parametrize(

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -20,7 +17,7 @@ from tasks.provision.local import ON_LOOPBACK
 from tasks.training.memory_plan import Machine
 from tests.support.counting_servers import ROOT
 from tests.support.measured_update import LENGTH, ROWS, measured_peak
-from tests.support.processes import run_python
+from tests.support.processes import run_module, run_python
 from tests.support.qwen import qwen_folder
 from tests.support.tiny_policy import build_tiny_policy
 
@@ -74,8 +71,7 @@ def test_memory_trace_is_within_10_percent_of_a_real_update(
 def test_memory_trace_of_two_sharded_ranks_is_within_10_percent(
     larger: str, traced: dict[str, int], tmp_path: Path
 ) -> None:
-    environment = {
-        **os.environ,
+    variables = {
         **ON_LOOPBACK,
         "OMP_NUM_THREADS": "1",
         "PYTHONPATH": str(ROOT),
@@ -83,17 +79,8 @@ def test_memory_trace_of_two_sharded_ranks_is_within_10_percent(
     }
     place = ["--nproc_per_node", "2", "--rdzv_backend", "memory", "--rdzv_endpoint", "127.0.0.1"]
     module = ["-m", "tests.support.measured_update", larger, str(tmp_path)]
-    command = [
-        sys.executable,
-        "-m",
-        "tasks.training.launch",
-        str(tmp_path / "verdict"),
-        *place,
-        *module,
-    ]
-    done = subprocess.run(
-        command, env=environment, cwd=ROOT, capture_output=True, text=True, timeout=500
-    )
+    verdict = str(tmp_path / "verdict")
+    done = run_module("tasks.training.launch", verdict, *place, *module, **variables)
     assert done.returncode == 0, done.stderr[-3000:]
     assert traced["sharded"] == pytest.approx(int((tmp_path / "peak").read_text()), rel=0.1)
 

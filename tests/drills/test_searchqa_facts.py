@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from collections import Counter, defaultdict
 from pathlib import Path
 
@@ -17,8 +14,7 @@ from environments.searchqa.facts.relations import RELATIONS
 from environments.searchqa.scoring import exact_match, normalise
 from environments.searchqa.settings import Settings
 from environments.searchqa.world import SearchQA
-
-ROOT = Path(__file__).parents[2]
+from tests.support.processes import run_module
 
 # What the packages of the lock file give. If this fails, the same index means another question, or
 # a search finds something else.
@@ -51,21 +47,8 @@ def test_the_lists_are_those_that_the_package_names(world: SearchQA) -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_the_content_does_not_depend_on_the_hash_seed(tmp_path: Path) -> None:
-    command = [
-        sys.executable,
-        "-m",
-        "environments.searchqa.build",
-        "facts",
-        "--output",
-        str(tmp_path / "facts"),
-    ]
-    subprocess.run(
-        command,
-        env={**os.environ, "PYTHONHASHSEED": "7"},
-        cwd=ROOT,
-        check=True,
-        capture_output=True,
-    )
+    options = ("facts", "--output", str(tmp_path / "facts"))
+    run_module("environments.searchqa.build", *options, PYTHONHASHSEED="7")
     assert json.loads((tmp_path / "facts" / "library.json").read_bytes())["version"] == CONTENT
 
 

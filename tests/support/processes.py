@@ -71,16 +71,27 @@ def run_python(
         status: The exit status that the process must have.
         variables: Environment variables besides those of this process.
     """
-    done = subprocess.run(
-        [sys.executable, "-c", code, *arguments],
+    done = _finished(["-c", code, *arguments], cwd, variables)
+    assert done.returncode == status, done.stderr[-3000:]
+    return done.stdout.strip()
+
+
+def run_module(module: str, *arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    """Runs `python -m module` to its end. `variables` are added to the environment."""
+    return _finished(["-m", module, *arguments], ROOT, variables)
+
+
+def _finished(
+    words: list[str], cwd: Path, variables: Mapping[str, str]
+) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, *words],
         cwd=cwd,
         env={**os.environ, **variables},
         capture_output=True,
         text=True,
         check=False,
     )
-    assert done.returncode == status, done.stderr[-3000:]
-    return done.stdout.strip()
 
 
 @contextmanager
