@@ -1,4 +1,4 @@
-"""Engine factory: starts the engine of a recipe or a collection."""
+"""Engine factory: starts an engine in this process."""
 
 from __future__ import annotations
 
@@ -6,58 +6,7 @@ from typing import Any
 
 from configs.experiment import Lora, Rollout
 from configs.plugins import ENGINES, load_plugin
-from tasks.inference.adapter import adapters_at_once
 from tasks.inference.engine import MEMBERS, Engine, EngineError, EngineFactory
-from tasks.training.messages import TrainerJob
-
-
-def start_engine(job: TrainerJob, rank: int, ranks: int) -> Engine:
-    """Start the engine of a trainer process with the weights of `job.policy`.
-
-    Args:
-        job: The trainer's job.
-        rank: Number of this process, from 0.
-        ranks: Number of processes that each start their own engine, or share the servers.
-
-    Raises:
-        EngineError: The engine could not start.
-    """
-    rollout = job.experiment.rollout
-    if job.engine_urls:
-        from tasks.inference.pool_engine import VllmPoolEngine
-        from tasks.inference.vllm_client import LOAD_S
-
-        transfer = None
-        if job.engine_weights == "nccl" and rank == 0:  # rank 0 loads the servers
-            import torch
-
-            if not torch.cuda.is_available():
-                raise EngineError(
-                    "AGENTGYM_ENGINE_WEIGHTS is nccl, but the trainer has no GPU. Set it to folder."
-                )
-            from tasks.inference.weight_transfer import WeightTransfer
-
-            transfer = WeightTransfer(LOAD_S)
-        return VllmPoolEngine(
-            job.engine_urls,
-            request_seconds=rollout.request_seconds,
-            weights_folder=job.engine_weights_folder,
-            transfer=transfer,
-            rank=rank,
-            ranks=ranks,
-            update_in_flight=rollout.update_in_flight,
-            adapters=adapters_at_once(rollout),
-        )
-    return local_engine(
-        rollout,
-        job.experiment.policy.dtype,
-        job.policy,
-        lora=job.experiment.policy.lora,
-        distributed=ranks > 1,
-        gpu_memory_fraction=job.engine_memory_fraction,
-        sleep_mode=job.engine_sleep,
-        cpu_cache_gb=job.engine_cpu_cache_gb,
-    )
 
 
 def local_engine(
@@ -71,7 +20,7 @@ def local_engine(
     sleep_mode: bool = False,
     cpu_cache_gb: float = 1.0,
 ) -> Engine:
-    """Start an engine in this process with the weights of `model`, as `start_engine` does.
+    """Start an engine in this process with the weights of `model`.
 
     With `lora` it takes adapters of that rank (`AdapterEngine`).
     """

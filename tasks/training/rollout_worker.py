@@ -8,6 +8,7 @@ from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any, cast
 
 import msgspec
+import torch
 from accelerate import PartialState
 from accelerate.utils import broadcast_object_list, gather_object
 
@@ -15,10 +16,11 @@ from environments.tools import Tool
 from tasks.agents.action_format import reading_format
 from tasks.agents.chat_format import chat_formats
 from tasks.agents.token_agent import TokenAgent
-from tasks.inference.adapter import Adapter
-from tasks.inference.engine import AdapterEngine, Sampling
-from tasks.inference.engine_factory import start_engine
+from tasks.inference.adapter import Adapter, adapters_at_once
+from tasks.inference.engine import AdapterEngine, Engine, EngineError, Sampling
+from tasks.inference.engine_factory import local_engine
 from tasks.inference.pool_engine import VllmPoolEngine
+from tasks.inference.vllm_client import LOAD_S
 from tasks.inference.vllm_engine import VllmEngine
 from tasks.inference.weight_sync_check import check_weight_sync
 from tasks.rollout.collector import Batch, Collector
@@ -64,7 +66,7 @@ class RolloutWorker:
         experiment = job.experiment
         self.processes = PartialState()
         rank, ranks = self.processes.process_index, self.processes.num_processes
-        self.engine = start_engine(job, rank, ranks)
+        self.engine = _started_engine(job, rank, ranks)
         self._experiment, self._progress, self._heartbeats = experiment, progress, heartbeats
         self._sleeping_engine = (
             self.engine if job.engine_sleep and isinstance(self.engine, VllmEngine) else None
@@ -235,3 +237,47 @@ class RolloutWorker:
                 if not self.processes.is_main_process:
                     servers.adopt_weights(loaded)
             self.engine.policy_version = step
+
+
+def _started_engine(job: TrainerJob, rank: int, ranks: int) -> Engine:
+    """Start the engine of a trainer process with the weights of `job.policy`.
+
+    Args:
+        job: The trainer's job.
+        rank: Number of this process, from 0.
+        ranks: Number of processes that each start their own engine, or share the servers.
+
+    Raises:
+        EngineError: The engine could not start.
+    """
+    rollout = job.experiment.rollout
+    if job.engine_urls:
+        transfer = None
+        if job.engine_weights == "nccl" and rank == 0:  # rank 0 loads the servers
+            if not torch.cuda.is_available():
+                raise EngineError(
+                    "AGENTGYM_ENGINE_WEIGHTS is nccl, but the trainer has no GPU. Set it to folder."
+                )
+            from tasks.inference.weight_transfer import WeightTransfer
+
+            transfer = WeightTransfer(LOAD_S)
+        return VllmPoolEngine(
+            job.engine_urls,
+            request_seconds=rollout.request_seconds,
+            weights_folder=job.engine_weights_folder,
+            transfer=transfer,
+            rank=rank,
+            ranks=ranks,
+            update_in_flight=rollout.update_in_flight,
+            adapters=adapters_at_once(rollout),
+        )
+    return local_engine(
+        rollout,
+        job.experiment.policy.dtype,
+        job.policy,
+        lora=job.experiment.policy.lora,
+        distributed=ranks > 1,
+        gpu_memory_fraction=job.engine_memory_fraction,
+        sleep_mode=job.engine_sleep,
+        cpu_cache_gb=job.engine_cpu_cache_gb,
+    )

@@ -13,8 +13,6 @@ import os
 import sys
 import time
 import traceback
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 from tasks.provision.ipc import FlowConnection, die_with_parent
@@ -69,9 +67,9 @@ class TrainerMain:
             self.heartbeats,
         )
         algorithm = self.experiment.algorithm
-        with without_vllm():
-            trainer = trainer_class(algorithm)
-        self.trainer = trainer(self.experiment, job.policy, tokenizer, job.folder, job.sharding)
+        self.trainer = trainer_class(algorithm)(
+            self.experiment, job.policy, tokenizer, job.folder, job.sharding
+        )
         self.trainer.context_parallel = context_parallel(
             job.context_parallel, self.trainer.model, getattr(self.trainer, "ref_model", None)
         )
@@ -182,23 +180,6 @@ class TrainerMain:
             self.flow.send(event)
 
 
-@contextmanager
-def without_vllm() -> Iterator[None]:
-    """Keep TRL from importing vLLM, which takes 5 s of CPU time.
-
-    TRL imports it for its own generation, which is unused here. If our engine has already imported
-    vLLM, nothing changes.
-    """
-    if "vllm" in sys.modules:
-        yield
-        return
-    sys.modules["vllm"] = None  # type: ignore[assignment]  # Python treats it as not installed
-    try:
-        yield
-    finally:
-        del sys.modules["vllm"]
-
-
 def main() -> None:
     """Run one trainer process from the command line."""
     parser = argparse.ArgumentParser(
@@ -224,8 +205,7 @@ def import_all(job: TrainerJob) -> None:
 
     if job.experiment.rollout.engine == "vllm" and not job.engine_urls:
         import_vllm()
-    with without_vllm():
-        trainer_class(job.experiment.algorithm)
+    trainer_class(job.experiment.algorithm)
     batches_class(job.experiment.algorithm)
 
 

@@ -370,9 +370,9 @@ import sys
 from importlib.util import find_spec
 from configs.recipe import load_recipe
 from tasks.training.implementations import trainer_class
-from tasks.training.trainer_main import without_vllm
-with without_vllm():
-    trainer_class(load_recipe("textcraft").algorithm)
+for name in ("grpo", "sft", "dpo"):
+    algorithm = {"name": name, "steps": 1} | ({} if name == "grpo" else {"trajectories": "x"})
+    trainer_class(load_recipe("textcraft", {"algorithm": algorithm}).algorithm)
 print({"vllm", "mlflow"} & set(sys.modules), find_spec("vllm") is not None)
 """
     assert run_python(program, **trainer_variables()) == "set() True"
