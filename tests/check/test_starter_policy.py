@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import unicodedata
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -109,39 +108,6 @@ def test_damaged_policy_is_built_again(
     assert find_starter_policy(BARE, "textcraft", 0, tmp_path) is None
     assert not build(0, tmp_path).found
     assert files(report) == files(made)
-
-
-@pytest.mark.parametrize(
-    "assisted_tokens",
-    [
-        pytest.param(10**9, id="one-process"),
-        pytest.param(
-            0,
-            id="two",
-            marks=pytest.mark.skipif(
-                len(os.sched_getaffinity(0)) < 2, reason="needs two processor cores"
-            ),
-        ),
-    ],
-)
-def test_killed_build_leaves_no_starter_policy(
-    made: StarterReport, tmp_path: Path, assisted_tokens: int
-) -> None:
-    program = (
-        "import os, signal; from pathlib import Path; from configs.experiment import Policy\n"
-        "from tasks.starter import starter_policy; from tasks.starter.starter_policy import "
-        "build_starter_policy\n"
-        f"starter_policy.ASSISTED_TOKENS = {assisted_tokens}\n"
-        f"policy = Policy.model_validate_json({BARE.model_dump_json()!r})\n"
-        f"build_starter_policy(policy, 'textcraft', 0, Path({str(tmp_path)!r}), lambda *_: "
-        "os.kill(os.getpid(), signal.SIGKILL))"
-    )
-    run_python(program, status=-signal.SIGKILL)
-    assert [path for path in tmp_path.iterdir() if path.is_dir()]
-    assert find_starter_policy(BARE, "textcraft", 0, tmp_path) is None
-    report = build(0, tmp_path)
-    assert files(report) == files(made)
-    assert [path for path in tmp_path.iterdir() if path.is_dir()] == [report.path]
 
 
 @pytest.mark.processor

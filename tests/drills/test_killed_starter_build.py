@@ -1,0 +1,45 @@
+"""A killed build of a starter policy leaves nothing that a later call takes for a policy."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+
+import pytest
+
+from tasks.starter.starter_policy import find_starter_policy
+from tests.check.test_starter_policy import BARE, build, files
+from tests.support.processes import run_python
+
+
+@pytest.mark.parametrize(
+    "assisted_tokens",
+    [
+        pytest.param(10**9, id="one-process"),
+        pytest.param(
+            0,
+            id="two",
+            marks=pytest.mark.skipif(
+                len(os.sched_getaffinity(0)) < 2, reason="needs two processor cores"
+            ),
+        ),
+    ],
+)
+def test_killed_build_leaves_no_starter_policy(tmp_path: Path, assisted_tokens: int) -> None:
+    undisturbed, killed = tmp_path / "undisturbed", tmp_path / "killed"
+    program = (
+        "import os, signal; from pathlib import Path; from configs.experiment import Policy\n"
+        "from tasks.starter import starter_policy; from tasks.starter.starter_policy import "
+        "build_starter_policy\n"
+        f"starter_policy.ASSISTED_TOKENS = {assisted_tokens}\n"
+        f"policy = Policy.model_validate_json({BARE.model_dump_json()!r})\n"
+        f"build_starter_policy(policy, 'textcraft', 0, Path({str(killed)!r}), lambda *_: "
+        "os.kill(os.getpid(), signal.SIGKILL))"
+    )
+    run_python(program, status=-signal.SIGKILL)
+    assert [path for path in killed.iterdir() if path.is_dir()]
+    assert find_starter_policy(BARE, "textcraft", 0, killed) is None
+    report = build(0, killed)
+    assert files(report) == files(build(0, undisturbed))
+    assert [path for path in killed.iterdir() if path.is_dir()] == [report.path]
