@@ -6,8 +6,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer, MixtralConfig
 
-from tests.support.recorded import recorded_trajectories
+from tests.support.recorded import recorded_trajectories, small_experiment, trainer_of
 from tests.support.update_reference import check_gradients
 
 pytestmark = pytest.mark.slow
@@ -98,3 +100,28 @@ def test_an_episode_of_several_rows_has_the_weight_of_one(
     batch = recorded_trajectories(policy, 0, rows=True)
     assert {len(t.rows) for t in batch} >= {1, 2, 3}
     check_gradients(ROWS[case], batch, policy, tmp_path)
+
+
+def test_experts_are_balanced_with_the_models_own_coefficient(policy: str, tmp_path: Path) -> None:
+    dense = AutoModelForCausalLM.from_pretrained(policy).config
+    gates = []
+    for coefficient in (0.0, 1.0):
+        folder = str(tmp_path / f"{coefficient:g}")
+        torch.manual_seed(0)
+        config = MixtralConfig(
+            vocab_size=dense.vocab_size,
+            hidden_size=32,
+            intermediate_size=32,
+            num_hidden_layers=1,
+            num_attention_heads=2,
+            num_key_value_heads=2,
+            num_local_experts=4,
+            router_aux_loss_coef=coefficient,
+        )
+        AutoModelForCausalLM.from_config(config).save_pretrained(folder)
+        AutoTokenizer.from_pretrained(policy).save_pretrained(folder)
+        trainer = trainer_of(small_experiment(micro_batches=2), folder, tmp_path / "run")
+        [micro_batch, *_], *_ = trainer.mini_batches_of(recorded_trajectories(folder, 0), 0)
+        trainer.add_gradient(micro_batch, 1, of=2)
+        gates.append(trainer.model.model.layers[0].mlp.gate.weight.grad)
+    assert float((gates[1] - gates[0]).norm()) > 0.1 * float(gates[1].norm()) > 0
