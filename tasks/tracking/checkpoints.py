@@ -58,7 +58,7 @@ def register_checkpoint(
         run_id: The run or phase.
         keys: Keys of the run: those from before it was rolled back, then the current one.
         time: Time at which it was recorded, in ms.
-        parent: Parent run of the phase. Its page also lists the checkpoint.
+        parent: Run that contains the phase. Its page also lists the checkpoint.
     """
     mlflow = load_mlflow()
     from mlflow.entities import LoggedModelOutput
@@ -104,7 +104,7 @@ def register_checkpoint(
             step=entry.step,
             model_id=None if name in stored else model.model_id,
         )
-    for run in filter(None, (run_id, parent)):
+    for run in dict.fromkeys(filter(None, (run_id, parent))):  # a top-level run is its own parent
         outputs = client.get_run(run).outputs
         if outputs is None or model.model_id not in {
             output.model_id for output in outputs.model_outputs

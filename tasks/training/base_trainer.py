@@ -73,7 +73,7 @@ class BaseTrainer(Trainer):
     """The base of the RL trainer, and a mixin before the TRL trainer of an imitation method.
 
     A *training step* is one batch of trajectories. It makes `epochs` x `mini_batches` optimiser
-    updates (TRL's global steps), each of `micro_batches` forward-backward passes.
+    updates (transformers' global steps), each of `micro_batches` forward-backward passes.
 
     Attributes:
         experiment: The recipe.

@@ -15,6 +15,7 @@ from accelerate.utils import gather_object
 from tasks.rollout.train_sample_parquet import TrainSampleTokens, write_train_samples
 from tasks.rollout.trajectory import Trajectory
 from tasks.training.micro_batches import IDENTITY, Tensors
+from tasks.training.off_policy import LossTokens
 
 
 class LossRecord:
@@ -42,10 +43,8 @@ class LossRecord:
             self._places[trajectory.group, trajectory.member] = places
             self._rows[trajectory.group, trajectory.member] = row
 
-    def note(
-        self, inputs: Tensors, log_probabilities: torch.Tensor, entropies: torch.Tensor | None
-    ) -> None:
-        """Record the loss terms of a micro-batch, each of shape (B, T).
+    def note(self, inputs: Tensors, tokens: LossTokens) -> None:
+        """Record the loss terms of a micro-batch.
 
         Later epochs over the same trajectories are ignored.
         """
@@ -53,11 +52,7 @@ class LossRecord:
         if not keys or keys[0] in self._recorded:
             return
         self._recorded.update(keys)
-        mask = inputs["completion_mask"] * inputs["tool_mask"]
-        entropies = (
-            torch.full_like(log_probabilities, float("nan")) if entropies is None else entropies
-        )
-        columns = [inputs["advantages"], mask, log_probabilities, entropies]
+        columns = [tokens.advantages, tokens.mask, tokens.logps, tokens.entropies]
         noted = torch.stack([column.detach().float() for column in columns], dim=1).cpu()
         lengths = inputs["completion_mask"].sum(dim=1).tolist()
         for (group, member, begin), length, row in zip(keys, lengths, noted, strict=True):

@@ -485,7 +485,7 @@ class PolicyGradientTrainer(BaseTrainer):
             loss = loss + (
                 self._balance_coefficient * balance / self.current_gradient_accumulation_steps
             )
-        self.loss_record.note(inputs, logps, entropies)
+        self.loss_record.note(inputs, tokens)
         self._meter.add(tokens, first_update=self._updates_of_batch == 0)
         self._extra_metrics.add(tokens)
         return loss

@@ -125,6 +125,7 @@ def _share_of_mean(
         sums = sums / _lengths(mask)
     elif by == "constant":
         sums = sums / longest
+    # A number over a tensor would be multiplied by its rounded reciprocal.
     return sums.mean() * (count.new_tensor(len(values)) / count)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import time
 from collections.abc import Collection, Sequence
@@ -11,6 +10,7 @@ from pathlib import Path
 
 from configs.policy_gradient import PolicyGradient
 from tasks.curriculum.horizon import horizon_at
+from tasks.files import read_json
 from tasks.rollout.trajectory import Outcome, Trajectory
 from tasks.tracking.step_metrics_file import Steps
 from tasks.training.base_trainer import BaseTrainer
@@ -150,11 +150,7 @@ def recorded_episodes(
 def is_greedy_collection(path: Path) -> bool:
     """Whether `agentgym collect` played the episodes of a file or folder at temperature 0."""
     settings = (path if path.is_dir() else path.parent) / "settings.json"
-    try:
-        found = json.loads(settings.read_text(encoding="utf-8"))
-    except (OSError, ValueError):  # the files have another source, or it is unknown
-        return False
-    return isinstance(found, dict) and found.get("temperature") == 0
+    return read_json(settings).get("temperature") == 0  # files of another source have no settings
 
 
 def _is_usable(trajectory: Trajectory) -> bool:

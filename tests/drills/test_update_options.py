@@ -9,6 +9,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer, MixtralConfig
 
+from tests.check.test_packing import SMALL
 from tests.support.recorded import recorded_trajectories, small_experiment, trainer_of
 from tests.support.update_reference import check_gradients
 
@@ -109,12 +110,7 @@ def test_experts_are_balanced_with_the_models_own_coefficient(policy: str, tmp_p
         folder = str(tmp_path / f"{coefficient:g}")
         torch.manual_seed(0)
         config = MixtralConfig(
-            vocab_size=dense.vocab_size,
-            hidden_size=32,
-            intermediate_size=32,
-            num_hidden_layers=1,
-            num_attention_heads=2,
-            num_key_value_heads=2,
+            **SMALL | {"vocab_size": dense.vocab_size},
             num_local_experts=4,
             router_aux_loss_coef=coefficient,
         )
