@@ -39,12 +39,9 @@ from tasks.training.loss_record import LossRecord
 from tasks.training.micro_batches import (
     PackedRows,
     PaddedRows,
-    Tensors,
     deal,
     length_of,
-    pad_trajectories,
     token_ids,
-    whole_rows,
 )
 from tasks.training.model_loading import (
     check_weights,
@@ -57,6 +54,7 @@ from tasks.training.optimiser_state import load_optimiser, save_optimiser
 from tasks.training.packing import pack, packs, shares_prefixes
 from tasks.training.random_states import load_random_states, save_random_states
 from tasks.training.recomputation import recompute_activations
+from tasks.training.row_tensors import Tensors, pad_trajectories, whole_rows
 from tasks.training.sharding import gather_tensor, scatter_weights
 from tasks.training.streaming import WAITING_GROUPS, read_waiting, write_waiting
 from tasks.training.task_results import (

@@ -69,6 +69,24 @@ class ContextParallel:
         begin = length * self.mesh.get_local_rank()
         return range(begin, begin + length)
 
+    def own_targets(
+        self, targets: dict[str, torch.Tensor], tokens: int
+    ) -> tuple[dict[str, torch.Tensor], torch.Tensor]:
+        """Return the targets in this rank's part of a packed row, and which of all targets these are.
+
+        Args:
+            targets: The arguments of `Packed.targets`.
+            tokens: Tokens of the packed row.
+        """
+        own, labels, places = self.own_tokens(tokens), targets["shift_labels"], targets["score_at"]
+        inside = (places >= own.start) & (places < own.stop)
+        if not inside.any():
+            return {
+                "shift_labels": labels.new_full((1, 1), -100),
+                "score_at": places[:1] * 0,
+            }, inside
+        return {"shift_labels": labels[:, inside], "score_at": places[inside] - own.start}, inside
+
     def part(self, row: torch.Tensor) -> torch.Tensor:
         """Return this rank's part of a row of shape (1, N), with zeros beyond its end."""
         own = self.own_tokens(row.size(1))

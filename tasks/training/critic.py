@@ -14,7 +14,6 @@ from configs.launch import Sharding
 from configs.policy_gradient import Critic as CriticSettings
 from tasks.inference.fused_layers import fuse_layers
 from tasks.training.context_parallel import ContextParallel
-from tasks.training.micro_batches import Tensors, whole_rows
 from tasks.training.model_loading import check_weights, load_model, shard_loaded
 from tasks.training.optimiser_state import (
     load_optimiser,
@@ -24,6 +23,7 @@ from tasks.training.optimiser_state import (
 )
 from tasks.training.packing import packed_values, packs, share_prefixes
 from tasks.training.recomputation import recompute_activations
+from tasks.training.row_tensors import Tensors, whole_rows
 
 WEIGHTS, OPTIMISER = "critic", "critic-optimiser"
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 
 from tasks.rollout.trajectory import Trajectory
-from tasks.training.micro_batches import padded
+from tasks.training.row_tensors import padded
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,14 +22,13 @@ from tasks.training.base_trainer import BaseTrainer
 from tasks.training.lora import set_adapters
 from tasks.training.micro_batches import (
     PaddedRows,
-    Tensors,
     context_length,
     length_of,
-    pad_trajectories,
 )
 from tasks.training.model_loading import load_model
 from tasks.training.packing import pack, packs, score_places, share_prefixes, shares_prefixes
 from tasks.training.process_group import gather_ragged
+from tasks.training.row_tensors import Tensors, pad_trajectories
 from tasks.training.sharding import scatter_weights
 from tasks.training.trl_config import cloning_config, preference_config
 

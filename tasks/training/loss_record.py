@@ -14,8 +14,9 @@ from accelerate.utils import gather_object
 
 from tasks.rollout.train_sample_parquet import TrainSampleTokens, write_train_samples
 from tasks.rollout.trajectory import Trajectory
-from tasks.training.micro_batches import IDENTITY, Tensors
 from tasks.training.off_policy import LossTokens
+from tasks.training.row_tensors import Tensors
+from tasks.training.train_samples import IDENTITY
 
 
 class LossRecord:

@@ -8,6 +8,10 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+import numpy as np
+from numpy.typing import ArrayLike
+
+from tasks.inference.weight_sync_check import episode_tolerance
 from tasks.rollout.trajectory import Outcome, Trajectory
 
 EPISODES = "update/episodes_out_of_sync"
@@ -36,6 +40,23 @@ class Gap:
     def is_foreign(self) -> bool:
         """Whether the episode was sampled with other weights. NaN is a mismatch too."""
         return not self.mean <= self.allowed
+
+
+def gap_of(trajectory: Trajectory, scores: ArrayLike, step: int, dtype: str) -> Gap:
+    """Compare an episode with the engine's log-probabilities.
+
+    Only tokens sampled under the weights of `step` are compared.
+
+    Args:
+        trajectory: An episode with T completion tokens.
+        scores: The trainer's log-probabilities, shape (T,).
+        step: The training step whose weights the trainer has.
+        dtype: The engine's dtype.
+    """
+    compared = np.array(trajectory.sampled_under(step), dtype=bool)
+    sampled = np.array(trajectory.log_probabilities, dtype=np.float64)
+    differences = np.abs(np.asarray(scores, dtype=np.float64) - sampled)[compared]
+    return Gap(float(differences.mean()), episode_tolerance(dtype, len(differences)))
 
 
 def mark_failed(

@@ -289,10 +289,10 @@ def packed_scores(
     """
     packed = pack(ids, mask, share=shares_prefixes(model))
     targets, indices = packed.targets(ids, scored)
-    own = None
+    inputs, own = packed.inputs(model, ranks), None
     if ranks is not None:
-        targets, own = _own_targets(targets, ranks.own_tokens(packed.ids.size(1)))
-    found = model(**packed.inputs(model, ranks), **targets, fused_lm_head=True)
+        targets, own = ranks.own_targets(targets, packed.ids.size(1))
+    found = model(**inputs, **targets, fused_lm_head=True)
 
     def scattered(values: torch.Tensor | None) -> torch.Tensor | None:
         if values is None:
@@ -306,17 +306,6 @@ def packed_scores(
     assert logps is not None
     # Without a scored token the result stays connected to the weights, for DDP.
     return logps if len(indices) else logps + found.log_probs.sum(), entropies
-
-
-def _own_targets(
-    targets: dict[str, torch.Tensor], own: range
-) -> tuple[dict[str, torch.Tensor], torch.Tensor]:
-    """Return the targets in a part of a packed row, and which of all targets these are."""
-    labels, places = targets["shift_labels"], targets["score_at"]
-    inside = (places >= own.start) & (places < own.stop)
-    if not inside.any():
-        return {"shift_labels": labels.new_full((1, 1), -100), "score_at": places[:1] * 0}, inside
-    return {"shift_labels": labels[:, inside], "score_at": places[inside] - own.start}, inside
 
 
 def score_places(model: Any) -> None:

@@ -12,7 +12,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from accelerate.utils import gather_object
 from peft.helpers import rescale_adapter_scale
@@ -23,38 +22,34 @@ from configs.experiment import Experiment
 from configs.launch import Sharding
 from configs.policy_gradient import PolicyGradient
 from tasks.inference.teacher_server import TeacherServer
-from tasks.inference.weight_sync_check import WeightSyncError, episode_tolerance
+from tasks.inference.weight_sync_check import WeightSyncError
 from tasks.rollout.trajectory import Outcome, Trajectory
-from tasks.training.algorithms.table import advantages as advantages_of
 from tasks.training.base_trainer import BaseTrainer
-from tasks.training.context_parallel import ContextParallel
 from tasks.training.critic import Critic
-from tasks.training.experience import Experience, experience_of
 from tasks.training.groups import learnable_groups, reward_range
-from tasks.training.micro_batches import (
-    Tensors,
-    TrainSample,
-    balanced,
-    by_mini_batch,
-    loss_tensors,
-    pad_trajectories,
-    padded,
-    whole_rows,
-)
+from tasks.training.micro_batches import balanced, by_mini_batch
 from tasks.training.off_policy import LossTokens, OffPolicyMeter, importance_weights
-from tasks.training.out_of_sync import EPISODES, GAP, TOLERATED, Gap, mark_failed, out_of_sync_note
-from tasks.training.packing import (
-    packed_scores,
-    packs,
-    score_places,
-    share_prefixes,
-    shares_prefixes,
+from tasks.training.out_of_sync import (
+    EPISODES,
+    GAP,
+    TOLERATED,
+    Gap,
+    gap_of,
+    mark_failed,
+    out_of_sync_note,
 )
+from tasks.training.packing import score_places, share_prefixes, shares_prefixes
 from tasks.training.policy_loss import kept_tokens, policy_loss, sequence_old
+from tasks.training.row_tensors import Tensors, pad_trajectories, padded, whole_rows
+from tasks.training.token_scores import log_probabilities, token_scores
+from tasks.training.train_samples import (
+    TrainSample,
+    groups_with_advantages,
+    loss_tensors,
+    train_samples,
+)
 from tasks.training.trl_config import policy_gradient_config
 from tasks.training.update_metrics import UpdateMetrics
-from tasks.training.value_targets import ValueTargets, explained_variance, value_targets
-from tasks.training.whitening import whitened
 
 
 class NothingToLearnError(RuntimeError):
@@ -249,127 +244,58 @@ class PolicyGradientTrainer(BaseTrainer):
         metrics, self.out_of_sync = {EPISODES: 0.0}, frozenset()
         if self.count_everywhere(len(fresh)) == 0:
             return trajectories, metrics, {}
-        groups = self._groups_in_loss(trajectories) or {t.group for t in fresh[:1]}
-        gaps, scores = self._gaps([t for t in fresh if t.group in groups], step)
-        if self.count_everywhere(sum(gap.is_foreign for gap in gaps.values())):
-            gaps |= self._gaps([t for t in fresh if t.group not in groups], step)[0]
-            foreign = [gap for gap in gaps.values() if gap.is_foreign]
-            names = [(t.group, t.member) for t in fresh if gaps[id(t)].is_foreign]
-            self.out_of_sync = frozenset(gather_object(names))
-            found = [(0.0, 0.0), *((gap.mean, gap.allowed) for gap in foreign)]
+        algorithm = self.algorithm
+        if (
+            self._learns_by_advantages_alone
+            and algorithm.kl_in != "reward"
+            and algorithm.scale_advantages != "batch"
+        ):
+            groups = groups_with_advantages(trajectories, algorithm)
+        else:
+            groups = {t.group for t in trajectories}
+        groups = groups or {t.group for t in fresh[:1]}
+        in_loss = [t for t in fresh if t.group in groups]
+        others = [t for t in fresh if t.group not in groups]
+
+        gaps, scores = dict[int, Gap](), dict[int, torch.Tensor]()
+        for part in (in_loss, others):
+            for t, row in zip(part, self.scores_of(self._score, part), strict=True):
+                scores[id(t)] = row
+                gaps[id(t)] = gap_of(t, row, step, self.experiment.policy.dtype)
+            foreign = {i: gap for i, gap in gaps.items() if gap.is_foreign}
+            if self.count_everywhere(len(foreign)) == 0:
+                break
+        names = [(t.group, t.member) for t in fresh if id(t) in foreign]
+        self.out_of_sync = frozenset(gather_object(names))
+        if self.out_of_sync:
+            found = [(0.0, 0.0), *((gap.mean, gap.allowed) for gap in foreign.values())]
             largest = torch.tensor(found, dtype=torch.float64).nan_to_num(torch.finfo().max).amax(0)
             mean, allowed = self.all_reduce_max(largest).tolist()
             count = float(len(self.out_of_sync))
             metrics = {EPISODES: count, GAP: mean, TOLERATED: allowed}
         return mark_failed(trajectories, self.out_of_sync), metrics, scores
 
-    def _groups_in_loss(self, trajectories: list[Trajectory]) -> set[int]:
-        """Return the groups with an advantage other than 0, or all if the loss has more terms."""
-        algorithm = self.algorithm
-        if (
-            not self._learns_by_advantages_alone
-            or algorithm.kl_in == "reward"
-            or algorithm.scale_advantages == "batch"
-        ):
-            return {t.group for t in trajectories}
-        usable = [
-            t
-            for group in learnable_groups(trajectories, algorithm.compares_groups).kept
-            for t in group
-        ]
-        advantages = advantages_of(algorithm, experience_of(usable)) if usable else ()
-        return {t.group for t, row in zip(usable, advantages, strict=True) if row.any()}
-
     @property
     def _learns_by_advantages_alone(self) -> bool:
         """Whether an episode whose advantages are 0 adds nothing to the gradient."""
         return not (self._has_kl_loss or self.algorithm.entropy_coefficient or self.critic)
 
-    def _gaps(
-        self, trajectories: list[Trajectory], step: int
-    ) -> tuple[dict[int, Gap], dict[int, torch.Tensor]]:
-        """Compare episodes with the engine's log-probabilities.
-
-        Returns:
-            The gaps and the trainer's log-probabilities, by the identity of the episode.
-        """
-        scores = {
-            id(t): row
-            for t, row in zip(
-                trajectories, self._rows(self._score_together, trajectories), strict=True
-            )
-        }
-        gaps = {}
-        for t in trajectories:
-            compared = torch.from_numpy(np.array(t.sampled_under(step), dtype=bool))
-            sampled = torch.from_numpy(np.array(t.log_probabilities, dtype=np.float64))
-            gap = (scores[id(t)].double() - sampled)[compared].abs()
-            gaps[id(t)] = Gap(
-                float(gap.mean()), episode_tolerance(self.experiment.policy.dtype, len(gap))
-            )
-        return gaps, scores
-
     def train_samples(self, trajectories: list[Trajectory]) -> list[TrainSample]:
         """Compute the advantages and the value targets of this rank's share of the batch."""
-        algorithm = self.algorithm
-        experience = experience_of(trajectories)
-        if algorithm.kl_in == "reward":
-            experience = self._with_penalties(experience, trajectories)
-        targets: list[ValueTargets] | None = None
-        if self.critic is None:
-            advantages = advantages_of(algorithm, experience)
-        else:
+        references = values = None
+        if self.algorithm.kl_in == "reward":
+            references = self.scores_of(self.score_reference, trajectories)
+        if self.critic is not None:
             with torch.no_grad():
-                values = self._rows(
-                    partial(self.critic.values, ranks=self.context_parallel), trajectories, extra=1
-                )
-            bootstrapped = algorithm.truncated == "bootstrapped"
-            experience = replace(
-                experience, values=padded([row[:-1] for row in values], 0.0, torch.float64)
-            )
-            if bootstrapped:
-                cut = [
-                    float(row[-1]) if t.outcome is Outcome.TRUNCATED else 0.0
-                    for row, t in zip(values, trajectories, strict=True)
-                ]
-                experience = replace(experience, last_values=torch.tensor(cut, dtype=torch.float64))
-            advantages = advantages_of(algorithm, experience)
-            targets = value_targets(trajectories, values, advantages, after_turns=bootstrapped)
-            self.batch_metrics["critic/explained_variance"] = explained_variance(
-                targets, trajectories, self.all_reduce_sum
-            )
-        if algorithm.scale_advantages == "batch":
-            advantages = whitened(advantages, experience.policy_mask, self.all_reduce_sum)
-        return [
-            TrainSample(
-                t,
-                advantages[i, : len(t.completion)].float(),
-                targets[i] if targets is not None else None,
-            )
-            for i, t in enumerate(trajectories)
-        ]
-
-    def _with_penalties(self, experience: Experience, trajectories: list[Trajectory]) -> Experience:
-        """Subtract the KL penalty from the reward of each token.
-
-        The penalty is kl_coefficient * (log pi_sampled - log pi_reference) (arXiv 2203.02155,
-        equation 2).
-        """
-        references = self._rows(self.score_reference, trajectories)
-        gaps = [
-            torch.tensor(t.log_probabilities) - row
-            for t, row in zip(trajectories, references, strict=True)
-        ]
-        gap = padded(gaps, 0.0, torch.float64)
-        sums = self.all_reduce_sum(
-            torch.stack(
-                [(gap * experience.policy_mask).sum(), experience.policy_mask.double().sum()]
-            )
+                score = partial(self.critic.values, ranks=self.context_parallel)
+                values = self.scores_of(score, trajectories, extra=1)
+        samples, metrics = train_samples(
+            trajectories, self.algorithm, values, references, self.all_reduce_sum
         )
-        self.batch_metrics["update/kl"] = float(sums[0] / sums[1].clamp(min=1))
-        return replace(experience, penalties=self.algorithm.kl_coefficient * gap)
+        self.batch_metrics |= metrics
+        return samples
 
-    def _rows(
+    def scores_of(
         self,
         score: Callable[[Tensors], torch.Tensor],
         trajectories: Sequence[Trajectory],
@@ -439,7 +365,7 @@ class PolicyGradientTrainer(BaseTrainer):
                 old = (
                     padded(known or [torch.zeros(1)], 0.0, torch.float32)
                     if is_scored
-                    else self._score_together(tensors)
+                    else self._score(tensors)
                 )
                 tensors["old_per_token_logps"] = old
                 gap = (old - sampled) * tensors["completion_mask"] * tensors["tool_mask"]
@@ -466,9 +392,9 @@ class PolicyGradientTrainer(BaseTrainer):
     ) -> torch.Tensor:
         """Return a micro-batch's share of the loss, and record the loss's tokens."""
         algorithm, sampled = self.algorithm, inputs["sampling_per_token_logps"]
-        balanced = self._balance_coefficient > 0
-        logps, entropies, balance = self._scores(
-            model, inputs, self.context_parallel, balances=balanced
+        balances = self._balance_coefficient > 0
+        logps, entropies, balance = token_scores(
+            model, inputs, self.accelerator, self.context_parallel, balances=balances
         )
         mask, advantages = inputs["completion_mask"] * inputs["tool_mask"], inputs["advantages"]
         old = inputs["old_per_token_logps"]
@@ -481,7 +407,7 @@ class PolicyGradientTrainer(BaseTrainer):
         tokens = LossTokens(logps, sampled, old, advantages, entropies, mask, kept, reference)
         longest = self.experiment.rollout.trajectory_tokens
         loss = policy_loss(tokens, algorithm, inputs["loss_count"], longest)
-        if balanced:
+        if balances:
             loss = loss + (
                 self._balance_coefficient * balance / self.current_gradient_accumulation_steps
             )
@@ -489,48 +415,6 @@ class PolicyGradientTrainer(BaseTrainer):
         self._meter.add(tokens, first_update=self._updates_of_batch == 0)
         self._extra_metrics.add(tokens)
         return loss
-
-    def _scores(
-        self,
-        model: Any,
-        tensors: Tensors,
-        ranks: ContextParallel | None,
-        *,
-        balances: bool = False,
-    ) -> tuple[torch.Tensor, Any, Any]:
-        """Score the completions of a micro-batch.
-
-        Packed rows are scored at the policy's tokens only.
-
-        Args:
-            balances: Whether to compute the loss that balances a model's experts.
-
-        Returns:
-            Log-probabilities and entropies, each of shape (B, T), and the balancing loss. A
-            reference has no entropies.
-        """
-        ids, mask = whole_rows(tensors, self.accelerator.device)
-        completions = slice(-tensors["completion_ids"].size(1), None)
-        with self.accelerator.autocast():
-            if packs(model) and not balances:
-                own = torch.zeros_like(mask, dtype=torch.bool)
-                own[:, completions] = (tensors["tool_mask"] * tensors["completion_mask"]).bool()
-                logps, entropies = packed_scores(model, ids, mask, own, ranks)
-                balance = None
-            else:
-                labels = ids.masked_fill(mask == 0, -100)
-                labels[:, : completions.start] = -100
-                more = {"output_router_logits": True} if balances else {}
-                found = model(
-                    input_ids=ids, attention_mask=mask, labels=labels, fused_lm_head=True, **more
-                )
-                logps, entropies = found.log_probs, found.entropy
-                balance = found.aux_loss if balances else None
-        return (
-            logps[:, completions],
-            None if entropies is None else entropies[:, completions],
-            balance,
-        )
 
     def update_metrics(self) -> dict[str, float]:
         """Return the metrics of `BaseTrainer.update_metrics`, off-policy and additional ones.
@@ -574,20 +458,13 @@ class PolicyGradientTrainer(BaseTrainer):
         super().optimiser_step()
         self._updates_of_batch += 1
 
-    @torch.no_grad()
-    def score(
-        self, model: Any, tensors: Tensors, ranks: ContextParallel | None = None
-    ) -> torch.Tensor:
-        """Return the log-probabilities of the completions under `model`, shape (B, T), on the CPU.
+    def score(self, model: Any, tensors: Tensors) -> torch.Tensor:
+        """Return what `BaseTrainer.score` does. Packed rows are scored at the policy's tokens only."""
+        return log_probabilities(model, tensors, self.accelerator)
 
-        They are computed at the temperature of the rollouts, with the other `ranks` if there are
-        any. These must have the same tensors.
-        """
-        logps, _, _ = self._scores(model, tensors, ranks)
-        return torch.as_tensor(logps.float().cpu())
-
-    def _score_together(self, tensors: Tensors) -> torch.Tensor:
-        return self.score(self.model, tensors, self.context_parallel)
+    def _score(self, tensors: Tensors) -> torch.Tensor:
+        """Score a micro-batch under the current weights, with the ranks that have the same rows."""
+        return log_probabilities(self.model, tensors, self.accelerator, self.context_parallel)
 
     def save_training_state(self, written: Path) -> None:
         """Save the state of `BaseTrainer.save_training_state` and the critic."""
@@ -604,10 +481,12 @@ class PolicyGradientTrainer(BaseTrainer):
     def score_reference(self, tensors: Tensors) -> torch.Tensor:
         """Return the log-probabilities under the reference model, in the format of `score`."""
         if self.ref_model is not None:
-            return self.score(self.ref_model, tensors, self.context_parallel)
+            return log_probabilities(
+                self.ref_model, tensors, self.accelerator, self.context_parallel
+            )
         if self.teacher is None:
             with rescale_adapter_scale(self.model, 0.0):  # the start of LoRA is the reference
-                return self._score_together(tensors)
+                return self._score(tensors)
         ids, mask = whole_rows(tensors, torch.device("cpu"))
         rows = [row[own.bool()].tolist() for row, own in zip(ids, mask, strict=True)]
         lengths = tensors["completion_mask"].sum(dim=1).tolist()

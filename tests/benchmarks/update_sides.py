@@ -187,7 +187,7 @@ class Ours:
         self.batch = batch
         _ready(self.trainer)
         # As sampled by this very policy: the ratio is 1, as it is in TRL without vLLM.
-        rows = self.trainer._rows(
+        rows = self.trainer.scores_of(
             lambda tensors: self.trainer.score(self.trainer.model, tensors), batch
         )
         for t, row in zip(batch, rows, strict=True):

@@ -14,7 +14,9 @@ from configs.experiment import Experiment
 from tasks.inference.engine import Sampling
 from tasks.inference.transformers_engine import TransformersEngine
 from tasks.rollout.trajectory import Outcome, Trajectory, Turn
+from tasks.training import policy_gradient_trainer
 from tasks.training.out_of_sync import EPISODES, GAP, TOLERATED
+from tasks.training.token_scores import log_probabilities
 from tests.support.recorded import GROUPS, MEMBERS, small_experiment, trainer_of
 
 pytestmark = pytest.mark.slow
@@ -117,16 +119,15 @@ def test_truncated_correction_uses_the_scores_of_the_comparison(
     engine = TransformersEngine(policy, context_length=64, max_num_seqs=16, dtype="float32")
     sound = played(engine, 1.0, range(GROUPS))
     scored: list[int] = []
-    score = trainer.score
 
-    def counted(model: Any, tensors: dict[str, torch.Tensor], *ranks: Any) -> torch.Tensor:
+    def counted(model: Any, tensors: dict[str, torch.Tensor], *others: Any) -> torch.Tensor:
         scored.append(len(tensors["prompt_ids"]))
-        return score(model, tensors, *ranks)
+        return log_probabilities(model, tensors, *others)
 
-    monkeypatch.setattr(trainer, "score", counted)
+    monkeypatch.setattr(policy_gradient_trainer, "log_probabilities", counted)
     mini_batches = trainer.mini_batches_of(sound, 0)
     assert sum(scored) == len(sound)
     for tensors in (each for batch in mini_batches for each in batch):
         own = (tensors["completion_mask"] * tensors["tool_mask"]).bool()
-        expected = score(trainer.model, tensors)
+        expected = trainer.score(trainer.model, tensors)
         assert torch.allclose(tensors["old_per_token_logps"][own], expected[own], atol=1e-5)

@@ -7,8 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tasks.rollout.trajectory import Outcome, Trajectory, Turn
-from tasks.training.micro_batches import PackedRows, PaddedRows, deal, pad_trajectories
+from tasks.training.micro_batches import PackedRows, PaddedRows, deal
 from tasks.training.packing import pack
+from tasks.training.row_tensors import pad_trajectories
 
 
 def trajectory(prompt: list[int], *turns: tuple[list[int], list[int]]) -> Trajectory:

@@ -14,7 +14,6 @@ from tasks.rollout.trajectory import Trajectory
 from tasks.training import packing
 from tasks.training.context_parallel import context_parallel, rank_of_group
 from tasks.training.critic import ValueModel
-from tasks.training.micro_batches import pad_trajectories, whole_rows
 from tasks.training.packing import (
     SHARED,
     UNSUPPORTED,
@@ -26,6 +25,7 @@ from tasks.training.packing import (
     share_prefixes,
     shared_prefix_attention,
 )
+from tasks.training.row_tensors import pad_trajectories, whole_rows
 from tests.support.recorded import recorded_trajectories
 
 OURS = Policy(attn_implementation=SHARED)

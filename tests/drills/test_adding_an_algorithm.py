@@ -76,7 +76,7 @@ def test_training_with_the_algorithm_raises_the_probability_of_the_best(tmp_path
 
     def likelihoods() -> dict[bool, float]:
         best = {g: max(t.reward for t in batch if t.group == g) for g in range(4)}
-        scores = trainer._rows(lambda tensors: trainer.score(trainer.model, tensors), batch)
+        scores = trainer.scores_of(lambda tensors: trainer.score(trainer.model, tensors), batch)
         sums: dict[bool, float] = {True: 0.0, False: 0.0}
         for t, row in zip(batch, scores, strict=True):
             sums[t.reward == best[t.group]] += float((row * torch.tensor(t.policy_mask)).sum())

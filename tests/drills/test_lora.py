@@ -15,7 +15,7 @@ from tasks.inference.engine import Sampling
 from tasks.inference.engine_factory import local_engine
 from tasks.inference.weight_sync_check import Gap, check_weight_sync
 from tasks.training.lora import ADAPTER, adapters, computed_weights, is_adapter
-from tasks.training.micro_batches import pad_trajectories
+from tasks.training.row_tensors import pad_trajectories
 from tests.support.recorded import (
     RecordedBatches,
     recorded_trajectories,

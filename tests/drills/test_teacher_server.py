@@ -14,7 +14,7 @@ from tasks.inference.engine import EngineError
 from tasks.inference.launch_command import command
 from tasks.inference.teacher_server import TeacherServer
 from tasks.inference.token_guard import GUARD, share_token
-from tasks.training.micro_batches import pad_trajectories
+from tasks.training.row_tensors import pad_trajectories
 from tests.support.listener import listener
 from tests.support.recorded import recorded_trajectories, small_experiment, trainer_of
 from tests.support.tiny_policy import noisy_copy

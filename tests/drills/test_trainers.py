@@ -12,9 +12,9 @@ import torch
 from tasks.inference.weight_sync_check import WeightSyncError
 from tasks.rollout.trajectory import Outcome, Trajectory, Turn
 from tasks.training.local_trainer import trainer_variables
-from tasks.training.micro_batches import Tensors
 from tasks.training.out_of_sync import EPISODES, GAP, TOLERATED
 from tasks.training.policy_gradient_trainer import NothingToLearnError, PolicyGradientTrainer
+from tasks.training.row_tensors import Tensors
 from tests.benchmarks import update
 from tests.support.processes import run_python
 from tests.support.recorded import (
