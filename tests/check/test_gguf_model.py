@@ -118,15 +118,6 @@ def test_a_recipe_is_checked_with_the_model_of_its_gguf(
     fit_experiment(load_recipe("textcraft", overrides | {"rollout.trajectory_tokens": CONTEXT}))
 
 
-def test_a_damaged_folder_is_written_again(written: Written) -> None:
-    weights = Path(written.answers[0]) / "model.safetensors"
-    intact = weights.read_bytes()
-    weights.write_bytes(intact[:-1] + b"x")
-    # A process of its own: this one remembers the folder that it has checked.
-    assert written.asked_for(times=1) == written.answers[:1]
-    assert weights.read_bytes() == intact
-
-
 def test_other_models_are_left_alone(policy: str) -> None:
     assert hugging_face_model(policy) == policy
     assert hugging_face_model("Qwen/Qwen2.5-3B-Instruct") == "Qwen/Qwen2.5-3B-Instruct"

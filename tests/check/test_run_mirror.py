@@ -1,8 +1,7 @@
-"""Uploading beside a run: over HTTP, killed, away, and of a run that another machine wants too."""
+"""Uploads beside a run: over HTTP, of a killed process, and of a run that another machine wants too."""
 
 from __future__ import annotations
 
-import logging
 import os
 import signal
 import subprocess
@@ -13,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tasks.provision.process import this_process
-from tasks.tracking import background, run_copy, run_lease, run_mirror
+from tasks.tracking import run_copy, run_lease
 from tasks.tracking.owner import RunBusyError
 from tasks.tracking.run_lease import RunLease, RunTakenOverError
 from tasks.tracking.run_mirror import RunMirror
@@ -80,39 +79,6 @@ def test_upload_of_a_killed_process_is_continued_by_the_next(
         name: content for name, content in contents(run).items() if "step-000001/" not in name
     }
     assert not list((run / "checkpoints").glob(".uploaded-*"))
-
-
-def test_run_continues_during_a_storage_outage_and_uploads_everything_after(
-    of_s3: SharedStorage,
-    proxy: StorageProxy,
-    tmp_path: Path,
-    caplog: pytest.LogCaptureFixture,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(background, "LONGEST_PAUSE_S", 1.0)
-    caplog.set_level(logging.WARNING, run_mirror.__name__)
-    run = make_run(tmp_path / "here", 1)
-    with RunMirror(of_s3, run, FINGERPRINT, keep_one) as mirror:
-        proxy.close()
-        for step in (2, 3):
-            add_checkpoint(run, step)
-            add_step(run, step)
-            mirror.wake()
-        while mirror.unavailable_since is None:
-            threading.Event().wait(0.05)
-        mirror.check()
-        proxy.open()
-    assert mirror.unavailable_since is None
-    warnings = [record for record in caplog.records if record.name == run_mirror.__name__]
-    assert len(warnings) == 2  # the outage and its end
-    step, fetched = restored(of_s3, tmp_path / "there")
-    assert step == 3
-    assert contents(fetched) == {
-        name: content
-        for name, content in contents(run).items()
-        if "0001/" not in name and "0002/" not in name
-    }
-    assert of_s3.read(f"{NAME}/owner.json") is None
 
 
 def lease_of_another_machine(

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import json
-import os
 import unicodedata
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -108,18 +107,6 @@ def test_damaged_policy_is_built_again(
     assert find_starter_policy(BARE, "textcraft", 0, tmp_path) is None
     assert not build(0, tmp_path).found
     assert files(report) == files(made)
-
-
-@pytest.mark.processor
-@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="needs two processor cores")
-def test_two_processes_build_the_same_bytes_as_one(
-    made: StarterReport, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("tasks.starter.starter_policy.ASSISTED_TOKENS", 0)
-    assert files(build(0, tmp_path)) == files(made)
-    assert [path for path in tmp_path.iterdir() if path.suffix not in (".lock", ".jsonl")] == [
-        tmp_path / made.path.name
-    ]
 
 
 def test_only_one_of_two_concurrent_calls_builds(tmp_path: Path) -> None:

@@ -147,11 +147,9 @@ def test_a_likely_episode_is_between_the_experts_and_a_longer_one_up_to_the_limi
     assert likely_work(thinking, 1, 30, expert).policy_tokens == (4 * 60, 10 * 120)
 
 
-@pytest.mark.parametrize(("measured", "right"), [(1, 0.85), (5, 1.0)])
-def test_published_runs_took_what_their_first_steps_predict_within_a_factor_of_two(
-    measured: int, right: float
-) -> None:
-    ratios = []
+def test_published_runs_took_what_their_first_steps_predict_within_a_factor_of_two() -> None:
+    shares = {1: 0.85, 5: 1.0}  # measured steps -> least share of the runs that they predict
+    ratios: dict[int, list[float]] = {measured: [] for measured in shares}
     for file in Path("docs/evidence").glob("*/runs.jsonl.gz"):
         for key, run in read_runs(file).items():
             recipe = Experiment.model_validate(json.loads(key)["recipe"])
@@ -166,14 +164,20 @@ def test_published_runs_took_what_their_first_steps_predict_within_a_factor_of_t
                 number: {**step, "rollout/horizon": horizons[number]}
                 for number, step in run.steps.items()
             }
-            speed = measured_speed({n: steps[n] for n in sorted(steps)[:measured]})
-            expected = actual = 0.0
-            for step in steps.values():
-                expected += sum(speed.seconds(step["rollout/episodes"], step["rollout/horizon"]))
-                actual += step["rollout/seconds"] + step["update/seconds"]
-            ratios.append(expected / actual)
-    assert len(ratios) > 80
-    assert sum(0.5 <= ratio <= 2 for ratio in ratios) >= right * len(ratios)
+            actual = sum(s["rollout/seconds"] + s["update/seconds"] for s in steps.values())
+            for measured, found in ratios.items():
+                speed = measured_speed({n: steps[n] for n in sorted(steps)[:measured]})
+                found.append(
+                    sum(
+                        sum(speed.seconds(s["rollout/episodes"], s["rollout/horizon"]))
+                        for s in steps.values()
+                    )
+                    / actual
+                )
+    for measured, least in shares.items():
+        found = ratios[measured]
+        assert len(found) > 80
+        assert sum(0.5 <= ratio <= 2 for ratio in found) >= least * len(found)
 
 
 def test_an_unknown_gpu_has_no_estimate() -> None:

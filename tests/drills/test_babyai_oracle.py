@@ -154,3 +154,11 @@ def test_a_bot_that_walks_forever_is_stopped(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(oracle, "_Bot", Turning)
     with pytest.raises(OracleError, match=str(oracle.MAX_STEPS)):
         make_plan(0, make_level(0, 0))
+
+
+def test_the_oracle_solves_the_list_of_the_papers_size() -> None:
+    world = BabyAI()
+    for index in world.tasks("babyai-ours-90"):
+        session = world.create()
+        session.reset(index)
+        solve(session)

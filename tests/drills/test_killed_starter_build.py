@@ -1,4 +1,4 @@
-"""A killed build of a starter policy leaves nothing that a later call takes for a policy."""
+"""A starter policy is the same whoever builds it, and a killed build leaves none."""
 
 from __future__ import annotations
 
@@ -12,6 +12,8 @@ from tasks.starter.starter_policy import find_starter_policy
 from tests.check.test_starter_policy import BARE, build, files
 from tests.support.processes import run_python
 
+TWO_CORES = pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="needs two processor cores")
+
 
 @pytest.mark.parametrize(
     "assisted_tokens",
@@ -20,9 +22,7 @@ from tests.support.processes import run_python
         pytest.param(
             0,
             id="two",
-            marks=pytest.mark.skipif(
-                len(os.sched_getaffinity(0)) < 2, reason="needs two processor cores"
-            ),
+            marks=TWO_CORES,
         ),
     ],
 )
@@ -43,3 +43,15 @@ def test_killed_build_leaves_no_starter_policy(tmp_path: Path, assisted_tokens: 
     report = build(0, killed)
     assert files(report) == files(build(0, undisturbed))
     assert [path for path in killed.iterdir() if path.is_dir()] == [report.path]
+
+
+@TWO_CORES
+def test_two_processes_build_the_same_bytes_as_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    alone = build(0, tmp_path / "one")
+    monkeypatch.setattr("tasks.starter.starter_policy.ASSISTED_TOKENS", 0)
+    assert files(build(0, tmp_path / "two")) == files(alone)
+    assert [
+        path for path in (tmp_path / "two").iterdir() if path.suffix not in (".lock", ".jsonl")
+    ] == [tmp_path / "two" / alone.path.name]
