@@ -26,14 +26,14 @@ methods: setup ## Train with every method and 5 seeds on TextCraft's wood family
 	@$(python) -m flows.study methods
 
 # Files are not reordered: a file with few tests is often slow, and must not come last.
-pytest := $(python) -m pytest -n 2 --dist loadfile --no-loadscope-reorder
+pytest := $(python) -m pytest --dist loadfile --no-loadscope-reorder
 test: setup ## Run the fast tests (about five minutes on two cores)
 	@locks/worlds.sh
-	@$(pytest) tests/check
+	@$(pytest) -n 3 tests/check  # some wait, so three processes keep two cores busy
 
 drills: setup ## Run the long tests: kills, floods, browsers, containers, several processes
 	@locks/worlds.sh
-	@$(pytest) tests/drills
+	@$(pytest) -n 2 tests/drills
 
 docs: setup ## Build the documentation site in build/site; broken links and anchors are errors
 	@NO_MKDOCS_2_WARNING=1 $(python) -m mkdocs build --strict --quiet
