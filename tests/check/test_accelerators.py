@@ -1,4 +1,4 @@
-"""Runs share the accelerators: they wait, take over and release them."""
+"""Tests of runs that share accelerators: waiting, taking over and releasing."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class Holder:
 
 
 @pytest.mark.parametrize(("server", "waits"), [(COMPOSE, True), (OWN, False), ("", False)])
-def test_a_run_holds_accelerators_unless_it_has_a_server_of_its_own(
+def test_run_holds_accelerators_unless_it_has_its_own_prefect_server(
     server: str, waits: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("AGENTGYM_RUNS", str(tmp_path))
@@ -67,7 +67,7 @@ def test_a_run_holds_accelerators_unless_it_has_a_server_of_its_own(
     assert holders(tmp_path) == []
 
 
-def test_a_run_holds_a_place_for_each_process_of_its_launch_file(
+def test_run_holds_one_accelerator_per_process_of_its_launch_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PREFECT_API_URL", COMPOSE)

@@ -1,4 +1,4 @@
-"""What is removed around an action before a world reads it."""
+"""Tests of the clean-up of actions: enclosing punctuation and AgentGym's character filter."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from environments.action_text import plain_words, without_punctuation
         ("\n`inventory`\n", "inventory"),
     ],
 )
-def test_only_what_encloses_an_action_is_removed(text: str, cleaned: str) -> None:
+def test_only_enclosing_punctuation_is_removed(text: str, cleaned: str) -> None:
     assert without_punctuation(text) == cleaned
     assert without_punctuation(cleaned) == cleaned
 

@@ -1,4 +1,4 @@
-"""The guide's example is what it says: one class, named by a recipe as it is, and it sets the horizon of the episodes."""
+"""Tests of the guide's example schedule: a recipe selects the class, which sets the horizon."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def recipe(**fields: Any) -> Experiment:
     return load_recipe("textcraft", {"curriculum": {**CYCLIC, **fields}, "algorithm.steps": 12})
 
 
-def test_every_horizon_comes_once_in_each_round_and_each_is_a_phase() -> None:
+def test_each_cycle_has_one_phase_per_horizon() -> None:
     horizons = [recipe().curriculum.horizon_at(step, Training(12)) for step in range(12)]
     assert horizons == [6, 6, 10, 10, 16, 16] * 2
     assert [
@@ -54,7 +54,7 @@ def test_every_horizon_comes_once_in_each_round_and_each_is_a_phase() -> None:
     assert len(phases(recipe(), {})) == 6
 
 
-def test_it_survives_the_way_to_the_trainer_and_limits_the_episodes_there() -> None:
+def test_schedule_survives_serialisation_and_sets_the_horizon_in_the_trainer() -> None:
     experiment = Experiment.model_validate_json(recipe().model_dump_json())
     assert experiment == recipe()
     job = TrainerJob.model_construct(experiment=experiment, train_tasks=[1, 2, 3])
@@ -73,7 +73,7 @@ def test_it_survives_the_way_to_the_trainer_and_limits_the_episodes_there() -> N
         )
 
 
-def test_its_fields_are_checked_and_no_others_taken() -> None:
+def test_invalid_and_unknown_fields_are_refused() -> None:
     for field, value, code in (("every", 0, "greater_than"), ("maximum", 3, "field_of_another")):
         with pytest.raises(RecipeError) as refused:
             recipe(**{field: value})

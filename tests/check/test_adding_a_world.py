@@ -1,6 +1,6 @@
-"""The package of the guide is installed as the guide says.
+"""Tests of the guide's example world: an installed package that works through its entry point.
 
-It then works by its entry point, without changes to this project.
+Nothing in this project is changed for it.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ GUIDE = (ROOT / "environments" / "ADDING_A_WORLD.md").read_text(encoding="utf-8"
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where the package of the guide is installed."""
+    """Install the guide's package and return its folder."""
     source = tmp_path_factory.mktemp("guessing-world")
     for language, name in (("toml", "pyproject.toml"), ("python", "guessing.py")):
         [text] = re.findall(rf"^```{language}\n(.*?)^```", GUIDE, re.MULTILINE | re.DOTALL)
@@ -51,7 +51,7 @@ def test_the_package_passes_every_check_of_the_conformance_kit(folder: Path) -> 
     )
 
 
-def test_the_example_keeps_to_the_contract_and_to_the_style_of_the_project(folder: Path) -> None:
+def test_example_passes_the_type_checker_and_the_linter(folder: Path) -> None:
     checked = folder / "checked.py"
     checked.write_text(
         "from environments.environment import World\nfrom guessing import Guessing\n\nworld: World "
@@ -104,7 +104,7 @@ def test_an_unknown_world_is_refused_with_the_known_and_the_nearest_name() -> No
         assert {"babyai", "textcraft"} <= set(unknown.value.known)
 
 
-PLAYED = """
+PLAY = """
 import asyncio
 from pathlib import Path
 from configs.infrastructure import infra_settings
@@ -137,12 +137,12 @@ print(sorted((str(t.outcome), t.reward) for t in played)[0], len(played))
 def test_a_recipe_and_a_collection_select_a_world_of_another_package(
     name: str, folder: Path, tmp_path: Path
 ) -> None:
-    code = PLAYED.format(name=name, state=tmp_path / "state")
+    code = PLAY.format(name=name, state=tmp_path / "state")
     played = run_python(code, cwd=folder, PYTHONPATH=f"{ROOT}:{folder}")
     assert played == "('success', 1.0) 50"
 
 
-def test_the_commands_know_a_world_by_its_entry_point(folder: Path, tmp_path: Path) -> None:
+def test_commands_find_a_world_by_its_entry_point(folder: Path, tmp_path: Path) -> None:
     def output(*command: str) -> str:
         done = run_module(*command, PYTHONPATH=f"{ROOT}:{folder}")
         assert done.returncode == 0, done.stderr
@@ -166,7 +166,7 @@ def test_the_commands_know_a_world_by_its_entry_point(folder: Path, tmp_path: Pa
 
 
 def attributes(section: str) -> dict[str, str]:
-    """Attribute and default in a table of the guide."""
+    """Return each attribute and its default from a table of the guide."""
     part = GUIDE[GUIDE.index(section) :].partition("|---|---|---|\n")[2].partition("\n\n")[0]
     rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in part.splitlines()]
     return {name.strip("`").partition("(")[0]: default.strip("`") for name, default, _ in rows}
@@ -194,7 +194,7 @@ def test_the_guide_lists_every_attribute_with_its_default() -> None:
     } == Environment.__abstractmethods__
 
 
-def test_a_misspelt_world_in_a_recipe_is_refused_with_the_nearest() -> None:
+def test_misspelt_world_in_a_recipe_is_refused_with_the_nearest_name() -> None:
     with pytest.raises(RecipeError, match=r"environment\.name: .*'textcarft'.*'textcraft'"):
         check_experiment(
             load_recipe("textcraft", {"environment.name": "textcarft"}), InfraSettings()

@@ -1,4 +1,4 @@
-"""What holds for advantages whatever the batch: masks, order, shifts, scales, groups, and one estimator by another."""
+"""Property tests of advantages: masks, order, shifts, scales, groups and special cases."""
 
 from __future__ import annotations
 
@@ -56,9 +56,10 @@ def test_advantages_do_not_depend_on_trajectory_order_or_group_numbers(
 def test_constant_reward_in_a_group_does_not_change_advantages(
     name: str, experience: Experience, shift: float
 ) -> None:
-    """The reward is shifted on the last turn.
+    """Shift the reward of the last turn.
 
-    GiGPO's discounted returns shift differently in turns of different distance, so gamma 1.
+    GiGPO is tested with discount 1. A smaller discount would shift the returns of earlier turns
+    by different amounts.
     """
     estimator = (
         ESTIMATORS[name]
@@ -78,7 +79,9 @@ def test_constant_reward_in_a_group_does_not_change_advantages(
 @pytest.mark.parametrize("name", ["grpo, not scaled", "rloo", "reinforce++", "gae"])
 @few
 @given(experience=experiences(), factor=st.floats(0.1, 10))
-def test_advantages_grow_with_the_rewards(name: str, experience: Experience, factor: float) -> None:
+def test_advantages_scale_with_the_rewards(
+    name: str, experience: Experience, factor: float
+) -> None:
     assert experience.values is not None
     larger = replace(
         experience, rewards=factor * experience.rewards, values=factor * experience.values
@@ -99,7 +102,7 @@ def test_grpo_does_not_depend_on_the_reward_scale(
     groups = [scores[experience.groups == group] for group in experience.groups.unique()]
     assume(
         all(float(some.std()) > 10 for some in groups if len(some) > 1)
-    )  # large beside the small number that is added to it
+    )  # large compared with the constant that is added to it
     one, other = replace(experience, rewards=rewards), replace(experience, rewards=factor * rewards)
     torch.testing.assert_close(
         grpo_advantages(other, True), grpo_advantages(one, True), atol=1e-3, rtol=1e-3

@@ -1,4 +1,4 @@
-"""Each advantage estimator against cases worked by hand and against its known properties."""
+"""Tests of each advantage estimator against cases worked by hand."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_state_key_of_the_world_identifies_states() -> None:
     states = experience_of([one, other]).states.tolist()
     assert states[0][0] == states[1][0]
     assert states[0][2] == states[1][1] != states[0][1]
-    other.turns[2].state_key = ""  # no key: known by what was seen, which is no key
+    other.turns[2].state_key = ""  # without a key, the observations identify the state
     assert len({*map(tuple, states), tuple(experience_of([one, other]).states[1].tolist())}) == 2
     assert len({*states[0], *states[1]}) == 4
 
@@ -98,7 +98,7 @@ def test_gae_skips_environment_tokens() -> None:
     # lambda = 1/4
     advantages = gae_advantages(replace(experience, values=values), discount=0.5, gae_lambda=0.5)
     assert advantages.tolist() == [[1 + (-0.75) / 4, 0, 0, -0.75, -1.0], [-4.0, 0, 0, 0, 0]]
-    # cut instead of ended, with something of the value 6 still to come
+    # truncated: the value of the final state is 6
     cut = gae_advantages(
         replace(
             experience, values=values, last_values=torch.tensor([6.0, 0.0], dtype=torch.float64)
@@ -117,8 +117,8 @@ def test_gigpo_compares_turns_with_the_same_start_state() -> None:
             trajectory(1, (1, 0, 5.0), seen=("start",)),
         ]
     )
-    # state "start" of group 0: returns 1/2 and 0; state "left": 1 and 0; "right" and the other
-    # group's "start" are met once
+    # Returns in group 0: 1/2 and 0 from state "start", 1 and 0 from "left".
+    # State "right" and the other group's "start" occur only once.
     advantages = gigpo_advantages(experience, discount=0.5, step_weight=2.0, scale=False)
     assert advantages.tolist() == [
         [0.5 + 0.5, 0, 0.5 + 1, 0, 0],

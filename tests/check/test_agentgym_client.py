@@ -1,3 +1,5 @@
+"""Tests of the client of AgentGym servers: requests, replies, faults and sessions."""
+
 from __future__ import annotations
 
 import asyncio
@@ -20,7 +22,7 @@ from environments.errors import (
 )
 
 
-def test_an_episode_on_a_server_that_speaks_their_dialect(counting_server: str) -> None:
+def test_episode_is_played_in_agentgyms_dialect(counting_server: str) -> None:
     async def play() -> None:
         async with AgentGymClient([counting_server], "textcraft") as client:
             session, observation = await client.start(5)
@@ -39,7 +41,10 @@ def test_an_episode_on_a_server_that_speaks_their_dialect(counting_server: str) 
 async def scripted(
     greeting: str = WIRES["textcraft"].greeting, **replies: list[Any]
 ) -> AsyncIterator[tuple[str, list[tuple[str, Any]]]]:
-    """A server that gives out prepared replies by operation and keeps what it was asked; an exception drops the connection."""
+    """Run a server that gives prepared replies for each operation and records the requests.
+
+    A reply that is an exception drops the connection.
+    """
     asked: list[tuple[str, Any]] = []
 
     async def handle(request: web.Request) -> web.Response:
@@ -69,8 +74,8 @@ async def scripted(
 
 
 SCRIPTS: dict[str, tuple[Any, Any, list[Any], Any, list[tuple[str, float, bool]]]] = {
-    # create's reply, reset's reply, the steps' replies, reset's expected body, what the client
-    # should make of it
+    # reply to create, reply to reset, replies to the steps, expected body of reset,
+    # expected observation, reward and end of each step
     "babyai": (
         {"id": 0},
         {"observation": "first", "reward": 0, "score": 0, "done": False, "deleted": False},
@@ -101,7 +106,7 @@ SCRIPTS: dict[str, tuple[Any, Any, list[Any], Any, list[tuple[str, float, bool]]
             ("a", 0.25, False),
             ("b", 0.0, False),
             ("c", -1.25, True),
-        ],  # a failed task is worth -1 in all
+        ],  # a failed task scores -1 in total
     ),
     "searchqa": (
         0,
@@ -133,7 +138,7 @@ SCRIPTS: dict[str, tuple[Any, Any, list[Any], Any, list[tuple[str, float, bool]]
 
 
 @pytest.mark.parametrize("world", SCRIPTS)
-def test_each_world_is_asked_and_read_in_its_own_way(world: str) -> None:
+def test_requests_and_replies_follow_the_format_of_each_world(world: str) -> None:
     created, begun, stepped, reset_body, expected = SCRIPTS[world]
 
     async def play() -> None:
@@ -157,7 +162,7 @@ def test_each_world_is_asked_and_read_in_its_own_way(world: str) -> None:
     asyncio.run(play())
 
 
-def test_their_errors_with_status_200_are_faults() -> None:
+def test_agentgym_errors_with_status_200_are_faults() -> None:
     async def play() -> None:
         async with (
             scripted(create=[{"error": "no memory"}]) as (url, _),
@@ -222,7 +227,7 @@ OUTSIDE = [1e9, 7, -5, float("nan"), float("inf")]
         for world in WIRES
         for reward in OUTSIDE
         if (world, reward) != ("babyai", -5)
-    ],  # which BabyAI can earn
+    ],  # a possible reward in BabyAI
 )
 def test_a_reward_outside_the_range_of_the_world_is_a_fault(world: str, reward: float) -> None:
     begins = {"id": 0, "observation": "first", "done": False, "reward": 0}
@@ -277,7 +282,7 @@ def test_an_invalid_url_and_an_unknown_world_are_refused() -> None:
         AgentGymClient(["http://127.0.0.1:1"], "chess")
 
 
-def test_an_action_goes_out_as_agentgyms_own_client_would_send_it() -> None:
+def test_action_is_sent_as_agentgyms_own_client_sends_it() -> None:
     begun = {"id": 0, "observation": "first", "done": False, "reward": 0}
     stepped = {"observation": "a", "reward": 0, "done": False}
 
@@ -327,9 +332,7 @@ def test_a_cancelled_close_still_ends_the_session() -> None:
     asyncio.run(play())
 
 
-def test_sessions_are_shared_out_over_servers_and_closed_with_the_client_or_a_cancelled_start() -> (
-    None
-):
+def test_sessions_are_spread_over_servers_and_closed_on_exit_or_cancelled_start() -> None:
     begun = {"id": 0, "observation": "first", "done": False, "reward": 0}
 
     def script() -> dict[str, list[Any]]:

@@ -1,4 +1,4 @@
-"""AgentGym's dialect, spoken as its clients do: bare requests, a new connection for each."""
+"""Tests of AgentGym's dialect as its clients use it: each request on a new connection."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def test_a_client_written_for_agentgym_plays_an_episode(counting_server: str) ->
     assert client.observe() == "Goal: 0."
     assert client.reset(203) == ("Goal: 3.", 0, False)  # modulo the number of tasks
     assert client.step("add 2") == ("Count: 2", 0.0, False)
-    assert client.step("add 0") == client.step("add 0")  # no turn numbers here: each call is a step
+    assert client.step("add 0") == client.step("add 0")  # without turn numbers, each call is a step
     assert client.step("add 1") == ("Count: 3", 1.0, True)
     assert client.observe() == "Count: 3"
     assert requests.get(f"{counting_server}/goal?id={client.id}", timeout=PATIENCE_S).json() == "3"

@@ -1,4 +1,4 @@
-"""AgentGym-RL's figures: the value of the last turn, Avg@n and Pass@n, for all tasks and by category."""
+"""Tests of AgentGym-RL's figures: last-turn value, Avg@n and Pass@n, overall and by category."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""ARCHITECTURE.md: every file and folder that it names is there, and every room is named."""
+"""Tests of ARCHITECTURE.md: its paths exist, and it names every package of `tasks`."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ def test_every_path_that_the_page_names_exists() -> None:
     assert sorted(path for path in named if not (ROOT / path).exists()) == []
 
 
-def test_every_room_is_on_the_page() -> None:
-    rooms = [path for path in (ROOT / "tasks").iterdir() if (path / "__init__.py").is_file()]
-    assert [room.name for room in rooms if f"`tasks/{room.name}/`" not in PAGE] == []
+def test_every_package_of_tasks_is_on_the_page() -> None:
+    packages = [path for path in (ROOT / "tasks").iterdir() if (path / "__init__.py").is_file()]
+    assert [package.name for package in packages if f"`tasks/{package.name}/`" not in PAGE] == []
 
 
 def test_the_page_fits_on_a_screen_or_two() -> None:

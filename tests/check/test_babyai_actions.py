@@ -1,4 +1,4 @@
-"""The actions in words: which there are, what they come down to, and what is said of others."""
+"""Tests of BabyAI's text actions: which are available, their steps, and refusals."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def test_in_an_empty_room_only_moves_are_available() -> None:
     assert words() == ["turn left", "turn right", "move forward", CHECK]
 
 
-def test_things_can_be_picked_up_and_gone_to_near_ones_first() -> None:
+def test_objects_can_be_picked_up_and_approached_nearest_first() -> None:
     assert words((3, 1, Ball("red")), (1, 1, Key("blue")), (2, -1, Ball("red"))) == [
         "turn left", "turn right", "move forward", "pickup blue key 1", "pickup red ball 1", "pickup red ball 2",
         "go to blue key 1", "go to red ball 1", "go to red ball 2", CHECK,
@@ -75,7 +75,7 @@ def test_walls_and_boxes_ahead_forbid_moving_forward() -> None:
         ),
     ],
 )
-def test_doors_are_offered_by_their_state_and_the_key_in_hand(
+def test_door_actions_depend_on_the_door_state_and_the_carried_key(
     door: Door, carrying: WorldObj | None, offered: list[str]
 ) -> None:
     wall = [(3, side, WALL) for side in (-3, -2, -1, 1, 2, 3)]
@@ -111,7 +111,7 @@ def test_unreachable_objects_are_not_offered_and_keep_their_number() -> None:
 
 
 @pytest.mark.parametrize(
-    ("action", "things", "carrying", "said"),
+    ("action", "things", "carrying", "reason"),
     [
         ("", [], None, "No change in state."),
         ("dance", [], None, UNKNOWN),
@@ -148,11 +148,11 @@ def test_unreachable_objects_are_not_offered_and_keep_their_number() -> None:
     ],
 )  # fmt: skip
 def test_an_impossible_action_is_refused_with_the_reason(
-    action: str, things: list[tuple[int, int, WorldObj]], carrying: WorldObj | None, said: str
+    action: str, things: list[tuple[int, int, WorldObj]], carrying: WorldObj | None, reason: str
 ) -> None:
     view = look(scene(*things, carrying=carrying))
     assert action not in available_actions(view, UP)
-    assert explain_refusal(action, view) == said
+    assert explain_refusal(action, view) == reason
 
 
 @pytest.mark.parametrize(
@@ -221,5 +221,5 @@ def test_an_action_stops_at_a_step_without_effect() -> None:
     assert (tuple(made.agent_pos), made.agent_dir) == (
         (9, 13),
         UP,
-    )  # the ball is in the way; nothing after it was done
+    )  # the ball blocks the second step, so the turns are not performed
     assert view == look(made)

@@ -1,4 +1,4 @@
-"""Levels are minigrid's own, and leave nothing behind."""
+"""Tests of BabyAI levels: equality with minigrid's, independence, copies and clean-up."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def made_by_minigrid(level: int, seed: int) -> Any:
 
 
 def facts(made: Any) -> tuple[Any, ...]:
-    """All that a layout and a mission consist of."""
+    """Return everything that defines a layout and its mission."""
     things = [
         (at, cell.type, cell.color, cell.contains and cell.contains.type)
         for at, cell in enumerate(made.grid.grid)
@@ -46,9 +46,7 @@ def facts(made: Any) -> tuple[Any, ...]:
     return made.mission, made.max_steps, made.width, made.height, things, doors, agent
 
 
-def test_there_are_forty_levels_and_all_but_the_substitutes_are_registered_under_their_name() -> (
-    None
-):
+def test_all_forty_levels_but_the_substitutes_are_registered_by_name() -> None:
     assert len(set(LEVELS)) == 40
     assert (LEVELS[0], LEVELS[25], LEVELS[39]) == (
         "GoToRedBallGrey",
@@ -133,7 +131,7 @@ def test_opening_the_first_door_does_not_fail_a_strict_mission() -> None:
     colours = made.mission.split()[2::5]
 
     def open_door(colour: str) -> tuple[float, bool]:
-        """Puts the agent before the door and toggles it."""
+        """Place the agent in front of the door, toggle it, and return the reward and the end."""
         [(at, _)] = [
             (at, cell)
             for at, cell in enumerate(made.grid.grid)

@@ -1,4 +1,4 @@
-"""BabyAI behind the real server: AgentGym's dialect shows what the world shows."""
+"""Tests of BabyAI on a real server, in AgentGym's dialect."""
 
 from __future__ import annotations
 
@@ -25,10 +25,12 @@ from tests.support.their_client import RefusedError, TheirClient
 Trace = list[tuple[str, float, bool]]
 
 PUBLISHED = Path(__file__).with_name("babyai_published.json")
-"""Episodes recorded from AgentGym's own wrapper on minigrid 3.2.0 with random actions: a digest of every observation, taken without
-"toggle" in the list of actions, which ours offers in more places. Views in which its numbers of
-things do not agree with its own
-description are left out."""
+"""Episodes with random actions, recorded from AgentGym's own wrapper on minigrid 3.2.0.
+
+Each observation is stored as a digest. "toggle" is removed from the list of actions first, since
+our world offers it in more places. Views whose object numbers contradict the wrapper's own
+description are left out.
+"""
 
 
 @pytest.fixture(scope="module")
@@ -38,7 +40,11 @@ def url(state_dir: Path) -> Iterator[str]:
 
 
 def play(index: int, random_actions: int = 0) -> tuple[str, list[str], Trace]:
-    """The first observation, the actions of chance and of the expert, and what they are answered, without a server."""
+    """Play a task without a server, with random actions or those of the oracle.
+
+    Returns:
+        The first observation, the actions, and the observation, reward and end of each step.
+    """
     session, rng = BabyAI().create(), random.Random(index)
     first, actions, trace = session.reset(index), [], []
     while not session.done and len(actions) < 150:
@@ -54,7 +60,7 @@ def play(index: int, random_actions: int = 0) -> tuple[str, list[str], Trace]:
     return first, actions, trace
 
 
-def test_agentgyms_dialect_shows_what_the_world_shows(url: str) -> None:
+def test_agentgyms_dialect_shows_the_observations_and_rewards_of_the_world(url: str) -> None:
     tasks = range(0, 64 * 13, 13)
     expected = [play(index, random_actions=10) for index in tasks]
 
@@ -78,7 +84,7 @@ def test_agentgyms_dialect_shows_what_the_world_shows(url: str) -> None:
     assert asyncio.run(run()) == [(first, trace) for first, _, trace in expected]
 
 
-def test_observations_are_those_of_agentgyms_wrapper(url: str) -> None:
+def test_observations_equal_those_of_agentgyms_wrapper(url: str) -> None:
     def digest(observation: str) -> str:
         return sha256(re.sub(r', "?toggle"?(?=[,\]\n])', "", observation).encode()).hexdigest()[:12]
 
@@ -86,7 +92,7 @@ def test_observations_are_those_of_agentgyms_wrapper(url: str) -> None:
     episodes = json.loads(PUBLISHED.read_text())
     for episode in episodes:
         first = client.reset(episode["index"])
-        # AgentGym's wrapper does not tell the order of a goal's parts.
+        # AgentGym's wrapper hides the order of a goal's parts.
         assert episode["first"] in (None, digest(without_order(first["observation"]))), (
             episode["index"],
             first,
@@ -154,7 +160,7 @@ def test_agentgym_clients_see_the_order_that_our_rules_enforce(url: str, order: 
     client.close()
 
 
-def test_a_session_is_drawn(url: str) -> None:
+def test_session_is_rendered_as_a_png_image(url: str) -> None:
     client = TheirClient(url)
     with pytest.raises(RefusedError) as refused:
         client.send("POST", "/render", {"id": client.id})

@@ -1,4 +1,4 @@
-"""What is seen: minigrid's own view, told in AgentGym's words."""
+"""Tests of BabyAI views: minigrid's field of view, described in AgentGym's wording."""
 
 from __future__ import annotations
 
@@ -24,7 +24,11 @@ def scene(
     at: tuple[int, int] = (9, 14),
     carrying: WorldObj | None = None,
 ) -> Any:
-    """An empty room of 20 x 20 with things at places `ahead` and to the `side` of the agent, who looks up."""
+    """Return an empty room of 20 x 20 cells with the given things.
+
+    Each thing is placed `ahead` cells in front of an agent that faces up and `side` cells to its
+    right.
+    """
     made = make_level(LEVELS.index("OneRoomS20"), 0)
     made.grid.grid = [cell if cell and cell.type == "wall" else None for cell in made.grid.grid]
     made.agent_pos, made.agent_dir, made.carrying = at, direction, carrying
@@ -36,7 +40,7 @@ def scene(
 
 
 def seen_by_minigrid(made: PlayedLevel) -> dict[int, str]:
-    """Names by place, from minigrid's encoded image."""
+    """Return the object names by place, decoded from minigrid's image."""
     image = MiniGridEnv.gen_obs(made)["image"]
     found = {}
     for column in range(7):
@@ -56,7 +60,7 @@ def seen_by_minigrid(made: PlayedLevel) -> dict[int, str]:
     st.integers(0, 200),
     st.lists(st.sampled_from([0, 1, 2, 2, 2, 3, 4, 5]), max_size=60),
 )
-def test_the_view_is_what_minigrid_shows(level: int, seed: int, steps: list[int]) -> None:
+def test_view_equals_minigrids_view(level: int, seed: int, steps: list[int]) -> None:
     made = make_level(level, seed)
     for step in [None, *steps]:
         if step is not None:
@@ -97,13 +101,13 @@ def test_an_empty_view_is_described() -> None:
 def test_doors_are_described_with_their_state_and_hide_objects_unless_open() -> None:
     behind = (3, 0, Ball("red"))
     wall = [(2, side, WALL) for side in (-3, -2, -1, 1, 2, 3)]
-    for door, told, shown in (
+    for door, name, shown in (
         (Door("blue", is_open=True), "blue open door 1", True),
         (Door("blue"), "blue closed door 1", False),
         (Door("blue", is_locked=True), "blue locked door 1", False),
     ):
         text = look(scene(*wall, (2, 0, door), behind)).describe()
-        assert f"There is a {told} right in front of you 2 steps away. " in text
+        assert f"There is a {name} right in front of you 2 steps away. " in text
         assert ("red ball" in text) == shown
 
 

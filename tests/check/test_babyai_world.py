@@ -1,4 +1,4 @@
-"""Playing BabyAI: observations, endings, rewards, and sessions that keep apart."""
+"""Tests of the BabyAI world: observations, endings, rewards, pictures and state keys."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def begin(level: str, seed: int = 0) -> BabyAIEnvironment:
 
 
 def subparts(mission: Instr) -> list[SeqInstr]:
-    """The missions of two parts that a mission consists of."""
+    """Return the two-part missions that a mission contains, including itself."""
     if not isinstance(mission, SeqInstr):
         return []
     return [mission, *subparts(mission.instr_a), *subparts(mission.instr_b)]
@@ -76,7 +76,7 @@ def test_an_episode_from_the_first_observation_to_the_reward() -> None:
     "level",
     ["GoToRedBall", "OpenRedDoor", "PickupLoc", "PutNextLocalS6N4", "KeyInBox", "UnlockToUnlock"],
 )
-def test_reward_is_one_at_the_end_and_nothing_before(level: str) -> None:
+def test_reward_is_one_at_the_end_and_zero_before(level: str) -> None:
     session = begin(level, 2)
     steps = [session.step(session.oracle_action())]
     while not steps[-1].done:
@@ -86,7 +86,7 @@ def test_reward_is_one_at_the_end_and_nothing_before(level: str) -> None:
     assert 0 < session.discounted_reward < 1
 
 
-def test_reward_is_one_even_past_the_levels_own_limit_of_steps() -> None:
+def test_reward_is_one_even_after_the_step_limit_of_the_level() -> None:
     session = begin("GoToRedBall", 3)
     assert session.played is not None
     limit = session.played.max_steps
@@ -96,11 +96,11 @@ def test_reward_is_one_even_past_the_levels_own_limit_of_steps() -> None:
     while not step.done:
         step = session.step(session.oracle_action())
     assert step.reward == 1.0
-    assert session.discounted_reward == 0.0  # by minigrid's own measure it came too late
+    assert session.discounted_reward == 0.0  # minigrid's own reward is 0 after the step limit
 
 
-def test_a_mission_done_within_an_action_ends_the_episode() -> None:
-    """Opening the door is the mission; walking through it, as the action would, comes after."""
+def test_mission_completed_within_an_action_ends_the_episode() -> None:
+    """The action opens the door, which completes the mission, and does not go through it."""
     session = begin("OpenRedDoor", 1)
     session.step("go to red closed door 1")
     step = session.step("toggle and go through red closed door 1")
@@ -146,9 +146,9 @@ def test_a_box_is_opened_by_toggling_it_and_leaves_its_key() -> None:
 
 def test_an_opened_door_can_be_closed_again() -> None:
     session = begin("UnlockToUnlock", 0)
-    while "toggle" not in offered(said := session.step(session.oracle_action()).observation):
+    while "toggle" not in offered(step := session.step(session.oracle_action()).observation):
         pass
-    assert " locked door" in said
+    assert " locked door" in step
     assert " open door 1 right in front of you 1 steps away." in session.step("toggle").observation
     assert (
         " closed door 1 right in front of you 1 steps away." in session.step("toggle").observation
@@ -164,14 +164,14 @@ def test_the_goal_states_the_order_of_its_parts() -> None:
 
 
 @pytest.mark.parametrize(
-    ("said", "meant"), [("  Turn   LEFT \n", "turn left"), ("TURN\tright", "turn right")]
+    ("written", "action"), [("  Turn   LEFT \n", "turn left"), ("TURN\tright", "turn right")]
 )
-def test_case_and_space_make_no_difference(said: str, meant: str) -> None:
+def test_case_and_whitespace_are_ignored(written: str, action: str) -> None:
     one, other = begin("OneRoomS20"), begin("OneRoomS20")
-    assert one.step(said) == other.step(meant)
+    assert one.step(written) == other.step(action)
 
 
-def test_pick_up_may_be_two_words() -> None:
+def test_pickup_may_be_written_as_two_words() -> None:
     one, other = begin("PickupDistDebug", 1), begin("PickupDistDebug", 1)
     action = next(
         action for action in offered(other.step(CHECK).observation) if action.startswith("pickup")
@@ -192,7 +192,7 @@ def test_actions_without_effect_are_answered() -> None:
     assert session.played.step_count == 0
 
 
-def test_going_to_what_is_already_faced_changes_nothing() -> None:
+def test_going_to_an_object_already_faced_changes_nothing() -> None:
     session = begin("KeyInBox", 4)
     while "toggle" not in offered(step := session.step(session.oracle_action()).observation):
         pass
@@ -270,7 +270,7 @@ def test_the_instruction_names_every_form_of_action() -> None:
         assert form in BabyAI.instruction
 
 
-def test_the_state_is_the_grid_and_the_agent_in_it() -> None:
+def test_state_key_depends_on_the_grid_and_the_agent() -> None:
     one, other = begin("UnlockToUnlock"), begin("UnlockToUnlock")
     start = one.state_key()
     assert start == other.state_key()
@@ -280,14 +280,14 @@ def test_the_state_is_the_grid_and_the_agent_in_it() -> None:
         seen.add(one.state_key())
     assert len(seen) == 4
     one.step("turn left")
-    assert one.state_key() == start  # another observation would not tell
+    assert one.state_key() == start  # four turns lead back to the start
     for _ in range(3):
         action = one.oracle_action()
         assert (one.step(action), one.state_key()) == (other.step(action), other.state_key())
     assert one.state_key() not in seen
 
 
-def test_the_state_tells_which_part_of_a_mission_is_done() -> None:
+def test_state_key_depends_on_the_completed_parts_of_a_mission() -> None:
     episode = next(
         e for seed in range(40) if " and " in (e := begin("GoToSeqS5R2", seed)).objective
     )

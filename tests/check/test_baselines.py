@@ -1,4 +1,4 @@
-"""Scripted policies: their inputs, and the nearest neighbour that the replay finds."""
+"""Tests of the scripted policies and the nearest-neighbour replay baseline."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from tasks.evaluation.behaviour import answer_sources
 from tasks.rollout.trajectory import Trajectory, Turn
 
 
-def test_held_out_templates_cannot_be_replayed_and_equal_templates_with_other_words_can(
+def test_replay_fails_on_held_out_templates_and_succeeds_on_known_ones(
     tmp_path: Path,
 ) -> None:
     held_out = task_lists()["wood-test"]
@@ -42,7 +42,7 @@ def test_held_out_templates_cannot_be_replayed_and_equal_templates_with_other_wo
     assert found[REPLAY].success.value == 0.0
     assert found[ORACLE].success.value == 1.0
     assert 0.0 < found[RANDOM].success.value < 1.0
-    # The same goals, if training had the same templates with other woods. The splits prevent this.
+    # Replay succeeds if training has the same templates with other woods. The splits prevent this.
     birches = [goals().index(name) for name in ("birch fence", "birch button", "birch sign")]
     oaks = [goals().index(name) for name in ("oak fence", "oak button", "oak sign")]
     assert baselines("textcraft", birches, oaks, 8, tmp_path, [REPLAY])[REPLAY].success.value == 1.0
@@ -56,7 +56,7 @@ def test_held_out_templates_cannot_be_replayed_and_equal_templates_with_other_wo
         (("chest", "birch fence", "birch button"), 1, 0.0),
     ],
 )
-def test_the_replay_in_the_table_of_a_run_searches_the_training_tasks(
+def test_replay_baseline_of_a_run_searches_its_training_tasks(
     tmp_path: Path, learned: tuple[str, ...], first: int | None, replayed: float
 ) -> None:
     given = {
@@ -69,7 +69,7 @@ def test_the_replay_in_the_table_of_a_run_searches_the_training_tasks(
     assert found[REPLAY].success.value == replayed
 
 
-def test_the_replay_beside_an_evaluation_of_a_checkpoint_searches_its_training_tasks(
+def test_replay_baseline_of_a_checkpoint_searches_its_training_tasks(
     tmp_path: Path,
 ) -> None:
     oaks = [goals().index(name) for name in ("oak fence", "oak button")]
@@ -93,7 +93,7 @@ def test_the_replay_beside_an_evaluation_of_a_checkpoint_searches_its_training_t
     assert learned_in(elsewhere) == World(name="babyai")
 
 
-def test_a_replayed_plan_has_the_words_of_the_task() -> None:
+def test_replayed_plan_uses_the_words_of_the_task() -> None:
     world = load_world("textcraft")
     replay = NearestNeighbourReplay(
         world, [goals().index("oak fence gate"), goals().index("chest")]
@@ -114,7 +114,7 @@ def test_a_replayed_plan_has_the_words_of_the_task() -> None:
         (["textcraft", "--policies", "replay"], "--policies"),
     ],
 )
-def test_an_unknown_world_list_or_policy_is_refused_by_name(
+def test_unknown_world_task_list_or_policy_is_named_in_the_error(
     arguments: list[str],
     named: str,
     monkeypatch: pytest.MonkeyPatch,
@@ -126,7 +126,7 @@ def test_an_unknown_world_list_or_policy_is_refused_by_name(
     assert named in capsys.readouterr().err
 
 
-def test_a_replayed_search_has_the_words_of_the_question() -> None:
+def test_replayed_search_uses_the_words_of_the_question() -> None:
     world = load_world("searchqa")
     one, *others = world.tasks("islands-no-lake-train")[:12]
     replay, session = NearestNeighbourReplay(world, [one]), world.create()
@@ -137,7 +137,7 @@ def test_a_replayed_search_has_the_words_of_the_question() -> None:
         if replay.actions(session.objective) != learned:
             break
     else:
-        pytest.fail("no search was changed")
+        pytest.fail("every replayed search equals that of the training question")
 
 
 def test_truncated_baseline_is_not_a_success_and_results_are_reused(
@@ -146,7 +146,9 @@ def test_truncated_baseline_is_not_a_success_and_results_are_reused(
     tasks = [index for index in task_lists()["test"] if depth(index) > 2][:4]
     short = baselines("textcraft", tasks, task_lists()["train"], 3, tmp_path, [ORACLE])[ORACLE]
     assert (short.success.value, short.truncated, short.turns) == (0.0, 1.0, 3.0)
-    monkeypatch.setattr("tasks.evaluation.baselines.play", lambda *_: pytest.fail("played again"))
+    monkeypatch.setattr(
+        "tasks.evaluation.baselines.play", lambda *_: pytest.fail("the tasks were played again")
+    )
     assert (
         baselines("textcraft", tasks, task_lists()["train"], 3, tmp_path, [ORACLE])[ORACLE].tallies
         == short.tallies
@@ -169,7 +171,7 @@ def test_baseline_table_has_each_policy_and_the_oracle_turns(tmp_path: Path) -> 
     assert all(row[1] for row in rows)
 
 
-def test_actions_without_repeats_are_taken_once_and_the_most_similar_action_comes_first(
+def test_policies_avoid_repeats_and_prefer_the_most_similar_action(
     tmp_path: Path,
 ) -> None:
     tasks = task_lists()["one-command-test"][:20]
@@ -186,7 +188,7 @@ def test_actions_without_repeats_are_taken_once_and_the_most_similar_action_come
     assert found[SIMILAR].success.value > found[NO_REPEAT].success.value
 
 
-def test_an_answer_is_traced_to_the_passage_that_holds_it(tmp_path: Path) -> None:
+def test_answer_is_traced_to_the_passage_that_contains_it(tmp_path: Path) -> None:
     world = load_world("searchqa")
     tasks = world.tasks("islands-validation")[:40]
     found = baselines(
@@ -203,7 +205,7 @@ def test_an_answer_is_traced_to_the_passage_that_holds_it(tmp_path: Path) -> Non
 @pytest.mark.parametrize(
     "title", ["Mercury", "Mercury (planet)", '"Mercury (planet)"', "(a) Mercury"]
 )
-def test_passages_are_recognised_whatever_their_title(title: str) -> None:
+def test_passages_with_any_title_are_recognised(title: str) -> None:
     found = (
         "<information>Doc 1(Title: Venus) Its moons are none.\n"
         f"Doc 2(Title: {title}) The lake (large) of Badok Defam is Lake Habim.</information>"

@@ -1,4 +1,4 @@
-"""The table before and after RL, paired by task, and over seeds and tasks if there are several seeds."""
+"""Tests of the table of results before and after RL, for one seed and for several."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def solved(*successes: int) -> dict[int, Tally]:
     return {task: Tally(count, 8) for task, count in enumerate(successes)}
 
 
-def test_the_table_has_columns_for_start_end_more_cloning_and_scripted_policies() -> None:
+def test_table_has_columns_for_before_after_further_cloning_and_scripted_policies() -> None:
     one = BeforeAfter(
         {CELL: result(solved(2, 4, 6))},
         {CELL: result(solved(4, 6, 8))},
@@ -88,12 +88,12 @@ def test_partial_rewards_add_a_row_of_mean_rewards() -> None:
     assert estimate.n == 3
 
 
-def test_a_policy_that_was_not_cloned_has_no_column_for_more_cloning() -> None:
+def test_policy_without_cloning_has_no_column_for_further_cloning() -> None:
     one = BeforeAfter({CELL: result(solved(2, 4))}, {CELL: result(solved(4, 6))}, None)
     assert "cloning" not in before_after_table([one], {}).splitlines()[0]
 
 
-def test_two_policies_whose_folders_have_one_name_are_evaluated_in_two_folders(
+def test_policies_with_the_same_folder_name_are_evaluated_in_separate_folders(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folders: list[Path] = []
@@ -109,7 +109,7 @@ def test_two_policies_whose_folders_have_one_name_are_evaluated_in_two_folders(
     assert folders[0] != folders[1] == folders[2]
 
 
-def test_a_collapsed_run_without_a_checkpoint_is_refused_with_its_collapse(tmp_path: Path) -> None:
+def test_collapsed_run_without_a_checkpoint_is_refused_with_the_reason(tmp_path: Path) -> None:
     run = RunFolder(tmp_path, load_recipe("textcraft"))
     run.path.mkdir()
     run.note_collapse(TrainingCollapsedError("fell at step 17", 14))

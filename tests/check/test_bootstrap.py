@@ -1,4 +1,4 @@
-"""Bootstrap intervals, against other implementations, by hand and by simulation."""
+"""Tests of bootstrap intervals against SciPy, cases worked by hand and simulations."""
 
 from __future__ import annotations
 
@@ -73,10 +73,13 @@ def test_comparison_without_tasks_is_empty() -> None:
 
 @pytest.mark.parametrize("n_seeds", [5, 8])
 def test_interval_has_its_nominal_coverage(n_seeds: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Crossed effects as in a study: seeds 4 points, tasks 15, episodes 30; no difference in truth."""
+    """Simulate studies without a true difference.
+
+    The standard deviations over seeds, tasks and episodes are 4, 15 and 30 percentage points.
+    """
     monkeypatch.setattr(bootstrap, "RESAMPLES", 1000)
     draw = np.random.default_rng(7)
-    held, studies = 0, 120
+    covered, studies = 0, 120
     for _ in range(studies):
         d = (
             draw.normal(0, 0.04, (n_seeds, 1))
@@ -84,5 +87,5 @@ def test_interval_has_its_nominal_coverage(n_seeds: int, monkeypatch: pytest.Mon
             + draw.normal(0, 0.3, (n_seeds, 60))
         )
         found = paired_difference(d)
-        held += found.estimate.low <= 0 <= found.estimate.high
-    assert held / studies > 0.9
+        covered += found.estimate.low <= 0 <= found.estimate.high
+    assert covered / studies > 0.9

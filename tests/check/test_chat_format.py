@@ -1,3 +1,5 @@
+"""Tests of chat formats: prompts, replies, special tokens and the reading of actions."""
+
 from __future__ import annotations
 
 from pathlib import Path
@@ -92,7 +94,7 @@ TEMPLATES = {
     "thinking": (THINKING, "chatml", None, "<|im_end|>", "<|im_end|>"),
     "space before the end": (SPACED_END, "mistral", "<s>", "</s>", "</s>"),
 }
-# These render a whole conversation exactly as it was spoken.
+# These templates render a conversation without changing its messages.
 FAITHFUL = ["chatml", "llama3", "mistral", "gemma"]
 INSTRUCTION = "You craft things. Write one action."
 
@@ -109,7 +111,10 @@ def build_tokenizer(
     eos: str | None,
     sentencepiece: bool = False,
 ) -> PreTrainedTokenizerFast:
-    """A byte-level BPE tokenizer, or one that marks the start of a text as SentencePiece does; it adds BOS by itself where there is one."""
+    """Build a byte-level BPE tokenizer, or one that marks the start of a text like SentencePiece.
+
+    It adds the BOS token automatically if there is one.
+    """
     corpus = [
         "Goal: craft stick. You have got 1 oak log.\n\nuser assistant system model [INST] [/INST] "
         "Thought: Action: get craft using"
@@ -145,7 +150,7 @@ def build_tokenizer(
     )
 
 
-def whole(tokenizer: PreTrainedTokenizerFast, messages: list[tuple[str, str]]) -> str:
+def rendered(tokenizer: PreTrainedTokenizerFast, messages: list[tuple[str, str]]) -> str:
     return tokenizer.apply_chat_template(
         [{"role": role, "content": content} for role, content in messages],
         tokenize=False,
@@ -183,7 +188,7 @@ def test_prompt_messages_and_replies_equal_the_rendered_conversation(
         following = turns[i + 1][0] if i + 1 < len(turns) else last
         tokens = [*tokens, *written, *dialogue.reply(following, written)]
     messages.append(("user", last))
-    assert tokens == encode(tokenizer, whole(tokenizer, messages))
+    assert tokens == encode(tokenizer, rendered(tokenizer, messages))
 
 
 TOKENIZERS = {name: tokenizer_for(name) for name in TEMPLATES}
@@ -204,7 +209,7 @@ def test_reply_closes_the_turn_once_and_opens_the_next(name: str, sentencepiece:
     assert tokenizer.decode(cut[: -len(closed)]).strip() == TEMPLATES[name][4]
     assert "Got 1 oak log" in tokenizer.decode(closed)
     two = [("user", "A"), ("assistant", "B"), ("user", "Got 1 oak log")]
-    assert encode(tokenizer, whole(tokenizer, two))[-len(closed) :] == closed
+    assert encode(tokenizer, rendered(tokenizer, two))[-len(closed) :] == closed
 
 
 @pytest.mark.parametrize("name", ["llama3", "mistral", "gemma"])
@@ -262,7 +267,7 @@ def test_observation_cannot_forge_special_tokens(name: str) -> None:
         assert forged in tokenizer.decode(tokens)
 
 
-def test_an_end_of_the_generation_config_ends_a_message_but_does_not_close_the_turn(
+def test_end_token_of_the_generation_config_ends_a_message_but_not_the_turn(
     tmp_path: Path,
 ) -> None:
     made = TOKENIZERS["chatml"]
