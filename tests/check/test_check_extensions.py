@@ -1,4 +1,4 @@
-"""The conformance checks accept the built-in algorithms and schedules, and find what is wrong in others."""
+"""Tests of the conformance checks of algorithms and schedules, built-in and faulty ones."""
 
 from __future__ import annotations
 
@@ -21,45 +21,45 @@ COUNTER = itertools.count(3)
 
 
 class Reversed(GRPO):
-    """Prefers the worse action."""
+    """An algorithm that prefers the worse action."""
 
     def advantages(self, experience: Any) -> Any:
         return -advantages(GRPO(name="grpo", steps=1), experience)
 
 
 class Unfinished(PolicyGradient):
-    """Has no formula."""
+    """An algorithm without a formula for advantages."""
 
 
 class Few(SFT):
-    """Selects a single trajectory."""
+    """A cloning method that selects a single trajectory."""
 
     def batch(self, pool: Any, step: int, size: int, seed: int) -> Any:
         return pool[:1]
 
 
 class Counting(Curriculum):
-    """Depends on the number of calls."""
+    """A schedule that depends on the number of calls."""
 
     def horizon_at(self, step: int, training: Training) -> int:
         return next(COUNTER)
 
 
 class Falling(Curriculum):
-    """Falls to 0 and below."""
+    """A schedule that falls to 0 and below."""
 
     def horizon_at(self, step: int, training: Training) -> int:
         return 5 - step
 
 
-def wrong(findings: Iterable[Finding]) -> set[str]:
+def failed_checks(findings: Iterable[Finding]) -> set[str]:
     return {finding.name for finding in findings if finding.problem}
 
 
 @pytest.mark.parametrize("name", ALGORITHMS.built_in)
 def test_a_built_in_algorithm_passes(name: str) -> None:
     assert (
-        wrong(
+        failed_checks(
             check_algorithm({"name": name} | ({"teacher": "any"} if name == "distillation" else {}))
         )
         == set()
@@ -76,10 +76,10 @@ def test_a_built_in_algorithm_passes(name: str) -> None:
     ],
 )
 def test_a_built_in_schedule_passes(fields: dict[str, Any]) -> None:
-    assert wrong(check_schedule(fields)) == set()
+    assert failed_checks(check_schedule(fields)) == set()
 
 
-# This module imports torch, which the checks find.
+# The checks also report that this module imports torch.
 @pytest.mark.parametrize(
     ("name", "problems"),
     [
@@ -88,23 +88,25 @@ def test_a_built_in_schedule_passes(fields: dict[str, Any]) -> None:
         ("Few", {"selection"}),
     ],
 )
-def test_a_wrong_algorithm_is_found(name: str, problems: set[str]) -> None:
-    assert wrong(check_algorithm(f"{__name__}:{name}")) - {"no torch for a recipe"} == problems
+def test_faulty_algorithm_fails_its_checks(name: str, problems: set[str]) -> None:
+    assert (
+        failed_checks(check_algorithm(f"{__name__}:{name}")) - {"no torch for a recipe"} == problems
+    )
 
 
 @pytest.mark.parametrize(
     ("name", "problems"),
     [("Counting", {"pure function"}), ("Falling", {"positive horizons", "ascending horizons"})],
 )
-def test_a_wrong_schedule_is_found(name: str, problems: set[str]) -> None:
+def test_faulty_schedule_fails_its_checks(name: str, problems: set[str]) -> None:
     assert (
-        wrong(check_schedule({"kind": f"{__name__}:{name}"})) - {"no torch for a recipe"}
+        failed_checks(check_schedule({"kind": f"{__name__}:{name}"})) - {"no torch for a recipe"}
         == problems
     )
 
 
-def test_torch_at_module_level_is_found() -> None:
-    assert "no torch for a recipe" in wrong(check_algorithm(f"{__name__}:Reversed"))
+def test_torch_import_at_module_level_is_reported() -> None:
+    assert "no torch for a recipe" in failed_checks(check_algorithm(f"{__name__}:Reversed"))
 
 
 def test_an_unknown_algorithm_is_refused() -> None:
@@ -112,7 +114,7 @@ def test_an_unknown_algorithm_is_refused() -> None:
         check_algorithm("nowhere")
 
 
-def test_the_command_prints_each_check_and_fails_with_a_wrong_schedule(
+def test_command_prints_each_check_and_fails_for_a_faulty_schedule(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     assert (
@@ -138,7 +140,7 @@ def test_the_command_prints_each_check_and_fails_with_a_wrong_schedule(
     assert "fail  ascending horizons" in capsys.readouterr().out
 
 
-def test_the_command_refuses_an_unknown_name_and_a_wrong_field(
+def test_command_refuses_an_unknown_name_and_an_unknown_field(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     for words, named in (

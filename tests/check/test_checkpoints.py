@@ -1,4 +1,4 @@
-"""A checkpoint is whole or not there; a damaged one is found and passed over."""
+"""Tests of checkpoints: publication, verification, pruning, and damaged ones."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tasks.training.checkpoint import (
 )
 
 
-def written(folder: Path, content: bytes = b"weights") -> Path:
+def write_files(folder: Path, content: bytes = b"weights") -> Path:
     (folder / "sub").mkdir(parents=True)
     (folder / "model.safetensors").write_bytes(content)
     (folder / "sub" / "moments.safetensors").write_bytes(b"moments")
@@ -28,7 +28,7 @@ def written(folder: Path, content: bytes = b"weights") -> Path:
 
 def published(tmp_path: Path, step: int, content: bytes = b"weights") -> Checkpoint:
     return publish(
-        written(tmp_path / f"unfinished-{step}", content), tmp_path / "checkpoints", step, "abc"
+        write_files(tmp_path / f"unfinished-{step}", content), tmp_path / "checkpoints", step, "abc"
     )
 
 
@@ -53,20 +53,18 @@ def test_damaged_checkpoint_is_skipped_with_the_reason(tmp_path: Path, damage: s
             weights.unlink()
         case "manifest":
             (second.folder / "manifest.json").write_text("{")
-    found, passed_over = latest(tmp_path / "checkpoints", "abc")
+    found, skipped = latest(tmp_path / "checkpoints", "abc")
     assert found == first
-    assert len(passed_over) == 1
-    assert "step-000014" in passed_over[0]
+    assert len(skipped) == 1
+    assert "step-000014" in skipped[0]
 
 
 def test_unfinished_folder_is_not_a_checkpoint(tmp_path: Path) -> None:
-    written(tmp_path / "checkpoints" / ".unfinished" / "checkpoint-3")
-    written(
-        tmp_path / "checkpoints" / "step-000003"
-    )  # no manifest: a kill by hand, or another tool's
-    found, passed_over = latest(tmp_path / "checkpoints", "abc")
+    write_files(tmp_path / "checkpoints" / ".unfinished" / "checkpoint-3")
+    write_files(tmp_path / "checkpoints" / "step-000003")  # without a manifest
+    found, skipped = latest(tmp_path / "checkpoints", "abc")
     assert found is None
-    assert len(passed_over) == 1
+    assert len(skipped) == 1
 
 
 def test_checkpoint_of_another_experiment_is_refused(tmp_path: Path) -> None:

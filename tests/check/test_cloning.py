@@ -1,4 +1,4 @@
-"""How cloning lays out its batches, and what attention does before it has learned anything."""
+"""Tests of behaviour cloning's batches and of the initial attention heads."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_heads_of_the_first_layer_attend_to_previous_tokens() -> None:
         assert (looked_at == torch.arange(10, 40) - distance).all()
 
 
-def test_induction_heads_continue_a_text_as_an_earlier_occurrence() -> None:
+def test_induction_heads_repeat_the_continuation_of_an_earlier_occurrence() -> None:
     once = torch.randint(len(TOKENIZER), (8, 60), generator=torch.Generator().manual_seed(0))
 
     def repeated(**starter: object) -> float:

@@ -1,4 +1,4 @@
-"""Good runs are left alone; each way of collapsing is seen, named and dated."""
+"""Tests of collapse detection: healthy runs, signs of a collapse, and roll-backs."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ GOOD = {
 
 
 def run(*stretches: tuple[int, dict[str, float]]) -> list[dict[str, float]]:
-    """Metrics of consecutive stretches of steps, each with what differs from a good step."""
+    """Return the metrics of consecutive stretches of steps, given as differences from a good step."""
     return [{**GOOD, **different} for steps, different in stretches for _ in range(steps)]
 
 
@@ -63,7 +63,7 @@ def test_learning_run_is_healthy_at_every_step() -> None:
         ("update/gradient_norm", 30.0, r"\b30\b"),
     ],
 )
-def test_sign_alone_is_strain_and_with_a_reward_fall_it_is_collapse(
+def test_sign_alone_is_strain_and_with_a_drop_in_reward_is_collapse(
     sign: str, value: float, figures: str
 ) -> None:
     strained, collapsed = (
@@ -102,7 +102,7 @@ def test_missing_metrics_give_no_sign() -> None:
 def test_collapse_note_names_the_step_and_the_last_healthy_step() -> None:
     history = dict(enumerate(run((20, {}), (10, {"rollout/reward": 0.0})), start=1))
     note = collapse_note(history)
-    # means of five: 0.5, 0.4, 0.3, 0.2 (half is gone: a strain from 0.25 on), 0.1, ...
+    # means of five steps: 0.5, 0.4, 0.3, 0.2 (less than half of 0.5: strained), 0.1, ...
     assert last_good_step(history) == 22
     assert re.findall(r"step (?:was )?(\d+)", note) == ["25", "22"]
 
@@ -118,12 +118,12 @@ def test_roll_back_keeps_checkpoints_older_than_the_detection_delay() -> None:
     assert kept(keep_checkpoints=2, checkpoint_every=3) == 2
     assert (
         kept(keep_checkpoints=2, checkpoint_every=3, algorithm__on_collapse="roll_back") == 5
-    )  # 3, 6, 9 and 12 steps back, and the last
+    )  # the latest, and those 3, 6, 9 and 12 steps before it
     assert kept(keep_checkpoints=2, checkpoint_every=20, algorithm__on_collapse="roll_back") == 2
 
 
 def test_pruning_spares_the_checkpoint_that_a_roll_back_would_restore() -> None:
-    strained = {"rollout/entropy": 0.01}  # alone it is no collapse, however long it lasts
+    strained = {"rollout/entropy": 0.01}  # this sign alone is never a collapse
     history = dict(enumerate(run((40, {}), (60, strained)), start=1))
     rolls_back = load_recipe("textcraft", {"algorithm.on_collapse": "roll_back"})
     assert last_good_step(history) < 50

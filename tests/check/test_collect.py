@@ -1,4 +1,4 @@
-"""Collections by the oracle and by a chat endpoint, on real environment servers, also interrupted and continued."""
+"""Tests of collections by the oracle and by chat endpoints, on real environment servers."""
 
 from __future__ import annotations
 
@@ -49,13 +49,13 @@ def url(state_dir: Path) -> Iterator[str]:
 
 
 class CutOffError(Exception):
-    """In the middle of a collection."""
+    """An interruption of a collection."""
 
 
 def collect(
     collection: Collection, folder: Path, url: str, stop_after: int | None = None
 ) -> list[Trajectory]:
-    """Collects; returns what was played now."""
+    """Run a collection and return the trajectories that this call played."""
     played: list[Trajectory] = []
 
     def finished(trajectory: Trajectory) -> None:
@@ -90,7 +90,7 @@ def test_the_oracle_solves_every_task_in_readable_turns(tmp_path: Path, url: str
     )
 
 
-def test_with_a_tokenizer_demonstrations_have_the_tokens_of_the_policy(
+def test_demonstrations_with_a_tokenizer_have_the_tokens_of_the_policy(
     tmp_path: Path, url: str
 ) -> None:
     from transformers import AutoTokenizer
@@ -129,7 +129,7 @@ def test_an_interrupted_collection_plays_only_the_missing_episodes(
     assert collect(ORACLE, tmp_path, url) == []
 
 
-def test_groups_with_a_failed_member_are_stored_apart_and_played_again(
+def test_groups_with_a_failed_member_are_stored_separately_and_played_again(
     tmp_path: Path, url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     start = EnvironmentClient.start
@@ -137,7 +137,7 @@ def test_groups_with_a_failed_member_are_stored_apart_and_played_again(
     async def start_all_but_one(
         self: EnvironmentClient, index: int, **options: float
     ) -> tuple[Session, str]:
-        # A task that the server does not have: its own refusal is the fault.
+        # The server refuses this task, as it does not exist.
         return await start(self, 10**9 if index == TASKS[3] else index, **options)
 
     with monkeypatch.context() as patched:
@@ -161,14 +161,14 @@ def test_a_different_collection_is_refused_in_the_same_folder(tmp_path: Path) ->
 
 
 class Endpoint:
-    """A chat endpoint that is overloaded at times, and knows how to craft."""
+    """A chat endpoint that sends the oracle's actions and refuses every fifth request."""
 
     def __init__(self) -> None:
         self.requests: list[dict[str, object]] = []
-        self._double = {}
+        self._task_by_observation = {}
         for task in TASKS:
             environment = load_world("textcraft").create()
-            self._double[environment.reset(task)] = task
+            self._task_by_observation[environment.reset(task)] = task
 
     async def answer(self, request: web.Request) -> web.Response:
         body = json.loads(await request.read())
@@ -178,7 +178,7 @@ class Endpoint:
         roles = [message["role"] for message in body["messages"]]
         assert roles == ["system", *(["user", "assistant"] * len(roles))[: len(roles) - 1]]
         environment = load_world("textcraft").create()
-        environment.reset(self._double[body["messages"][1]["content"]])
+        environment.reset(self._task_by_observation[body["messages"][1]["content"]])
         for message in body["messages"][2::2]:
             environment.step(message["content"].partition("Action:\n")[2])
         text = f"Thought:\nI know.\n\nAction:\n{environment.oracle_action()}"
@@ -191,7 +191,7 @@ Answer = Callable[[web.Request], Awaitable[web.Response]]
 
 
 def play_by_endpoint(answer: Answer, folder: Path, url: str, **fields: Any) -> list[Trajectory]:
-    """Plays six tasks by a chat endpoint that answers so."""
+    """Play six tasks with a chat endpoint whose handler is `answer`."""
 
     async def serve_and_collect() -> None:
         application = web.Application()
@@ -225,11 +225,11 @@ def test_the_thoughts_of_a_chat_endpoint_are_recorded(tmp_path: Path, url: str) 
 
 
 def test_chat_message_without_content_is_truncated(tmp_path: Path, url: str) -> None:
-    """A thinking model that spends its tokens on the thought answers so."""
-    asked: list[Any] = []
+    """Answer like an endpoint whose thinking model spends all its tokens on the thought."""
+    requests: list[Any] = []
 
     async def answer(request: web.Request) -> web.Response:
-        asked.append(json.loads(await request.read()))
+        requests.append(json.loads(await request.read()))
         return web.json_response(
             {"choices": [{"message": {"content": None}, "finish_reason": "length"}]}
         )
@@ -239,14 +239,14 @@ def test_chat_message_without_content_is_truncated(tmp_path: Path, url: str) -> 
     assert {(turn.message, turn.cut, turn.malformed) for t in played for turn in t.turns} == {
         ("", "rollout.turn_tokens", True)
     }
-    assert asked[0]["chat_template_kwargs"] == {"enable_thinking": True}
+    assert requests[0]["chat_template_kwargs"] == {"enable_thinking": True}
 
 
 @pytest.mark.parametrize(
     ("room", "outcome", "budget"),
     [(10, Outcome.FAILED, "rollout.turn_tokens"), (0, Outcome.TRUNCATED, "context length")],
 )
-def test_turn_tokens_above_the_endpoints_context_are_a_fault_and_no_score(
+def test_endpoint_context_too_short_for_a_turn_fails_or_truncates_the_episode(
     tmp_path: Path, url: str, room: int, outcome: Outcome, budget: str
 ) -> None:
     async def answer(request: web.Request) -> web.Response:
@@ -264,7 +264,9 @@ def test_turn_tokens_above_the_endpoints_context_are_a_fault_and_no_score(
     assert all(budget in t.reason for t in played)
 
 
-def test_later_messages_get_what_the_endpoints_context_leaves(tmp_path: Path, url: str) -> None:
+def test_later_messages_get_the_tokens_left_in_the_endpoints_context(
+    tmp_path: Path, url: str
+) -> None:
     given: set[int] = set()
 
     async def answer(request: web.Request) -> web.Response:
@@ -286,7 +288,7 @@ def test_later_messages_get_what_the_endpoints_context_leaves(tmp_path: Path, ur
 
 
 @pytest.mark.parametrize(
-    ("arguments", "complaint"),
+    ("arguments", "message"),
     [
         (["textcraft"], "one of the arguments"),
         (["textcraft", "--oracle", "--model", "x"], "not allowed with"),
@@ -300,15 +302,15 @@ def test_later_messages_get_what_the_endpoints_context_leaves(tmp_path: Path, ur
     ],
 )
 def test_an_invalid_command_is_refused_with_the_option(
-    arguments: list[str], complaint: str, capsys: pytest.CaptureFixture[str]
+    arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit):
         collection_arguments(arguments)
-    assert complaint in capsys.readouterr().err
+    assert message in capsys.readouterr().err
 
 
 def test_a_short_context_limits_the_token_budgets(tmp_path: Path, url: str) -> None:
-    """vLLM refuses a context length above the model's own."""
+    """Lower the budgets to the model's context, since vLLM refuses a longer one."""
     folder = Path(build_tiny_policy(tmp_path / "policy"))
     config = json.loads((folder / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps(config | {"max_position_embeddings": 640}))

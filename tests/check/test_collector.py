@@ -1,4 +1,4 @@
-"""The collector on a real environment server: batches, deadlines, retries, and running ahead of the training."""
+"""Tests of the collector on a real environment server: batches, deadlines, retries, prefetching."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ SETTINGS = RolloutSettings(horizon=50, temperature=1.0)
 
 @pytest.fixture
 def counting_server(serve: Serve) -> str:
-    """The URL of a server of the test's own, so that its open sessions are those of the test."""
+    """Start a server for one test, so that all its open sessions belong to that test."""
     return serve().url
 
 
@@ -56,7 +56,7 @@ def plans(*tasks: int, members: int = 2) -> list[RolloutRequest]:
     ]
 
 
-def timeless(trajectories: list[Trajectory]) -> list[Trajectory]:
+def without_times(trajectories: list[Trajectory]) -> list[Trajectory]:
     return [
         replace(
             t,
@@ -104,7 +104,7 @@ def test_episodes_with_a_turn_limit_beyond_the_longest_lease_are_played(
     assert trajectory.outcome is Outcome.SUCCESS
 
 
-def test_horizon_truncates_and_is_named(counting_server: str) -> None:
+def test_horizon_truncates_an_episode_and_is_its_reason(counting_server: str) -> None:
     [trajectory] = collect(
         counting_server, CountingAgent(), plans(9, members=1), RolloutSettings(4, 1.0)
     )
@@ -116,7 +116,7 @@ def test_horizon_truncates_and_is_named(counting_server: str) -> None:
     assert trajectory.turns[-1].observation_tokens == []
 
 
-def test_failed_episode_is_retried_and_a_persistent_failure_is_left_out(
+def test_failed_episode_is_retried_and_left_out_if_it_fails_again(
     counting_server: str,
 ) -> None:
     failures = {2: 1, 3: 99}
@@ -136,7 +136,7 @@ def test_failed_episode_is_retried_and_a_persistent_failure_is_left_out(
     ]
     assert "ServerFailedError" in trajectories[1].reason
     assert trajectories[1].reward == 0.0
-    assert len(trajectories[0].turns) == 2  # nothing of the failed attempt is left
+    assert len(trajectories[0].turns) == 2  # the turns of the failed attempt are discarded
     groups = learnable_groups(trajectories, complete=True)
     assert [group[0].task for group in groups.kept] == [2, 4]
     assert groups.left_out == 1
@@ -149,7 +149,7 @@ def test_failed_episode_is_retried_and_a_persistent_failure_is_left_out(
         ({"turn_seconds": 0.3, "retries": 0}, True, "rollout.turn_seconds"),
         ({"episode_seconds": 0.3, "retries": 0}, True, "rollout.episode_seconds"),
         ({"batch_seconds": 0.5}, True, "rollout.batch_seconds"),
-        # The environment's part of a turn. On a busy machine episodes can also begin too late.
+        # The environment is slow. On a busy machine the other episodes can also start too late.
         ({"turn_seconds": 1, "retries": 0}, False, "DeadlineExceededError"),
     ],
 )
@@ -170,7 +170,7 @@ def test_stuck_engine_or_environment_fails_only_its_episodes_with_the_deadline(
 
 
 class WritingAgent(CountingAgent):
-    """Its engine writes tokens all the time."""
+    """An agent whose engine generates tokens all the time."""
 
     @property
     def progress(self) -> int | None:  # type: ignore[override]
@@ -190,14 +190,14 @@ def test_turn_deadline_does_not_apply_during_progress(counting_server: str) -> N
 
 def test_episode_cut_by_the_batch_deadline_keeps_its_turns(counting_server: str) -> None:
     agent = CountingAgent(action=lambda _, turn: "sleep 6" if turn == 2 else "add 1")
-    [given_up] = collect(counting_server, agent, plans(5, members=1), batch_seconds=3)
-    assert (given_up.outcome, len(given_up.turns)) == (Outcome.FAILED, 2)
-    assert "rollout.batch_seconds" in given_up.reason
+    [cut] = collect(counting_server, agent, plans(5, members=1), batch_seconds=3)
+    assert (cut.outcome, len(cut.turns)) == (Outcome.FAILED, 2)
+    assert "rollout.batch_seconds" in cut.reason
 
 
 @dataclass
 class StoppingAgent(CountingAgent):
-    """At the end of its episodes it stops the server, so that the sessions cannot be closed."""
+    """An agent that suspends the server after its episodes, so that sessions cannot be closed."""
 
     server: psutil.Process = field(default_factory=psutil.Process)
 
@@ -215,7 +215,7 @@ class StoppingConversation(CountingConversation):
 
 
 @pytest.mark.parametrize("deadline", ["episode_seconds", "batch_seconds"])
-def test_episode_that_is_over_counts_even_if_a_deadline_passes_while_its_session_is_closed(
+def test_finished_episode_counts_even_if_a_deadline_passes_while_its_session_closes(
     serve: Serve, deadline: str
 ) -> None:
     server = serve()
@@ -226,7 +226,7 @@ def test_episode_that_is_over_counts_even_if_a_deadline_passes_while_its_session
     wait_until(lambda: open_sessions(server.url) == 0)
 
 
-def test_episodes_cancelled_before_they_begin_give_their_slots_back(counting_server: str) -> None:
+def test_episodes_cancelled_before_they_begin_release_their_slots(counting_server: str) -> None:
     with collector(counting_server, CountingAgent(), batch_seconds=1e-9) as collecting:
         cut = collecting.collect([Batch("cut", plans(*range(1, 9)), SETTINGS)])
         assert {t.outcome for t in cut} == {Outcome.FAILED}
@@ -260,7 +260,7 @@ def test_stream_yields_every_trajectory_and_ends_if_check_raises(counting_server
     batch = Batch("all", plans(3, 1, 4, 2), SETTINGS)
     with collector(counting_server, CountingAgent()) as collecting:
         streamed = sorted(collecting.stream(batch), key=lambda t: (t.group, t.member))
-        assert timeless(streamed) == timeless(collecting.collect([batch]))
+        assert without_times(streamed) == without_times(collecting.collect([batch]))
     held = CountingAgent(held={4: threading.Event()})
 
     def check() -> None:
@@ -318,9 +318,11 @@ def test_next_batch_starts_during_a_straggler_and_turns_record_their_weights(
         result: list[list[Trajectory]] = []
         first = threading.Thread(target=lambda: result.append(ahead.collect(batches[:2])))
         first.start()
-        wait_until(lambda: (40, 0) in policy.spoken)  # while 30 is held
+        wait_until(lambda: (40, 0) in policy.spoken)  # while task 30 is held
         assert not result
-        assert not any(task in (5, 6) for task, _ in policy.spoken)  # two steps ahead: not yet
+        assert not any(
+            task in (5, 6) for task, _ in policy.spoken
+        )  # two steps ahead, so not started
         policy.held[40].set()
         policy.held[30].set()
         first.join()
@@ -358,7 +360,7 @@ def test_pause_does_not_count_toward_the_episode_deadline(counting_server: str) 
         policy.held[30].set()
         first.join()
         with ahead.paused():
-            time.sleep(5.5)  # an update that takes longer than an episode may
+            time.sleep(5.5)  # an update that takes longer than `episode_seconds`
         assert [t.outcome for t in ahead.collect(batches[1:])] == [Outcome.SUCCESS]
 
 

@@ -1,4 +1,4 @@
-"""The command `agentgym`: its help and examples, what it imports, and its errors."""
+"""Tests of the command `agentgym`: help, examples, imports and errors."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ def test_an_unknown_command_is_refused_with_the_names_of_the_commands(
     assert all(f"'{command}'" in error for command in COMMANDS)
 
 
-def test_the_installed_script_runs_in_a_folder_with_the_names_of_our_packages(
+def test_installed_script_runs_in_a_folder_that_contains_our_package_names(
     tmp_path: Path,
 ) -> None:
     for package in ("configs", "environments", "tasks"):
@@ -130,7 +130,7 @@ def test_the_module_form_of_the_command_lists_the_commands() -> None:
     assert [name for name in COMMANDS if name not in shown] == []
 
 
-def test_a_night_that_is_no_date_is_refused_before_anything_starts(
+def test_night_that_is_not_a_date_is_refused_before_anything_starts(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     with pytest.raises(SystemExit) as ended:
@@ -150,7 +150,7 @@ def test_an_error_names_only_the_invalid_item_of_a_list(
     assert [line.partition(":")[0].strip() for line in fields] == ["horizons.0"]
 
 
-def test_a_mistake_stands_before_the_usage(capsys: pytest.CaptureFixture[str]) -> None:
+def test_error_is_printed_before_the_usage(capsys: pytest.CaptureFixture[str]) -> None:
     parser = Arguments("agentgym plan", "RECIPE [--gpus N]", "Plans.", "examples:")
     parser.add_argument("recipe")
     parser.add_argument("--gpus", type=int)

@@ -1,4 +1,4 @@
-"""docker-compose.yml: limits of every service, and secrets that neither `ps` nor `docker inspect` shows."""
+"""Tests of docker-compose.yml: resource limits, secrets and base images."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def test_every_service_has_limits(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", sorted(SERVICES))
-def test_no_command_or_variable_holds_a_password_of_the_database(name: str) -> None:
+def test_no_command_or_variable_contains_the_database_password(name: str) -> None:
     service = SERVICES[name]
     words = json.dumps(
         [service.get("command"), service.get("environment"), service.get("healthcheck")]
@@ -33,7 +33,7 @@ def test_no_command_or_variable_holds_a_password_of_the_database(name: str) -> N
     assert service.get("secrets", []) == (["postgres-password"] if uses_database else [])
 
 
-def test_no_command_line_holds_the_login_or_the_token() -> None:
+def test_no_command_line_contains_the_login_or_the_token() -> None:
     for name, service in SERVICES.items():
         words = json.dumps(service.get("command"))
         assert not re.search(r"(?<!\$)\$\{?(LOGIN_PASSWORD|ENVIRONMENT_TOKEN)", words), name

@@ -1,3 +1,5 @@
+"""Tests of the concurrency limit: its size, and the order and release of slots."""
+
 from __future__ import annotations
 
 import asyncio
@@ -24,7 +26,7 @@ def episode(tokens: int, outcome: Outcome = Outcome.SUCCESS) -> Trajectory:
     return Trajectory("", 0, 0, 0, 0, 0, 0, "", outcome=outcome, prompt=[1], turns=[turn])
 
 
-def test_limit_is_the_recipes_without_an_engine_limit() -> None:
+def test_limit_without_an_engine_limit_is_that_of_the_recipe() -> None:
     assert ConcurrencyLimit(5, 1000, lambda: None).limit == 5
 
 
@@ -63,14 +65,14 @@ def test_slots_are_granted_in_order_up_to_the_limit() -> None:
             await asyncio.sleep(0.001 * (number % 3))
             inside -= 1
 
-    async def all_of_them() -> None:
+    async def take_all() -> None:
         async with asyncio.TaskGroup() as group:
             for number in range(20):
                 group.create_task(take(number))
 
-    for _ in range(2):  # one event loop after another
+    for _ in range(2):  # the second event loop reuses the limit
         began.clear()
-        asyncio.run(all_of_them())
+        asyncio.run(take_all())
         assert began == list(range(20))
     assert (most, inside) == (2, 0)
 
@@ -87,14 +89,14 @@ def test_cancelled_and_failed_waiters_keep_no_slot() -> None:
             raise RuntimeError
 
     async def give_up() -> None:
-        holder, waiting, unlucky = (asyncio.create_task(take()) for _ in range(3))
+        holder, waiting, next_holder = (asyncio.create_task(take()) for _ in range(3))
         await asyncio.sleep(0)
         waiting.cancel()  # while it waits
         await asyncio.sleep(0)
         holder.cancel()
         await asyncio.sleep(0)
-        unlucky.cancel()  # at the moment when the place is its own
-        await asyncio.gather(holder, waiting, unlucky, return_exceptions=True)
+        next_holder.cancel()  # just after it got the slot
+        await asyncio.gather(holder, waiting, next_holder, return_exceptions=True)
         with pytest.raises(RuntimeError):
             await fail()
         async with asyncio.timeout(5), slot(limit):

@@ -1,4 +1,4 @@
-"""The conformance kit finds worlds that break the contract, and passes those that keep it."""
+"""Tests of the conformance kit with worlds that satisfy the contract or break it."""
 
 from __future__ import annotations
 
@@ -37,13 +37,13 @@ def kit(world: str) -> Kit:
         ("EndlessWorld", "fuzz"),
     ],
 )
-def test_a_world_that_breaks_the_contract_fails_the_check_of_it(world: str, check: str) -> None:
+def test_world_that_breaks_the_contract_fails_the_matching_check(world: str, check: str) -> None:
     with pytest.raises(Failed):
         getattr(kit(world), check)()
     getattr(kit("SoundWorld"), check)()
 
 
-def test_a_world_that_keeps_the_contract_passes_every_check() -> None:
+def test_world_that_satisfies_the_contract_passes_every_check() -> None:
     assert [(check.name, check.result) for check in check_world(f"{ODD}:SoundWorld", tasks=2)] == [
         (name, "pass")
         for name in (
@@ -69,11 +69,11 @@ def test_each_check_is_printed_when_it_ends() -> None:
     ) as checking:
         assert checking.stdout is not None
         assert checking.stdout.readline().split()[:2] == ["pass", "attributes"]
-        assert checking.poll() is None  # its sessions still have to outlive their lease
+        assert checking.poll() is None  # the check of the leases has yet to end
         checking.kill()
 
 
-def test_a_failed_check_or_a_class_that_is_no_world_gives_exit_status_1() -> None:
+def test_failed_check_or_class_that_is_not_a_world_gives_exit_status_1() -> None:
     for world, line in (("BrittleWorld", "fail  fuzz "), ("Sound", "fail  attributes ")):
         done = run_module("environments", "check", f"{ODD}:{world}", "--tasks", "1")
         assert (done.returncode, line in done.stdout) == (1, True), done.stdout + done.stderr

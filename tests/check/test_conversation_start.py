@@ -1,4 +1,4 @@
-"""How a conversation may begin: the instruction as a system message, as AgentGym's clients do it, or in messages of one's own."""
+"""Tests of `conversation_start`: a system message, AgentGym's messages or custom messages."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tasks.agents.chat_agent import ChatAgent
 from tasks.agents.chat_format import CONSENT, ChatFormat
 from tests.check.test_chat_format import TOKENIZERS
 
-AGENTGYMS = [
+AGENTGYM_MESSAGES = [
     {"from": "human", "loss": None, "value": "You craft."},
     {"from": "gpt", "loss": False, "value": "OK."},
 ]
@@ -23,7 +23,7 @@ NAME = "qwen" if "qwen" in TOKENIZERS else next(iter(TOKENIZERS))
 @pytest.mark.parametrize("name", TOKENIZERS)
 def test_agentgym_start_has_three_messages_and_later_turns_are_unchanged(name: str) -> None:
     tokenizer = TOKENIZERS[name]
-    usual, theirs = (
+    usual, agentgyms = (
         ChatFormat(tokenizer, "react", "You craft.", conversation_start=start)
         for start in ("system", "agentgym")
     )
@@ -35,16 +35,16 @@ def test_agentgym_start_has_three_messages_and_later_turns_are_unchanged(name: s
     rendered = tokenizer.apply_chat_template(
         messages, tokenize=False, add_generation_prompt=True, strftime_now=lambda _: "01 Jan 2025"
     )
-    assert tokenizer.decode(theirs.prompt("Goal: craft stick.")) == tokenizer.decode(
+    assert tokenizer.decode(agentgyms.prompt("Goal: craft stick.")) == tokenizer.decode(
         tokenizer.encode(rendered, add_special_tokens=False)
     )
-    last = theirs.message("get 1 oak logs")
-    assert theirs.reply("Got 1 oak logs", last) == usual.reply("Got 1 oak logs", last)
+    last = agentgyms.message("get 1 oak logs")
+    assert agentgyms.reply("Got 1 oak logs", last) == usual.reply("Got 1 oak logs", last)
 
 
 def test_custom_messages_replace_the_instruction() -> None:
     messages = load_recipe(
-        "textcraft", {"policy.conversation_start": AGENTGYMS}
+        "textcraft", {"policy.conversation_start": AGENTGYM_MESSAGES}
     ).policy.conversation_start
     prompt = TOKENIZERS[NAME].decode(
         ChatFormat(TOKENIZERS[NAME], "react", "Not this.", conversation_start=messages).prompt(
@@ -59,7 +59,7 @@ def test_custom_messages_replace_the_instruction() -> None:
 
 def test_conversation_start_is_read_from_agentgyms_file(tmp_path: Path) -> None:
     path = tmp_path / "start.json"
-    path.write_text(json.dumps(AGENTGYMS))
+    path.write_text(json.dumps(AGENTGYM_MESSAGES))
     start = load_recipe(
         "textcraft", {"policy.conversation_start": str(path)}
     ).policy.conversation_start

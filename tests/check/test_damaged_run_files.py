@@ -1,4 +1,4 @@
-"""Damaged files below the runs folder: a typed error that names the file, or a warning where the command can go on."""
+"""Tests of damaged files in the runs folder: each is named in an error or a warning."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_damaged_records_of_a_run_do_not_stop_other_commands(
 @pytest.mark.parametrize(
     "content", [*DAMAGED, '{"cells": {}, "grid": {}}', '{"cells": {}, "grid": {"environment": []}}']
 )
-def test_a_damaged_evaluation_to_compare_with_is_named(content: str, tmp_path: Path) -> None:
+def test_damaged_evaluation_of_a_comparison_is_named(content: str, tmp_path: Path) -> None:
     (tmp_path / "evaluation.json").write_text(content)
     grid = EvaluationGrid.model_validate({"environment": "textcraft", "source": {"kind": "oracle"}})
     with pytest.raises(EvaluationFileError) as refused:
@@ -58,7 +58,7 @@ def test_a_damaged_evaluation_to_compare_with_is_named(content: str, tmp_path: P
     assert str(tmp_path) in str(refused.value)
 
 
-def test_steps_that_are_trained_again_lose_the_episodes_of_their_evaluations(
+def test_training_steps_again_discards_their_evaluations(
     tmp_path: Path,
 ) -> None:
     folder = RunFolder(tmp_path, load_recipe("quickstart"))
