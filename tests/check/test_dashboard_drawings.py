@@ -1,4 +1,4 @@
-"""Drawings of worlds show the world's state, and no text becomes markup."""
+"""Tests of the viewer's drawings of worlds: they show the state and escape all text."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.support.recorded_runs import played
 
 
 @pytest.mark.parametrize("place", range(0, 40, 3))
-def test_the_drawn_inventory_of_textcraft_equals_the_worlds_after_every_turn(place: int) -> None:
+def test_drawn_inventory_equals_that_of_textcraft_after_every_turn(place: int) -> None:
     task = load_world("textcraft").tasks("test")[place]
     trajectory = played("textcraft", task, skill=0.7, horizon=12, seed=place)
     world = TextCraftEnvironment()
@@ -84,7 +84,7 @@ def test_places_doors_and_objects_of_sciworld_are_parsed_from_the_observations()
     assert house.things["kitchen"][0].startswith("a chair")
 
 
-def test_passages_of_searchqa_are_drawn_with_the_words_of_the_answer_marked() -> None:
+def test_drawn_passages_of_searchqa_highlight_the_words_of_the_answer() -> None:
     trajectory = Trajectory(
         "searchqa", 0, 0, 0, 0, 5, 0, "t", first_observation="Question: Who wrote it?"
     )
@@ -123,7 +123,7 @@ def test_no_text_of_a_world_or_a_model_becomes_markup(environment: str) -> None:
         assert "<img" not in html
 
 
-def test_a_character_of_several_tokens_belongs_to_the_last_one() -> None:
+def test_character_of_several_tokens_is_assigned_to_the_last_one() -> None:
     class Bytes:
         def decode(self, ids: list[int], skip_special_tokens: bool) -> str:
             return bytes(ids).decode("utf-8", "replace")

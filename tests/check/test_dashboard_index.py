@@ -1,4 +1,4 @@
-"""The viewer's index lists what the files hold, also after damage to the files or to the index."""
+"""Tests of the viewer's index: its contents, filters, refreshes and damaged files."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def index(runs: Path, tmp_path: Path) -> Index:
     return made
 
 
-def every(runs: Path) -> list:  # type: ignore[type-arg]
+def all_trajectories(runs: Path) -> list:  # type: ignore[type-arg]
     return [
         each
         for path in runs.rglob("*.parquet")
@@ -38,9 +38,9 @@ def every(runs: Path) -> list:  # type: ignore[type-arg]
     ]
 
 
-def test_the_index_holds_every_trajectory_of_every_file(runs: Path, index: Index) -> None:
+def test_index_contains_every_trajectory_of_every_file(runs: Path, index: Index) -> None:
     found = list_trajectories(index, Filters())
-    stored = every(runs)
+    stored = all_trajectories(runs)
     assert found.count == len(stored) == 4 * 12 + 3 * 12
     assert (
         found.low
@@ -73,10 +73,10 @@ def test_the_index_holds_every_trajectory_of_every_file(runs: Path, index: Index
         ),
     ],
 )
-def test_a_filter_matches_the_trajectories_that_fulfil_it(
+def test_filter_returns_exactly_the_matching_trajectories(
     runs: Path, index: Index, words: dict[str, str], passes
 ) -> None:  # type: ignore[no-untyped-def]
-    wanted = sum(bool(passes(each)) for each in every(runs))
+    wanted = sum(bool(passes(each)) for each in all_trajectories(runs))
     assert wanted
     assert list_trajectories(index, Filters.parse(words)).count == wanted
 
@@ -118,8 +118,8 @@ def test_a_refresh_reads_new_and_changed_files_and_drops_deleted_ones(tmp_path: 
 
 def test_unreadable_files_are_listed_as_problems(tmp_path: Path) -> None:
     folder = recorded_run(tmp_path / "runs", skills=(0.5,), tasks=3)
-    whole = (folder.path / "rollouts" / "step-000001.parquet").read_bytes()
-    (folder.path / "rollouts" / "step-000002.parquet").write_bytes(whole[: len(whole) // 2])
+    content = (folder.path / "rollouts" / "step-000001.parquet").read_bytes()
+    (folder.path / "rollouts" / "step-000002.parquet").write_bytes(content[: len(content) // 2])
     table = pq.read_table(folder.path / "rollouts" / "step-000001.parquet").drop_columns(["turns"])
     pq.write_table(table, folder.path / "rollouts" / "step-000003.parquet")
     index = Index(tmp_path / "runs")
@@ -159,16 +159,16 @@ def test_a_file_that_disappears_during_a_refresh_does_not_affect_the_others(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = recorded_run(tmp_path / "runs", skills=(0.5,), tasks=3)
-    going = folder.path / "rollouts" / "step-000001.parquet"
+    deleted = folder.path / "rollouts" / "step-000001.parquet"
 
     def delete_and_accept(path: Path) -> str:
-        if path == going:
+        if path == deleted:
             path.unlink(missing_ok=True)
         return ""
 
     monkeypatch.setattr("dashboards.index.unreadable", delete_and_accept)
     index = Index(tmp_path / "runs")
-    assert set(index.refresh().problems) == {str(going)}
+    assert set(index.refresh().problems) == {str(deleted)}
     assert list_trajectories(index, Filters(kind="evaluations")).count == 12
     assert index.refresh().gone == 1
     index.close()
@@ -196,7 +196,7 @@ def test_a_viewer_killed_during_a_refresh_restarts_with_all_files(tmp_path: Path
     killed.wait()
     index = Index(tmp_path / "runs")
     index.refresh()
-    assert list_trajectories(index, Filters()).count == len(every(tmp_path / "runs"))
+    assert list_trajectories(index, Filters()).count == len(all_trajectories(tmp_path / "runs"))
     index.close()
 
 
@@ -204,7 +204,7 @@ def tags(index: Index) -> dict[int, str]:
     return {row["task"]: row["tag"] for row in index.query("select task, tag from tags")}
 
 
-def test_an_unknown_task_does_not_hide_the_kinds_of_the_others(tmp_path: Path) -> None:
+def test_unknown_task_does_not_hide_the_tags_of_other_tasks(tmp_path: Path) -> None:
     folder = recorded_run(tmp_path / "runs", skills=(0.5,), tasks=3)
     file = folder.path / "rollouts" / "step-000001.parquet"
     batch = read_trajectories(file)
@@ -219,7 +219,7 @@ def test_an_unknown_task_does_not_hide_the_kinds_of_the_others(tmp_path: Path) -
     index.close()
 
 
-def test_the_kinds_of_tasks_are_asked_again_once_their_world_is_installed(
+def test_tags_of_tasks_are_read_once_their_world_is_installed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     recorded_run(tmp_path / "runs", skills=(0.5,), tasks=3)

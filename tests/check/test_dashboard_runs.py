@@ -1,4 +1,4 @@
-"""The viewer's pages and figures of runs, compared with the runs' files. Without a browser."""
+"""Tests of the viewer's run pages and figures against the runs' files, without a browser."""
 
 from __future__ import annotations
 
@@ -165,7 +165,7 @@ def test_turns_of_older_weights_count_as_stale(tmp_path: Path) -> None:
     index.close()
 
 
-def test_the_last_span_of_a_part_counts_and_an_incomplete_line_is_skipped(tmp_path: Path) -> None:
+def test_last_span_of_a_part_counts_and_incomplete_lines_are_skipped(tmp_path: Path) -> None:
     append_spans(tmp_path / TIMELINE, 1, {"update": (1.0, 2.0)})
     with (tmp_path / TIMELINE).open("a") as file:
         file.write('{"step": 1, "part": "sy')
@@ -176,7 +176,7 @@ def test_the_last_span_of_a_part_counts_and_an_incomplete_line_is_skipped(tmp_pa
     ]
 
 
-def test_a_failure_has_the_turn_where_it_diverges_from_all_successes(tmp_path: Path) -> None:
+def test_failure_shows_the_first_turn_that_diverges_from_all_successes(tmp_path: Path) -> None:
     runs = tmp_path / "runs"
     right, wrong = (
         played("textcraft", 26, skill=1.0, horizon=20),
@@ -243,7 +243,7 @@ def test_every_page_and_figure_of_a_run_is_served(pages: TestClient, first: RunF
     assert 'id="timeline" data-staleness="0"' in step
 
 
-def test_evaluations_follow_each_other_in_the_order_of_training(
+def test_evaluation_pages_are_linked_in_the_order_of_training(
     pages: TestClient, first: RunFolder
 ) -> None:
     page = pages.get(f"/steps/{first.name}/evaluations/phase-1").text
@@ -299,7 +299,7 @@ def test_a_run_has_its_recorded_title_status_and_duration(tmp_path: Path) -> Non
     assert run.status(run.changed) == "collapsed"
 
 
-def test_a_run_is_live_as_long_as_a_process_owns_it_however_long_its_steps_take(
+def test_run_is_live_while_a_process_owns_it_even_during_long_steps(
     tmp_path: Path,
 ) -> None:
     written = StoredRun(tmp_path, load_recipe("textcraft"))
@@ -318,7 +318,7 @@ def test_a_run_is_live_as_long_as_a_process_owns_it_however_long_its_steps_take(
 @pytest.mark.parametrize(
     "name", ["metrics.jsonl", "timeline.jsonl", "progress/0.json", "rollouts/1.parquet"]
 )
-def test_a_run_of_another_machine_is_live_until_it_has_written_nothing_for_long(
+def test_run_on_another_machine_is_live_while_its_files_are_recent(
     tmp_path: Path, owner: str | None, name: str
 ) -> None:
     written = StoredRun(tmp_path, load_recipe("textcraft"))
@@ -342,7 +342,10 @@ def test_the_failures_of_an_evaluation_are_its_episodes_without_success(tmp_path
         each.outcome = Outcome.FINISHED
         for turn in each.turns:
             turn.reward = 0.0
-    batch[0].outcome, batch[0].turns[-1].reward = Outcome.SUCCESS, 0.5  # e.g. AgentGym's BabyAI
+    batch[0].outcome, batch[0].turns[-1].reward = (
+        Outcome.SUCCESS,
+        0.5,
+    )  # a success with a reward below 1, as in AgentGym's BabyAI
     batch[1].outcome, batch[1].turns[-1].reward = Outcome.FINISHED, 1.0
     batch[2].outcome = Outcome.FAILED
     write_trajectories(file, batch)
@@ -355,7 +358,7 @@ def test_the_failures_of_an_evaluation_are_its_episodes_without_success(tmp_path
     assert f'data-count="{len(batch) - 2}"' in listed
 
 
-def test_groups_of_zero_variance_are_those_of_training_without_failed_members(
+def test_zero_variance_groups_equal_those_of_training_without_failed_members(
     tmp_path: Path,
 ) -> None:
     made = StoredRun(tmp_path, load_recipe("textcraft"))
@@ -386,7 +389,9 @@ def test_groups_of_zero_variance_are_those_of_training_without_failed_members(
     ]
     write_trajectories(made.path / "rollouts" / "step-000001.parquet", batch)
     zero_variance_groups = rollout_metrics(batch, 8, 1.0, 0, False)["rollout/zero_variance_groups"]
-    assert zero_variance_groups == pytest.approx(3 / 4)  # all but the one without episodes
+    assert zero_variance_groups == pytest.approx(
+        3 / 4
+    )  # the group without a finished episode is not counted
     app = application(tmp_path, Links(None, lambda: None), ["testserver"], LOGIN)
     app.state.index.refresh()
     with TestClient(app, headers=basic(LOGIN)) as client:

@@ -1,4 +1,4 @@
-"""Decode steps with fixed shapes: as CUDA graphs where there is a GPU, otherwise the same steps without graphs."""
+"""Tests of decode steps with fixed shapes, as CUDA graphs on a GPU and without graphs elsewhere."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def model() -> LlamaForCausalLM:
 def assert_steps_match(
     model: LlamaForCausalLM, graphs: DecodeGraphs, lengths: list[int], steps: int
 ) -> None:
-    """Decode random tokens after random prompts, and compare with passes over each whole row."""
+    """Decode random tokens after random prompts, and compare the logits with full forward passes."""
     draw = torch.Generator().manual_seed(len(lengths))
     widest = max(lengths)
     prompts = [torch.randint(97, (n,), generator=draw) for n in lengths]
@@ -55,7 +55,7 @@ def assert_steps_match(
             torch.testing.assert_close(logits, expected, rtol=1e-3, atol=1e-5)
 
 
-def test_steps_match_passes_over_whole_rows_for_batches_of_any_shape(
+def test_steps_match_full_forward_passes_for_batches_of_any_shape(
     model: LlamaForCausalLM,
 ) -> None:
     graphs = DecodeGraphs(model)
@@ -63,9 +63,9 @@ def test_steps_match_passes_over_whole_rows_for_batches_of_any_shape(
         assert_steps_match(model, graphs, lengths, steps)
 
 
-def test_a_batch_may_need_more_memory_than_all_before(model: LlamaForCausalLM) -> None:
+def test_batches_that_need_more_memory_match(model: LlamaForCausalLM) -> None:
     graphs = DecodeGraphs(model)
-    for rows in (1, 3, 9, 2):  # each but the last drops all graphs
+    for rows in (1, 3, 9, 2):  # each batch that is larger than all before discards the graphs
         assert_steps_match(model, graphs, [4] * rows, 2)
 
 
@@ -78,7 +78,7 @@ def test_steps_follow_weights_that_change_in_place(model: LlamaForCausalLM) -> N
     assert_steps_match(model, graphs, [3, 7, 5], 2)
 
 
-def test_models_with_sliding_windows_are_left_alone(model: LlamaForCausalLM) -> None:
+def test_models_with_sliding_windows_do_not_use_decode_graphs(model: LlamaForCausalLM) -> None:
     assert decodes_statically(model)
     model.config.layer_types = ["sliding_attention", "full_attention"]
     assert not decodes_statically(model)

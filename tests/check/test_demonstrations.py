@@ -1,4 +1,4 @@
-"""Demonstrations of a world's oracle: with mistakes and the way back, the same whoever plays them, and no dearer for more tasks."""
+"""Tests of the oracle's demonstrations: detours, determinism, cost and the cache."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_demonstration_depends_on_neither_process_nor_order() -> None:
 
 
 class CountingResets(TextCraft):
-    """A world that counts how often an episode begins."""
+    """A TextCraft world that counts the resets of its sessions."""
 
     _resets = 0
 
@@ -60,7 +60,7 @@ def test_demonstration_cost_does_not_grow_with_the_number_of_tasks(tmp_path: Pat
         resets.append(world._resets)
     assert (
         max(resets) <= 1.5 * 40 + POOL
-    )  # an episode each, and of some that a detour leaves the solution beside it
+    )  # one per demonstration, and one for each solution that detours use
 
 
 def test_cached_demonstrations_are_reused_and_a_truncated_file_is_completed(tmp_path: Path) -> None:

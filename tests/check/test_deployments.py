@@ -1,4 +1,4 @@
-"""prefect.yaml and automations.yaml are valid, checked without a server."""
+"""Tests of prefect.yaml and automations.yaml, without a server."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""A disk that is full at each writer: what was there before is whole, and once there is room the same call succeeds with nothing doubled.
+"""Tests of each writer on a full disk.
 
-The limit on the size of a file (RLIMIT_FSIZE) makes the real writes fail in the middle, as a full
-disk does.
+The existing data must stay intact. Once there is space, the same call must succeed without
+duplicates. A limit on the size of files (RLIMIT_FSIZE) makes writes fail midway, like a full disk.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ LONG = "x" * 20_000
 
 @contextmanager
 def full_disk(room: int = 1000) -> Iterator[None]:
-    """Files cannot grow beyond so many bytes."""
+    """Limit the size of files to `room` bytes."""
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (room, hard))
     try:
@@ -47,10 +47,10 @@ def full_disk(room: int = 1000) -> Iterator[None]:
 
 @contextmanager
 def refused() -> Iterator[None]:
-    """The block must fail because a file has reached its limit."""
-    with pytest.raises(OSError) as raised:  # noqa: PT011 - the number says which one
+    """Check that the block fails because a file has reached its size limit."""
+    with pytest.raises(OSError) as raised:  # noqa: PT011 - the error number is checked below
         yield
-    # Arrow raises OSError without a number.
+    # Arrow raises OSError without an error number.
     assert raised.value.errno == errno.EFBIG or os.strerror(errno.EFBIG) in str(raised.value)
 
 
@@ -81,18 +81,20 @@ def episodes(reward: float) -> list[Trajectory]:
     return made
 
 
-def test_a_night(tmp_path: Path) -> None:
+def test_night_file_survives_a_full_disk(tmp_path: Path) -> None:
     night = Night("2026-11-22", 20261122)
     write_night(tmp_path, night)
     with full_disk(), refused():
         write_night(tmp_path, replace(night, said=LONG))
-    assert str(read_nights(tmp_path)) == str(([night], []))  # nan is not nan
+    assert str(read_nights(tmp_path)) == str(
+        ([night], [])
+    )  # compared as text, since NaN differs from itself
     assert left_over(tmp_path) == []
     write_night(tmp_path, replace(night, verdict="failed", said=LONG))
     assert read_nights(tmp_path)[0][0].said == LONG
 
 
-def test_an_evaluation(tmp_path: Path) -> None:
+def test_evaluation_file_survives_a_full_disk(tmp_path: Path) -> None:
     path = tmp_path / "start.json"
     before, after = (
         evaluate(episodes(reward), label="start", step=0, horizon=5) for reward in (0.0, 1.0)
@@ -106,7 +108,7 @@ def test_an_evaluation(tmp_path: Path) -> None:
     assert read_evaluation(path).success.value == 1.0
 
 
-def test_trajectories(tmp_path: Path) -> None:
+def test_trajectory_file_survives_a_full_disk(tmp_path: Path) -> None:
     path = tmp_path / "step-000001.parquet"
     write_trajectories(path, episodes(0.0))
     with full_disk(), refused():
@@ -116,11 +118,13 @@ def test_trajectories(tmp_path: Path) -> None:
     assert [each.reward for each in read_trajectories(path)] == [1.0] * 40
 
 
-def test_a_recorded_episode(tmp_path: Path) -> None:
+def test_recorded_episode_is_not_duplicated_after_a_full_disk(tmp_path: Path) -> None:
     recording, (episode, *_) = Recording(tmp_path, {}), episodes(1.0)
     recording.add(episode, {})
     with full_disk(100_000), refused():
-        recording.add(episode, {"facts": LONG * 10})  # the line does not fit, the episode does
+        recording.add(
+            episode, {"facts": LONG * 10}
+        )  # the episode fits, but its line in the JSONL file does not
     recording.add(episode, {})
     assert [each.name for each in sorted(tmp_path.glob("*.parquet"))] == [
         "episode-000000.parquet",
@@ -129,24 +133,24 @@ def test_a_recorded_episode(tmp_path: Path) -> None:
     assert [row["episode"] for row in read_rows(tmp_path / "episodes.jsonl")] == [0, 1]
 
 
-def test_a_checkpoint(tmp_path: Path) -> None:
+def test_checkpoints_survive_a_full_disk(tmp_path: Path) -> None:
     checkpoints = tmp_path / "checkpoints"
 
-    def written(step: int) -> Path:
+    def write_files(step: int) -> Path:
         folder = tmp_path / f"unfinished-{step}"
         folder.mkdir(exist_ok=True)
         (folder / "model.safetensors").write_bytes(bytes(step))
         return folder
 
-    first = publish(written(1), checkpoints, 1, "a run")
+    first = publish(write_files(1), checkpoints, 1, "a run")
     with full_disk(20), refused():
-        publish(written(2), checkpoints, 2, "a run")
+        publish(write_files(2), checkpoints, 2, "a run")
     assert latest(checkpoints, "a run") == (first, [])
-    second = publish(written(2), checkpoints, 2, "a run")
+    second = publish(write_files(2), checkpoints, 2, "a run")
     assert latest(checkpoints, "a run") == (second, [])
 
 
-def test_a_collection(tmp_path: Path) -> None:
+def test_collection_continues_after_a_full_disk(tmp_path: Path) -> None:
     writer = ResumableTrajectoryWriter(tmp_path / "out", {"seed": 0}, 1)
     stored = episodes(1.0)
     for each in stored[:20]:
@@ -167,7 +171,7 @@ def test_a_collection(tmp_path: Path) -> None:
     assert sorted(found) == list(range(40))
 
 
-def test_metrics_of_the_steps(tmp_path: Path) -> None:
+def test_step_metrics_survive_a_full_disk(tmp_path: Path) -> None:
     folder = RunFolder(tmp_path, load_recipe("textcraft"))
     with folder.claimed():
         folder.add_metrics(1, {"loss": 1.0})
@@ -181,7 +185,7 @@ def test_metrics_of_the_steps(tmp_path: Path) -> None:
         assert sorted(folder.metrics()) == [1, 2]
 
 
-def test_records_for_mlflow(tmp_path: Path) -> None:
+def test_mlflow_records_are_complete_after_a_full_disk(tmp_path: Path) -> None:
     outbox = Outbox(tmp_path / "records", "e", "s")
     outbox.add({"id": "a", "kind": "table", "text": "short"})
     with full_disk(), refused():
@@ -194,7 +198,7 @@ def test_records_for_mlflow(tmp_path: Path) -> None:
     ] == ["a", "b"]
 
 
-def test_the_record_of_the_services(tmp_path: Path) -> None:
+def test_services_record_is_written_after_a_full_disk(tmp_path: Path) -> None:
     with full_disk(3), refused():
         write(tmp_path, Record(1, 2, None))
     assert not record_path(tmp_path).exists()

@@ -1,4 +1,4 @@
-"""The endpoint that records: a real engine behind a port, chat clients, and training on what they played."""
+"""Tests of the recording endpoint: chat clients, a real engine, and training on the episodes."""
 
 from __future__ import annotations
 
@@ -45,31 +45,31 @@ HEADERS = {"authorization": f"Bearer {TOKEN}"}
 pytestmark = pytest.mark.slow
 
 
-class Watched(VllmEngine):
-    """The engine, which notes what it was given and what it sampled."""
+class LoggingEngine(VllmEngine):
+    """A vLLM engine that keeps its prompts and generations."""
 
-    def __init__(self, *words: Any, **named: Any) -> None:
-        super().__init__(*words, **named)
-        self.noted: list[tuple[list[int], Generation]] = []
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self.calls: list[tuple[list[int], Generation]] = []
 
     async def generate(
         self, tokens: Sequence[int], sampling: Sampling, session: object | None = None
     ) -> Generation:
         found = await super().generate(tokens, sampling, session)
-        self.noted.append((list(tokens), found))
+        self.calls.append((list(tokens), found))
         return found
 
 
 @pytest.fixture(scope="module")
-def engine(policy: str) -> Iterator[Watched]:
-    engine = Watched(policy, context_length=1024, max_num_seqs=8, dtype="float32")
+def engine(policy: str) -> Iterator[LoggingEngine]:
+    engine = LoggingEngine(policy, context_length=1024, max_num_seqs=8, dtype="float32")
     yield engine
     engine.close()
 
 
 @dataclass
 class Served:
-    """An endpoint on a port, and a client of it."""
+    """An endpoint that listens on a port, and a client of it."""
 
     endpoint: Endpoint
     client: httpx.Client
@@ -95,9 +95,9 @@ class Served:
 
 
 @pytest.fixture
-def served(engine: Watched, policy: str, tmp_path: Path) -> Iterator[Served]:
+def served(engine: LoggingEngine, policy: str, tmp_path: Path) -> Iterator[Served]:
     os.environ[VARIABLE] = TOKEN
-    engine.noted.clear()
+    engine.calls.clear()
     chat = ChatTokens(AutoTokenizer.from_pretrained(policy))
     facts = ServedPolicy(
         "tiny",
@@ -121,9 +121,10 @@ def served(engine: Watched, policy: str, tmp_path: Path) -> Iterator[Served]:
 
 
 def play(served: Served, task: int, turns: int = 3, **fields: Any) -> str:
-    """Plays TextCraft as a harness that knows nothing of the endpoint but its address.
+    """Play TextCraft through the endpoint as an ordinary chat client.
 
-    Returns the episode's id.
+    Returns:
+        The id of the episode.
     """
     world = load_world("textcraft").create()
     messages = [
@@ -142,13 +143,13 @@ def play(served: Served, task: int, turns: int = 3, **fields: Any) -> str:
     return episode
 
 
-def test_recorded_tokens_are_those_of_the_engine(served: Served) -> None:
+def test_recorded_tokens_equal_those_of_the_engine(served: Served) -> None:
     episode = play(served, 3)
     assert served.reward(episode, reward=1.0).status_code == 200
     (row,) = served.recorded()
     context = list(row.prompt)
-    assert len(served.engine.noted) == len(row.turns) == 3
-    for turn, (given, sampled) in zip(row.turns, served.engine.noted, strict=True):
+    assert len(served.engine.calls) == len(row.turns) == 3
+    for turn, (given, sampled) in zip(row.turns, served.engine.calls, strict=True):
         assert context == given
         assert (turn.tokens, turn.log_probabilities) == (sampled.tokens, sampled.log_probabilities)
         context += turn.tokens + turn.observation_tokens
@@ -161,7 +162,7 @@ def test_recorded_tokens_are_those_of_the_engine(served: Served) -> None:
     assert served.counts() == {"open": 0, "recorded": 1, "failed": 0, "without_reward": 0}
 
 
-def test_conversations_at_the_same_time_do_not_mix(served: Served) -> None:
+def test_concurrent_conversations_do_not_mix(served: Served) -> None:
     with ThreadPoolExecutor(6) as clients:
         episodes = list(
             clients.map(
@@ -177,7 +178,7 @@ def test_conversations_at_the_same_time_do_not_mix(served: Served) -> None:
         (t.prompt + t.completion)[: len(t.prompt) + end + 1] for t in rows for end in t.turn_ends
     ]
     assert sorted(seen) == sorted(
-        [*given, *sampled.tokens] for given, sampled in served.engine.noted
+        [*given, *sampled.tokens] for given, sampled in served.engine.calls
     )
 
 
@@ -190,7 +191,9 @@ def test_recorded_groups_train_two_steps_and_the_first_is_on_policy(
     assert {(t.group, t.member) for t in served.recorded()} == {(n, 0) for n in range(8)}
     trainer, groups = recorded_groups(served.folder, policy, tmp_path / "run", steps=2)
     first, second = train(trainer, groups, 2)
-    assert first["rollout/groups"] == 4  # each of the two twice, because a step has four
+    assert (
+        first["rollout/groups"] == 4
+    )  # each of the two groups is used twice, as a step takes four
     assert first["update/episodes_out_of_sync"] == 0
     assert (first["rollout/staleness_largest"], second["rollout/staleness_largest"]) == (0, 1)
     assert first["update/logp_gap_largest"] < 1e-3
@@ -224,9 +227,7 @@ def test_groups_of_another_policy_are_refused(served: Served, tmp_path: Path) ->
         train(trainer, groups, 1)
 
 
-def test_greedy_episodes_are_not_trained_on_by_rl(
-    served: Served, policy: str, tmp_path: Path
-) -> None:
+def test_rl_does_not_train_on_greedy_episodes(served: Served, policy: str, tmp_path: Path) -> None:
     for task, temperature in ((3, 0), (4, 1)):
         for member in range(2):
             episode = play(served, task, turns=1, temperature=temperature)
@@ -240,7 +241,7 @@ def test_greedy_episodes_are_not_trained_on_by_rl(
     assert (first["rollout/failed"], first["update/episodes_out_of_sync"]) == (0, 0)
 
 
-def test_an_episode_with_one_greedy_message_is_not_trained_on_by_rl(
+def test_rl_does_not_train_on_episodes_with_a_greedy_message(
     served: Served, policy: str, tmp_path: Path
 ) -> None:
     for member in range(2):
@@ -252,7 +253,7 @@ def test_an_episode_with_one_greedy_message_is_not_trained_on_by_rl(
         recorded_groups(served.folder, policy, tmp_path / "run")
 
 
-def test_a_greedy_collection_is_refused_by_rl(policy: str, tmp_path: Path) -> None:
+def test_rl_refuses_a_greedy_collection(policy: str, tmp_path: Path) -> None:
     episodes = recorded_trajectories(policy, seed=0)
     for t in episodes:
         for turn in t.turns:
@@ -267,7 +268,7 @@ def test_a_greedy_collection_is_refused_by_rl(policy: str, tmp_path: Path) -> No
             recorded_groups(recording, policy, tmp_path / "run")
 
 
-def test_a_single_episode_is_no_group(served: Served, policy: str, tmp_path: Path) -> None:
+def test_single_episode_is_not_a_group(served: Served, policy: str, tmp_path: Path) -> None:
     served.reward(play(served, 3), reward=1)
     with pytest.raises(NothingToImitateError, match=r"algorithm\.trajectories"):
         recorded_groups(served.folder, policy, tmp_path / "run")
@@ -292,11 +293,11 @@ def test_a_shortened_history_begins_another_row_of_the_episode(served: Served) -
     assert (episode.task, episode.reward, episode.outcome) == (7, 0.5, Outcome.FINISHED)
     assert [len(row.turns) for row in episode.rows] == [2, 1, 1]
     assert [row.prompt for row in episode.rows] == [
-        served.engine.noted[call][0] for call in (0, 2, 3)
+        served.engine.calls[call][0] for call in (0, 2, 3)
     ]
 
 
-def test_conversations_without_an_id_are_told_apart_by_their_messages(served: Served) -> None:
+def test_conversations_without_an_id_are_distinguished_by_their_messages(served: Served) -> None:
     opening = [{"role": "user", "content": "hello"}]
     answers = [served.chat(opening).json() for _ in range(2)]
     assert len({answer["episode"] for answer in answers}) == 2
@@ -333,7 +334,7 @@ def test_anthropic_clients_play_and_stream(served: Served) -> None:
         "assistant",
         "text",
     )
-    assert answer["usage"]["output_tokens"] == len(served.engine.noted[0][1].tokens)
+    assert answer["usage"]["output_tokens"] == len(served.engine.calls[0][1].tokens)
     messages += [
         {"role": "assistant", "content": answer["content"]},
         {"role": "user", "content": "on"},
@@ -378,7 +379,7 @@ def test_openai_clients_stream(served: Served) -> None:
     )
 
 
-def test_sampling_of_the_request_is_obeyed_and_kept(served: Served) -> None:
+def test_sampling_parameters_of_a_request_are_applied_and_recorded(served: Served) -> None:
     same = [
         served.chat(
             [{"role": "user", "content": "hello"}], seed=5, temperature=0.7, max_tokens=4
@@ -423,7 +424,7 @@ def test_sampling_of_the_request_is_obeyed_and_kept(served: Served) -> None:
         ),
     ],
 )
-def test_a_request_that_cannot_be_obeyed_is_refused(
+def test_unsupported_or_invalid_request_is_refused(
     served: Served, fields: dict[str, Any], code: str, parameter: str
 ) -> None:
     refused = served.client.post(
@@ -442,7 +443,7 @@ def test_the_horizon_limits_the_calls_of_an_episode(served: Served) -> None:
     assert {(t.outcome, t.reason) for t in served.recorded()} == {(Outcome.TRUNCATED, "horizon")}
 
 
-def test_a_client_that_leaves_costs_its_episode_the_reward(served: Served) -> None:
+def test_episode_fails_if_its_client_disconnects(served: Served) -> None:
     served.chat([{"role": "user", "content": "hello"}], {"x-episode": "left"})
     before = served.engine.progress
     body = json.dumps(
@@ -466,34 +467,36 @@ def test_a_client_that_leaves_costs_its_episode_the_reward(served: Served) -> No
     assert served.counts() == {"open": 0, "recorded": 0, "failed": 1, "without_reward": 0}
 
 
-def test_a_fault_of_the_engine_is_mended_by_the_same_request_only(served: Served) -> None:
+def test_episode_recovers_from_an_engine_fault_only_if_the_request_is_repeated(
+    served: Served,
+) -> None:
     asked = [{"role": "user", "content": "hello"}]
     for episode in ("mended", "broken"):
-        in_event_loop(_to_sleep(served.engine))
+        in_event_loop(_put_to_sleep(served.engine))
         assert served.chat(asked, {"x-episode": episode}).json()["error"]["code"] == "engine_error"
-        in_event_loop(_awake(served.engine))
+        in_event_loop(_wake_up(served.engine))
     assert served.reward("broken").json()["error"]["code"] == "episode_failed"
     assert served.chat(asked, {"x-episode": "mended"}).status_code == 200
     assert served.reward("mended", reward=1).status_code == 200
     assert served.counts() == {"open": 0, "recorded": 1, "failed": 1, "without_reward": 0}
 
 
-def test_calls_without_an_answer_do_not_use_up_the_horizon(served: Served) -> None:
+def test_calls_without_an_answer_do_not_count_toward_the_horizon(served: Served) -> None:
     asked, named = [{"role": "user", "content": "hello"}], {"x-episode": "retried"}
-    in_event_loop(_to_sleep(served.engine))
+    in_event_loop(_put_to_sleep(served.engine))
     assert {served.chat(asked, named).status_code for _ in range(7)} == {503}
-    in_event_loop(_awake(served.engine))
+    in_event_loop(_wake_up(served.engine))
     assert [served.chat(asked, named).status_code for _ in range(7)] == [200] * 6 + [400]
     served.reward("retried", reward=0)
     (episode,) = served.recorded()
     assert (len(episode.turns), episode.outcome) == (6, Outcome.TRUNCATED)
 
 
-async def _to_sleep(engine: VllmEngine) -> None:
+async def _put_to_sleep(engine: VllmEngine) -> None:
     engine._asleep = True
 
 
-async def _awake(engine: VllmEngine) -> None:
+async def _wake_up(engine: VllmEngine) -> None:
     engine._asleep = False
 
 
@@ -507,7 +510,9 @@ def test_rewards_are_checked_and_missing_ones_are_counted(served: Served) -> Non
         == 400
     )
     assert served.reward("nobody", reward=1).json()["error"]["code"] == "unknown_episode"
-    assert served.reward(episode).json()["reward"] == 3.0  # the verifier: system, user, assistant
+    assert (
+        served.reward(episode).json()["reward"] == 3.0
+    )  # the verifier returns the number of messages
     assert served.reward(episode, reward=1).status_code == 404
     play(served, 3, turns=1)
     served.endpoint.episodes.drop_idle(everything=True)
@@ -515,7 +520,7 @@ def test_rewards_are_checked_and_missing_ones_are_counted(served: Served) -> Non
     assert len(served.recorded()) == 1
 
 
-def test_requests_need_the_token_and_come_from_no_web_page(served: Served) -> None:
+def test_requests_need_the_token_and_web_pages_are_refused(served: Served) -> None:
     refused = httpx.get(f"http://127.0.0.1:{served.port}/v1/models")
     assert (refused.status_code, refused.json()["error"]["code"]) == (401, "invalid_api_key")
     assert served.client.get("/v1/models", headers={"origin": "http://x.test"}).status_code == 403
@@ -524,7 +529,7 @@ def test_requests_need_the_token_and_come_from_no_web_page(served: Served) -> No
     assert not [name for name in answer.headers if name.startswith("access-control")]
 
 
-def test_a_recording_continues_for_the_same_policy_only(served: Served, policy: str) -> None:
+def test_recording_is_continued_only_for_the_same_policy(served: Served, policy: str) -> None:
     served.reward(play(served, 3, turns=1), reward=1)
     Recording(served.folder, {"model": policy}).add(
         read_trajectories(served.folder / "episode-000000.parquet")[0], {}
@@ -534,7 +539,9 @@ def test_a_recording_continues_for_the_same_policy_only(served: Served, policy: 
         Recording(served.folder, {"model": "another"})
 
 
-def test_a_continued_recording_has_new_seeds_and_a_new_one_the_same(tmp_path: Path) -> None:
+def test_continued_recording_uses_new_seeds_and_another_recording_the_same_seeds(
+    tmp_path: Path,
+) -> None:
     engine: Any = None
     policy = ServedPolicy(
         "tiny",
@@ -581,11 +588,11 @@ def test_continued_conversations_have_the_tokens_of_the_chat_template(name: str)
         chat.stop_tokens[0],
     ]
     tokens = [*chat.tokens(opening, messages), *sampled, *chat.tokens(last, messages, sampled)]
-    (whole,) = chat.pieces(messages, ())
-    assert tokens == tokenizer.encode(whole, add_special_tokens=False)
+    (expected,) = chat.pieces(messages, ())
+    assert tokens == tokenizer.encode(expected, add_special_tokens=False)
 
 
-def test_stripped_thoughts_make_each_call_a_row() -> None:
+def test_each_call_is_a_row_if_thoughts_are_stripped() -> None:
     chat = ChatTokens(TOKENIZERS["thinking"], thinking="strip")
     episodes, messages = Episodes(chat, 0, 60, 2), [{"role": "user", "content": "Goal"}]
     for _ in range(2):
@@ -646,4 +653,6 @@ def test_a_message_cannot_forge_the_end_of_a_turn() -> None:
     ]
     first, last = chat.pieces(forged, (1,))
     tokens = [*chat.tokens(first, forged), *chat.tokens(last, forged, [5])]
-    assert tokens.count(chat.stop_tokens[0]) == 4  # of the template: system, user, assistant, user
+    assert (
+        tokens.count(chat.stop_tokens[0]) == 4
+    )  # all from the template: system, user, assistant, user

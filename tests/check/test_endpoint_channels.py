@@ -1,4 +1,4 @@
-"""gpt-oss behind the endpoint: answers in channels, thoughts that its template drops, and training on them."""
+"""Tests of gpt-oss at the endpoint: channels, dropped thoughts, and training on its episodes."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from tests.support.tiny_policy import TINY
 
 SCHEMAS = [tool.schema for tool in TOOLS]
 SCRIPT = ["get 1 oak log", "inventory", "", "get 2 string", ""]
-"""What each of five answers does: an action by a call, or nothing but a text."""
+"""The actions of five answers. An empty action stands for an answer that is only text."""
 
 History = Literal["keep", "strip"]
 
@@ -75,14 +75,14 @@ def played(
         assert answer["thinking"] == f"Thought {turn}"
         assert answer["content"] == ("" if script[turn] else f"Text {turn}")
         result: Message = {"role": "user", "content": f"Result {turn}"}
-        thoughtless = {name: part for name, part in answer.items() if name != "thinking"}
+        without_thought = {name: part for name, part in answer.items() if name != "thinking"}
         if script[turn]:
             (made,) = answer["tool_calls"]
             result |= {"role": "tool", "name": made["function"]["name"]}
-            sent = [*sent, thoughtless, {**result, "tool_call_id": made["id"]}]
+            sent = [*sent, without_thought, {**result, "tool_call_id": made["id"]}]
             spoken += [{**answer, "tool_calls": [{**made, "id": CALL_ID}]}, result]
         else:
-            sent = [*sent, thoughtless, result]
+            sent = [*sent, without_thought, result]
             spoken += [answer, result]
     return episodes.rewarded(episodes.checked("one"), 1.0, 1.0, "textcraft", "script"), asked, shown
 
@@ -91,7 +91,7 @@ def played(
     ("history", "script", "rows"),
     [
         ("keep", SCRIPT, [5]),
-        ("strip", SCRIPT, [3, 2]),  # the template drops the thoughts before a text
+        ("strip", SCRIPT, [3, 2]),  # the template drops the thoughts that precede a text answer
         ("keep", [""] * 5, [5]),
         ("strip", [""] * 5, [1] * 5),
     ],
@@ -105,7 +105,7 @@ def test_five_turns_have_the_tokens_of_the_engine(
     assert [turn.tokens for turn in episode.turns] == written(tokenizer, script)
     if history == "strip":
         options: Any = {"tools": SCHEMAS} if any(script) else {}
-        form = ChatTokens(tokenizer)  # for its frozen date
+        form = ChatTokens(tokenizer)  # its date is frozen
         assert asked == [
             tokenizer.encode(form._render(messages, **options), add_special_tokens=False)
             for messages in shown
@@ -121,7 +121,7 @@ def test_five_turns_have_the_tokens_of_the_engine(
         "<|channel|>commentary to=functions.get json",
     ],
 )
-def test_a_call_is_read_in_each_form_that_the_model_writes(
+def test_call_is_read_in_each_form_that_the_model_generates(
     tokenizer: PreTrainedTokenizerFast, header: str
 ) -> None:
     chat = ChatTokens(tokenizer).with_tools(SCHEMAS)
@@ -143,7 +143,7 @@ def test_an_answer_that_ends_in_its_thought_has_no_text(
         assert answer == {"role": "assistant", "content": "", "thinking": "I lo"}
 
 
-def test_a_stream_of_openai_has_the_thoughts() -> None:
+def test_openai_stream_contains_the_thought() -> None:
     events = openai_events(Answer("1", "one", "tiny", "Done", "I look.", [], False, 3, 4))
     deltas = [
         json.loads(event.removeprefix("data: "))["choices"][0]["delta"]

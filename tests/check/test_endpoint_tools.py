@@ -1,4 +1,4 @@
-"""Tools of chat clients: the clients of OpenAI and Anthropic call the tools that they sent."""
+"""Tests of tool calls by OpenAI and Anthropic clients of the endpoint."""
 
 from __future__ import annotations
 
@@ -85,16 +85,16 @@ def test_calls_and_results_have_the_text_of_the_chat_template(name: str) -> None
             {"role": "tool", "name": tool, "tool_call_id": CALL_ID, "content": result},
         ]
     last, _ = answered(episodes, messages, tokens[1])
-    whole = tokenizer.apply_chat_template(
+    expected = tokenizer.apply_chat_template(
         shown, tokenize=False, add_generation_prompt=True, **last.chat._render_options
     )
-    assert tokenizer.decode(last.context) == whole
+    assert tokenizer.decode(last.context) == expected
     (row,) = episodes.open["one"].rows
     assert [turn.tokens for turn in row.turns] == [*tokens, tokens[1]]
     assert row.context == [*last.context, *tokens[1]]
 
 
-def test_other_tools_begin_another_row() -> None:
+def test_changed_tools_begin_another_row() -> None:
     tokenizer = tokenizer_with(template_of("qwen2_5"))
     (tokens,), _ = written_calls(tokenizer, ["inventory"])
     episodes = Episodes(ChatTokens(tokenizer), 0, 60, 2)
@@ -120,7 +120,7 @@ def test_other_tools_begin_another_row() -> None:
         ),
     ],
 )
-def test_a_request_without_a_choice_of_tools_has_none(
+def test_request_with_tool_choice_none_has_no_tools(
     form: type[ChatRequest], tool: Any, auto: Any, none: Any
 ) -> None:
     body = {"messages": [{"role": "user", "content": "x"}], "tools": [tool], "max_tokens": 9}
@@ -158,7 +158,7 @@ def test_neither_tools_nor_calls_can_forge_special_tokens() -> None:
     )
 
 
-def test_a_call_that_cannot_be_read_is_a_text() -> None:
+def test_unreadable_call_is_returned_as_text() -> None:
     tokenizer = tokenizer_with(template_of("qwen2_5"))
     chat = ChatTokens(tokenizer).with_tools(SCHEMAS)
     broken = '<tool_call>\n{"name": "get", "arguments": {"count"}}\n</tool_call>'
@@ -171,7 +171,7 @@ def test_a_call_that_cannot_be_read_is_a_text() -> None:
 
 @dataclass
 class Script:
-    """An engine that writes the messages of a script."""
+    """An engine that generates the messages of a script."""
 
     messages: list[list[int]]
     given: list[list[int]] = field(default_factory=list)
@@ -188,7 +188,7 @@ class Script:
 
 @dataclass
 class Served:
-    """An endpoint whose policy plays the expert's episode of a task, and the task."""
+    """An endpoint whose policy plays the oracle's episode of a task, and that task."""
 
     url: str
     engine: Any
@@ -246,8 +246,8 @@ def test_an_openai_client_plays_by_tool_calls(served: Served) -> None:
     with openai.OpenAI(base_url=f"{served.url}/v1", api_key=TOKEN, max_retries=0) as client:
         reward, done = 0.0, False
         while not done:
-            whole = client.chat.completions.create(model="any", messages=messages, tools=tools)
-            (choice,) = whole.choices
+            completion = client.chat.completions.create(model="any", messages=messages, tools=tools)
+            (choice,) = completion.choices
             assert choice.finish_reason == "tool_calls"
             assert choice.message.model_dump().get("reasoning_content", "") == served.thought
             assert choice.message.tool_calls is not None
@@ -260,7 +260,7 @@ def test_an_openai_client_plays_by_tool_calls(served: Served) -> None:
                 {"role": "tool", "tool_call_id": call.id, "content": step.observation},
             ]
             reward, done = reward + step.reward, step.done
-        name = whole.model_dump()["episode"]
+        name = completion.model_dump()["episode"]
         client.post(f"/episodes/{name}/reward", body={"reward": reward}, cast_to=object)
     served.check_recorded()
 
@@ -288,9 +288,9 @@ def test_an_anthropic_client_plays_by_tool_calls_in_a_stream(served: Served) -> 
                 tools=tools,
                 extra_headers=named,
             ) as stream:
-                whole = stream.get_final_message()
-            assert whole.stop_reason == "tool_use"
-            (use,) = whole.content
+                message = stream.get_final_message()
+            assert message.stop_reason == "tool_use"
+            (use,) = message.content
             assert use.type == "tool_use"
             step = environment.step(action_of(TOOLS, use.name, use.input))
             result = {"type": "tool_result", "tool_use_id": use.id, "content": step.observation}

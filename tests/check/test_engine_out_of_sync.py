@@ -1,4 +1,4 @@
-"""A real engine whose weights are replaced in the middle of a step: its later episodes are left out of the update."""
+"""Tests of an engine whose weights are replaced during a step: its later episodes are left out."""
 
 from __future__ import annotations
 
@@ -52,14 +52,14 @@ def played(engine: TransformersEngine, temperature: float, groups: range) -> lis
             outcome=Outcome.FINISHED,
         )
 
-    async def all_of_them() -> list[Trajectory]:
+    async def play_all() -> list[Trajectory]:
         return list(
             await asyncio.gather(
                 *(one(group, member) for group in groups for member in range(MEMBERS))
             )
         )
 
-    return asyncio.run(all_of_them())
+    return asyncio.run(play_all())
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
@@ -86,7 +86,7 @@ def test_episodes_sampled_with_foreign_weights_are_left_out(
     assert {t.outcome for t in trainer.in_sync(replaced, 0)[0]} == {Outcome.FAILED}
 
 
-def test_groups_that_do_not_learn_are_compared_only_if_others_are_foreign(
+def test_zero_variance_groups_are_compared_only_if_other_groups_are_out_of_sync(
     policy: str, tmp_path: Path
 ) -> None:
     trainer = trainer_of(experiment_in("float32", 1.0), policy, tmp_path)
@@ -110,7 +110,7 @@ def test_groups_that_do_not_learn_are_compared_only_if_others_are_foreign(
     assert trainer.batch_metrics[EPISODES] == 2 * MEMBERS
 
 
-def test_truncated_correction_uses_the_scores_of_the_comparison(
+def test_truncated_correction_reuses_the_scores_of_the_comparison(
     policy: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     experiment = experiment_in("float32", 1.0)

@@ -1,4 +1,4 @@
-"""Recipes and settings with which the engine cannot sleep, or would be another one, are refused."""
+"""Tests of recipes and settings that conflict with sleep mode or with vLLM servers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The engines for real: vLLM and transformers with a tiny policy, side by side."""
+"""Tests of the vLLM and transformers engines with a tiny policy."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def test_log_probabilities_match_the_sampling_distribution(
         )
 
 
-def test_rows_are_sampled_from_the_softmax_each_at_its_temperature() -> None:
+def test_each_row_is_sampled_from_the_softmax_at_its_temperature() -> None:
     logits = torch.tensor([[1.0, -2.0, 0.5, -torch.inf, 0.0]]).expand(3, 5)
     temperatures = torch.tensor([0.7, 2.0, 0.0])
     expected = torch.stack(
@@ -102,7 +102,7 @@ def test_rows_are_sampled_from_the_softmax_each_at_its_temperature() -> None:
         tokens, log_probabilities = sample(logits, temperatures, draws)
         counts[range(3), tokens] += 1
         assert torch.allclose(log_probabilities.exp(), expected[range(3), tokens])
-    assert counts[2, 0] == n  # the likeliest
+    assert counts[2, 0] == n  # at temperature 0 always the most likely token
     spread = (expected[:2] * (1 - expected[:2]) / n).sqrt()
     assert ((counts[:2] / n - expected[:2]).abs() <= 4 * spread).all()
     assert counts[:, 3].sum() == 0
@@ -112,15 +112,15 @@ def test_requests_that_arrive_together_share_a_batch(
     transformers_engine: TransformersEngine,
 ) -> None:
     async def generate_after(turns: int) -> Generation:
-        for _ in range(turns):  # of the event loop
+        for _ in range(turns):  # turns of the event loop
             await asyncio.sleep(0)
         return await transformers_engine.generate(PROMPTS[0], sampling(seed=turns))
 
-    async def all_of_them() -> list[Generation]:
+    async def generate_all() -> list[Generation]:
         return list(await asyncio.gather(*(generate_after(turns) for turns in range(0, 32, 4))))
 
     before = transformers_engine.progress
-    longest = max(len(each.tokens) for each in in_event_loop(all_of_them()))
+    longest = max(len(each.tokens) for each in in_event_loop(generate_all()))
     assert transformers_engine.progress - before == longest
 
 
@@ -140,8 +140,13 @@ def test_engines_agree_at_temperature_zero(
     vllm_engine: Engine, transformers_engine: Engine
 ) -> None:
     requests = [(prompt, sampling(temperature=0.0)) for prompt in PROMPTS]
-    ours, theirs = generate(vllm_engine, requests), generate(transformers_engine, requests)
-    assert [answer.tokens for answer in ours] == [answer.tokens for answer in theirs]
+    from_vllm, from_transformers = (
+        generate(vllm_engine, requests),
+        generate(transformers_engine, requests),
+    )
+    assert [answer.tokens for answer in from_vllm] == [
+        answer.tokens for answer in from_transformers
+    ]
 
 
 def test_generation_stops_at_stop_token_or_budget(engine: Engine) -> None:
@@ -169,9 +174,9 @@ def test_sampling_is_determined_by_the_seed(engine: Engine) -> None:
 
 
 def rows_are_invariant() -> bool:
-    """Return whether `invariant_linear` is invariant on this processor with one thread.
+    """Return whether `invariant_linear` is row-invariant on this processor with one thread.
 
-    Some shapes are tested.
+    Only a few shapes are tested.
     """
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
@@ -199,8 +204,8 @@ def _is_invariant(inner: int, outer: int) -> bool:
 def test_vllm_results_do_not_depend_on_other_requests(vllm_engine: VllmEngine) -> None:
     if not rows_are_invariant():
         pytest.skip(
-            "this processor's matrix product is not row-invariant; runs repeat statistically, not "
-            "bit for bit"
+            "the matrix product of this processor is not row-invariant, so results may differ "
+            "between runs"
         )
 
     async def dialogues(pause_seed: int) -> list[list[Generation]]:
@@ -224,9 +229,9 @@ def test_vllm_results_do_not_depend_on_other_requests(vllm_engine: VllmEngine) -
 
 def test_a_cancelled_request_leaves_the_engine_usable(engine: Engine) -> None:
     async def cancel_one() -> list[int]:
-        doomed = asyncio.create_task(engine.generate(PROMPTS[1], sampling(1, tokens=200)))
+        cancelled = asyncio.create_task(engine.generate(PROMPTS[1], sampling(1, tokens=200)))
         await asyncio.sleep(0)
-        doomed.cancel()
+        cancelled.cancel()
         return (await engine.generate(PROMPTS[0], sampling(5))).tokens
 
     assert in_event_loop(cancel_one()) == generate(engine, [(PROMPTS[0], sampling(5))])[0].tokens
@@ -245,14 +250,14 @@ def test_the_event_loop_runs_between_the_steps_of_an_engine(engine: Engine) -> N
     assert len(in_event_loop(watch())) > 40
 
 
-def test_a_request_that_is_cancelled_midway_is_not_finished(engine: Engine) -> None:
+def test_request_cancelled_midway_is_not_completed(engine: Engine) -> None:
     async def cancel_one() -> list[int]:
         before = engine.progress or 0
         kept = asyncio.create_task(engine.generate(PROMPTS[0], Sampling(1.0, 50, (), 5)))
-        doomed = asyncio.create_task(engine.generate(PROMPTS[1], Sampling(1.0, 400, (), 1)))
+        cancelled = asyncio.create_task(engine.generate(PROMPTS[1], Sampling(1.0, 400, (), 1)))
         while (engine.progress or 0) < before + 3:  # noqa: ASYNC110 - a counter has no event
             await asyncio.sleep(0)
-        doomed.cancel()
+        cancelled.cancel()
         tokens = (await kept).tokens
         await engine.generate(PROMPTS[0], sampling(5))
         return [len(tokens), (engine.progress or 0) - before]
