@@ -29,7 +29,7 @@ def model() -> LlamaForCausalLM:
 def assert_steps_match(
     model: LlamaForCausalLM, graphs: DecodeGraphs, lengths: list[int], steps: int
 ) -> None:
-    """Decode random tokens after random prompts, and compare the logits with full forward passes."""
+    """Decode random tokens after random prompts and compare the logits with full passes."""
     draw = torch.Generator().manual_seed(len(lengths))
     widest = max(lengths)
     prompts = [torch.randint(97, (n,), generator=draw) for n in lengths]

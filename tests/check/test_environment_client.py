@@ -1,4 +1,4 @@
-"""The environment client on real servers: episodes, cancellation, replicas."""
+"""Tests of the environment client on real servers: episodes, cancellation and replicas."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from tests.support.processes import wait_until
 from tests.support.server_requests import open_sessions
 
 
-def test_an_episode_through_the_client(counting_server: str) -> None:
+def test_episode_is_played_through_the_client(counting_server: str) -> None:
     async def play() -> None:
         async with EnvironmentClient([counting_server]) as client:
             session, observation = await client.start(5, lease_s=30)
@@ -43,7 +43,7 @@ def test_an_episode_through_the_client(counting_server: str) -> None:
     asyncio.run(play())
 
 
-def test_world_tasks_and_health(counting_server: str) -> None:
+def test_client_reads_world_tasks_and_health(counting_server: str) -> None:
     async def ask() -> None:
         async with EnvironmentClient([counting_server]) as client:
             world = await client.world()
@@ -63,7 +63,7 @@ def test_world_tasks_and_health(counting_server: str) -> None:
     asyncio.run(ask())
 
 
-def test_one_client_after_another_in_fresh_event_loops(counting_server: str) -> None:
+def test_client_is_reused_in_fresh_event_loops(counting_server: str) -> None:
     client = EnvironmentClient([counting_server])
 
     async def play() -> str:
@@ -73,7 +73,7 @@ def test_one_client_after_another_in_fresh_event_loops(counting_server: str) -> 
     assert [asyncio.run(play()) for _ in range(3)] == ["Goal: 1."] * 3
 
 
-def test_hundreds_of_sessions_at_once(serve: Serve) -> None:
+def test_client_plays_hundreds_of_sessions_at_once(serve: Serve) -> None:
     url = serve().url
 
     async def play_one(client: EnvironmentClient, goal: int) -> float:
@@ -92,7 +92,7 @@ def test_hundreds_of_sessions_at_once(serve: Serve) -> None:
     assert open_sessions(url) == 0
 
 
-def test_leaving_the_client_closes_what_is_open(serve: Serve) -> None:
+def test_leaving_the_client_closes_its_open_sessions(serve: Serve) -> None:
     url = serve().url
 
     async def leave() -> None:
@@ -124,7 +124,7 @@ def test_a_cancelled_start_leaves_no_session(serve: Serve) -> None:
 
 @asynccontextmanager
 async def hanging(client: EnvironmentClient, session: Session, file: Path) -> AsyncIterator[None]:
-    """A step of the session hangs, and with it a fast world's server, while the block lasts."""
+    """Make a step of the session hang during the block. The server of a fast world hangs too."""
     stepping = asyncio.create_task(client.step(session, f"await {file}"))
     await asyncio.to_thread(wait_until, Path(f"{file}.begun").exists)
     yield
@@ -133,7 +133,7 @@ async def hanging(client: EnvironmentClient, session: Session, file: Path) -> As
 
 
 @pytest.mark.parametrize("replicas", [1, 2])
-def test_a_start_whose_answer_is_late_leaves_no_session(
+def test_start_with_a_late_answer_leaves_no_session(
     serve: Serve, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, replicas: int
 ) -> None:
     monkeypatch.setattr(calls, "ATTEMPT_S", 0.5)
@@ -160,7 +160,7 @@ def test_a_start_whose_answer_is_late_leaves_no_session(
 
 
 @pytest.mark.parametrize("world", ["counting", "slow_counting"])
-def test_sessions_whose_closing_came_too_late_end_once_the_server_answers(
+def test_sessions_with_a_timed_out_close_end_once_the_server_answers(
     serve: Serve, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, world: str
 ) -> None:
     monkeypatch.setattr(client_module, "CLOSE_S", 0.5)
@@ -189,7 +189,7 @@ def test_a_cancelled_close_still_ends_the_session(serve: Serve) -> None:
     asyncio.run(play())
 
 
-def test_a_cancelled_step_can_be_asked_again_and_is_performed_once(serve: Serve) -> None:
+def test_cancelled_step_can_be_repeated_and_is_performed_once(serve: Serve) -> None:
     url = serve("slow_counting").url
 
     async def cancel() -> None:
@@ -219,7 +219,7 @@ def test_sessions_spread_over_the_replicas(serve: Serve) -> None:
     assert asyncio.run(spread()) == [4, 4, 4]
 
 
-def test_sessions_go_where_there_is_most_room_left_by_others_too(serve: Serve) -> None:
+def test_sessions_go_to_the_replica_with_the_most_free_places(serve: Serve) -> None:
     small, large = (
         serve("counting", "--max-sessions", "20").url,
         serve("counting", "--max-sessions", "40").url,
@@ -231,8 +231,8 @@ def test_sessions_go_where_there_is_most_room_left_by_others_too(serve: Serve) -
                 await other.start(index)
             for index in range(20):
                 await client.start(index)
-            # Of 20 and 15 places, 20 are taken so that as many stay free on either side, give or
-            # take the first.
+            # The servers have 20 and 15 free places. With 12 or 13 more sessions on the small one,
+            # both have equally many free places left.
             assert open_sessions(small) in (12, 13)
             assert open_sessions(large) == 25 + 20 - open_sessions(small)
 
@@ -267,6 +267,6 @@ def test_replicas_of_different_worlds_are_refused(serve: Serve) -> None:
     asyncio.run(ask())
 
 
-def test_a_client_names_at_least_one_server() -> None:
+def test_client_without_servers_is_refused() -> None:
     with pytest.raises(ValueError, match="urls"):
         EnvironmentClient([])

@@ -1,4 +1,4 @@
-"""What goes wrong between client and server: each fault has its type, and nothing is performed twice."""
+"""Tests of the environment client: error types, retries, deadlines and lost connections."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ PATIENCE_S = 60.0
 
 
 async def answer_of(address: SplitResult, request: bytes) -> bytes:
-    """The server's whole answer to a request, on a connection of its own."""
+    """Send a request on a new connection and return the complete answer."""
     reader, writer = await asyncio.open_connection(address.hostname, address.port)
     writer.write(request)
     head = await reader.readuntil(b"\r\n\r\n")
@@ -48,7 +48,7 @@ async def answer_of(address: SplitResult, request: bytes) -> bytes:
     return reply
 
 
-def test_what_the_server_refuses_is_not_retried(counting_server: str) -> None:
+def test_refused_request_is_not_retried(counting_server: str) -> None:
     async def refuse() -> None:
         async with EnvironmentClient([counting_server]) as client:
             with pytest.raises(RefusedError) as no_task:
@@ -100,7 +100,7 @@ def test_a_step_that_takes_too_long_exceeds_its_deadline(serve: Serve) -> None:
     asyncio.run(wait())
 
 
-def test_no_server_is_unreachable() -> None:
+def test_missing_server_is_unreachable() -> None:
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))
         url = f"http://127.0.0.1:{unused.getsockname()[1]}"
@@ -115,15 +115,15 @@ def test_no_server_is_unreachable() -> None:
         asyncio.run(ask())
 
 
-def test_a_full_server_is_waited_for_until_the_deadline(serve: Serve) -> None:
+def test_client_waits_for_a_full_server_until_the_deadline(serve: Serve) -> None:
     url = serve("counting", "--max-sessions", "1").url
 
     async def wait() -> None:
         async with EnvironmentClient([url]) as client:
             session, _ = await client.start(1)
-            async with EnvironmentClient([url], deadline_s=2) as hasty:
+            async with EnvironmentClient([url], deadline_s=2) as impatient:
                 with pytest.raises(BusyError):
-                    await hasty.start(2)
+                    await impatient.start(2)
             waiting = asyncio.create_task(client.start(3))
             await asyncio.sleep(0.2)
             assert not waiting.done()
@@ -133,7 +133,7 @@ def test_a_full_server_is_waited_for_until_the_deadline(serve: Serve) -> None:
     asyncio.run(wait())
 
 
-def test_a_server_killed_in_mid_episode_loses_the_session_and_a_fresh_one_works(
+def test_server_killed_during_an_episode_loses_its_session_and_can_be_replaced(
     serve: Serve, state_dir: Path
 ) -> None:
     first = serve()
@@ -164,7 +164,7 @@ def test_a_server_killed_in_mid_episode_loses_the_session_and_a_fresh_one_works(
 
 @asynccontextmanager
 async def raw_server(answer: Callable[[bytes], Awaitable[bytes | None]]) -> AsyncIterator[str]:
-    """Answers requests with the bytes given; None drops the connection."""
+    """Run a server that sends the bytes of `answer`, or drops the connection if they are None."""
 
     async def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
@@ -198,10 +198,8 @@ def http_answer(status: int, body: bytes) -> bytes:
 
 
 @pytest.mark.parametrize("when", ["before", "after"])
-def test_a_connection_lost_around_a_step_neither_repeats_nor_drops_it(
-    counting_server: str, when: str
-) -> None:
-    """A proxy that loses every second step: before it reaches the server, or after the server has performed it."""
+def test_step_is_performed_once_if_its_connection_is_lost(counting_server: str, when: str) -> None:
+    """Lose the first attempt of each step, before or after the server performs it."""
     lost = []
     address = urlsplit(counting_server)
 
@@ -247,7 +245,7 @@ def test_a_connection_lost_around_a_step_neither_repeats_nor_drops_it(
         (None, UnreachableError),
     ],
 )
-def test_an_answer_that_makes_no_sense_is_a_fault_and_never_an_observation(
+def test_invalid_answer_is_a_fault_and_never_an_observation(
     reply: bytes | None, fault: type[EnvironmentCallError]
 ) -> None:
     async def answer(_: bytes) -> bytes | None:
@@ -261,19 +259,19 @@ def test_an_answer_that_makes_no_sense_is_a_fault_and_never_an_observation(
     asyncio.run(ask())
 
 
-def test_an_answer_that_never_comes_is_asked_for_again(
+def test_request_without_an_answer_is_repeated(
     serve: Serve, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A proxy swallows the first answer to every request; the world itself also takes longer than one attempt."""
+    """Withhold the first answer to each request. One step also takes longer than an attempt."""
     monkeypatch.setattr(calls, "ATTEMPT_S", 0.5)
     server = serve("slow_counting")
     address = urlsplit(server.url)
-    swallowed: set[bytes] = set()
+    withheld: set[bytes] = set()
 
     async def forward(request: bytes) -> bytes | None:
         reply = await answer_of(address, request)
-        if request not in swallowed:
-            swallowed.add(request)
+        if request not in withheld:
+            withheld.add(request)
             await asyncio.sleep(PATIENCE_S)
         return reply
 
@@ -308,10 +306,10 @@ RIGHT = {"status": 200, "session": "a", "turn": 0, "observation": "o", "reward":
         {"status": 409, "turn": 1},
     ],
 )
-def test_a_wrong_answer_to_a_step_is_asked_for_again_and_never_taken(wrong: dict[str, Any]) -> None:
-    """Twice it is wrong, then right; and once it stays wrong until the deadline."""
+def test_wrong_answer_to_a_step_is_discarded_and_requested_again(wrong: dict[str, Any]) -> None:
+    """Answer one step wrongly twice, and another step wrongly until its deadline."""
     asked: list[bytes] = []
-    twice = True
+    recovers = True
 
     async def answer(request: bytes) -> bytes:
         body = request.partition(b"\r\n\r\n")[2]
@@ -327,17 +325,17 @@ def test_a_wrong_answer_to_a_step_is_asked_for_again_and_never_taken(wrong: dict
             }
         else:
             asked.append(body)
-            item = RIGHT if twice and len(asked) > 2 else RIGHT | wrong
+            item = RIGHT if recovers and len(asked) > 2 else RIGHT | wrong
         return http_answer(200, json.dumps({"items": [item]}).encode())
 
     async def ask() -> None:
-        nonlocal twice
+        nonlocal recovers
         async with raw_server(answer) as url, EnvironmentClient([url], deadline_s=2) as client:
             session, _ = await client.start(1)
             assert await client.step(session, "add 1") == Step("o", 0.5, False)
             assert len(asked) == 3
             assert len(set(asked)) == 1
-            session, twice = (await client.start(1))[0], False
+            session, recovers = (await client.start(1))[0], False
             with pytest.raises(DamagedAnswerError):
                 await client.step(session, "add 1")
             assert session.turn == 0

@@ -1,3 +1,5 @@
+"""Tests of the commands of `python -m environments`."""
+
 from __future__ import annotations
 
 import socket
@@ -28,7 +30,7 @@ def run(*arguments: str, script: bool = False, text: str = "") -> subprocess.Com
 
 
 @pytest.mark.parametrize("arguments", [["--help"], ["serve", "--help"]])
-def test_help_shows_an_example_and_imports_nothing_heavy(arguments: list[str]) -> None:
+def test_help_shows_an_example_and_imports_no_slow_package(arguments: list[str]) -> None:
     shown = run(*arguments)
     assert shown.returncode == 0
     assert "serve textcraft --port" in shown.stdout
@@ -41,12 +43,12 @@ def test_help_shows_an_example_and_imports_nothing_heavy(arguments: list[str]) -
     assert loaded.splitlines()[-1].strip() == "LOADED"
 
 
-def test_worlds_names_the_worlds() -> None:
+def test_worlds_command_lists_the_worlds() -> None:
     assert "textcraft" in run("worlds").stdout.splitlines()
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "expected"),
     [
         (["serve", "chess"], "'chess'"),
         (["serve", "textcraft", "--port", "99999"], "'99999'"),
@@ -57,10 +59,10 @@ def test_worlds_names_the_worlds() -> None:
         (["play", "textcraft", "--task", "100000000"], "100000000"),
     ],
 )
-def test_wrong_arguments_are_refused_with_a_hint(arguments: list[str], said: str) -> None:
+def test_wrong_arguments_are_refused_with_a_hint(arguments: list[str], expected: str) -> None:
     refused = run(*arguments)
     assert refused.returncode == 2
-    assert said in refused.stderr
+    assert expected in refused.stderr
     assert "Traceback" not in refused.stderr
 
 
@@ -88,7 +90,7 @@ def test_an_episode_is_played_in_the_terminal() -> None:
     assert played.stdout.rstrip().endswith("score 1 after 2 actions")
 
 
-def test_tasks_prints_each_list_with_its_size_and_what_it_holds() -> None:
+def test_tasks_command_prints_the_size_and_description_of_each_list() -> None:
     shown = run("tasks", "textcraft")
     assert shown.returncode == 0
     lines = {line.split()[0]: line.split(maxsplit=2)[1:] for line in shown.stdout.splitlines()[1:]}
@@ -96,7 +98,7 @@ def test_tasks_prints_each_list_with_its_size_and_what_it_holds() -> None:
     assert int(lines["train"][0]) > 300
 
 
-def test_the_tasks_of_a_world_that_describes_none_are_its_splits() -> None:
+def test_tasks_command_lists_the_splits_of_a_world_without_descriptions() -> None:
     shown = run("tasks", "counting", script=True)
     assert [line.split()[0] for line in shown.stdout.splitlines()[1:]] == [
         "train",

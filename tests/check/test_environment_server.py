@@ -1,4 +1,4 @@
-"""The environment server's own dialect over HTTP."""
+"""Tests of the environment server's own dialect over HTTP."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.support.processes import wait_until
 from tests.support.server_requests import PATIENCE_S, open_sessions, post, start
 
 
-def test_an_episode_from_create_to_close(counting_server: str) -> None:
+def test_episode_is_played_from_create_to_close(counting_server: str) -> None:
     [created] = post(counting_server, "create", {"index": 5, "lease_s": 30})
     assert (created["observation"], created["turn"], created["lease_s"]) == ("Goal: 5.", 0, 30)
     session = created["session"]
@@ -41,7 +41,7 @@ def test_an_episode_from_create_to_close(counting_server: str) -> None:
     assert post(counting_server, "close", {"session": session})[0]["status"] == 410
 
 
-def test_one_bad_item_does_not_fail_the_others(counting_server: str) -> None:
+def test_invalid_items_do_not_fail_the_others(counting_server: str) -> None:
     good, other = start(counting_server), start(counting_server)
     response = requests.post(
         f"{counting_server}/v1/step",
@@ -70,7 +70,7 @@ def test_one_bad_item_does_not_fail_the_others(counting_server: str) -> None:
     assert items[7]["observation"] == "Count: 3"
 
 
-def test_a_repeated_turn_is_answered_and_not_performed_again(counting_server: str) -> None:
+def test_repeated_turn_is_answered_without_performing_it_again(counting_server: str) -> None:
     session = start(counting_server)
     item = {"session": session, "turn": 0, "action": "add 3"}
     assert post(counting_server, "step", item) == post(counting_server, "step", item)
@@ -118,7 +118,7 @@ def test_a_repeated_turn_is_answered_and_not_performed_again(counting_server: st
         ("GET", "/v1/tasks?split=dev", b"", 422, "invalid_field"),
     ],
 )
-def test_what_is_wrong_gets_its_status_and_says_why(
+def test_invalid_request_gets_a_status_an_error_type_and_a_message(
     counting_server: str, method: str, path: str, body: bytes, status: int, type: str
 ) -> None:
     response = requests.request(method, counting_server + path, data=body, timeout=PATIENCE_S)
@@ -147,7 +147,7 @@ def test_a_bug_in_the_world_is_a_500_that_ends_the_session_and_is_logged(
     )
 
 
-def test_vanished_clients_leave_nothing_after_their_lease(serve: Serve) -> None:
+def test_sessions_of_vanished_clients_end_with_their_lease(serve: Serve) -> None:
     url = serve().url
     replies = post(url, "create", *({"index": 1, "lease_s": 0.5} for _ in range(1000)))
     assert {reply["status"] for reply in replies} == {200}
@@ -160,7 +160,7 @@ def test_vanished_clients_leave_nothing_after_their_lease(serve: Serve) -> None:
     )
 
 
-def test_a_full_server_says_busy_until_a_session_ends(serve: Serve) -> None:
+def test_full_server_answers_503_until_a_session_ends(serve: Serve) -> None:
     url = serve("counting", "--max-sessions", "2").url
     first, _ = start(url), start(url)
     response = requests.post(f"{url}/v1/create", json={"items": [{}]}, timeout=PATIENCE_S)
@@ -170,7 +170,7 @@ def test_a_full_server_says_busy_until_a_session_ends(serve: Serve) -> None:
     start(url)
 
 
-def test_interleaved_sessions_behave_as_each_would_alone(counting_server: str) -> None:
+def test_interleaved_sessions_equal_sessions_that_are_played_alone(counting_server: str) -> None:
     rng = random.Random(0)
     goals = [rng.randrange(20, 100) for _ in range(64)]
     actions = [[f"add {rng.randrange(3)}" for _ in range(12)] for _ in goals]
@@ -195,9 +195,7 @@ def test_interleaved_sessions_behave_as_each_would_alone(counting_server: str) -
     assert seen[:8] == expected
 
 
-def test_a_slow_step_holds_up_no_other_session_and_its_own_waits(
-    serve: Serve, tmp_path: Path
-) -> None:
+def test_slow_step_delays_only_its_own_session(serve: Serve, tmp_path: Path) -> None:
     url = serve("slow_counting").url
     slow, fast = start(url), start(url)
     gate, begun = tmp_path / "gate", tmp_path / "gate.begun"
@@ -256,7 +254,7 @@ def test_every_reply_names_the_session_and_the_turn_of_its_item(counting_server:
 
 
 @pytest.mark.parametrize("world", ["counting", "slow_counting"])
-def test_a_repeated_create_answers_the_session_of_the_first(serve: Serve, world: str) -> None:
+def test_repeated_create_returns_the_session_of_the_first(serve: Serve, world: str) -> None:
     url = serve(world).url
     asked = [{"index": number, "key": f"key {number}"} for number in range(8)]
     first = [(reply["session"], reply["observation"]) for reply in post(url, "create", *asked)]
@@ -271,7 +269,7 @@ def test_a_repeated_create_answers_the_session_of_the_first(serve: Serve, world:
     assert (closed["status"], closed["session"] != first[1][0]) == (200, True)
 
 
-def test_descriptions_of_world_tasks_and_health(counting_server: str) -> None:
+def test_server_describes_its_world_tasks_and_health(counting_server: str) -> None:
     def get(path: str) -> Any:
         return requests.get(counting_server + path, timeout=PATIENCE_S).json()
 
@@ -310,7 +308,7 @@ def test_openapi_describes_every_operation_and_every_reference_resolves(
     }
 
 
-def test_metrics_count_what_happened(serve: Serve) -> None:
+def test_metrics_count_items_sessions_and_errors(serve: Serve) -> None:
     url = serve().url
     session = start(url)
     for turn in range(3):

@@ -1,4 +1,4 @@
-"""Whatever is sent to an environment server, it answers, and never with a fault of its own."""
+"""Tests of the environment server with random requests: it answers without a fault."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.support.server_requests import PATIENCE_S, start
 
 
 class Connection:
-    """Keeps one connection, as fuzzing needs thousands of requests."""
+    """A connection that is kept open, as fuzzing needs thousands of requests."""
 
     def __init__(self, url: str) -> None:
         self._http = http.client.HTTPConnection(urlsplit(url).netloc, timeout=PATIENCE_S)

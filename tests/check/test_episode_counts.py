@@ -1,4 +1,4 @@
-"""The bar counts the episodes of all processes of the trainer, each of which knows only its own."""
+"""Tests of the progress bar's episode counts over all trainer processes."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tasks.training.episode_counts import EpisodeCounts
 
 def test_counts_cover_all_processes(tmp_path: Path) -> None:
     first, second = (EpisodeCounts(tmp_path, rank, 2) for rank in (0, 1))
-    assert first.add("step 1", 3, 32) == (3, 64)  # the second has said nothing yet
+    assert first.add("step 1", 3, 32) == (3, 64)  # the second process has not reported yet
     assert second.add("step 1", 10, 31) == (13, 63)
     assert first.add("step 1", 32, 32) == (42, 63)
 

@@ -1,4 +1,4 @@
-"""An evaluation at several horizons and temperatures: cells, command line, table and picture."""
+"""Tests of evaluations at several horizons and temperatures: cells, command, table and picture."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ def test_an_invalid_command_is_refused_with_the_option(
     ("policy", "tasks", "field"),
     [("oracle", "wood", "tasks"), ("runs/x/checkpoints/step-000001", "test", "model")],
 )
-def test_the_api_refuses_wrong_values_with_the_field_and_not_with_an_option(
+def test_api_error_names_the_field_and_not_a_command_line_option(
     policy: str, tasks: str, field: str
 ) -> None:
     with pytest.raises(RecipeError) as refused:
@@ -128,7 +128,7 @@ def test_the_api_refuses_wrong_values_with_the_field_and_not_with_an_option(
     assert str(refused.value).startswith(f"{field}: ")
 
 
-def test_success_counts_only_full_scores_and_partial_scores_are_reported_too() -> None:
+def test_success_counts_only_full_scores_and_the_reward_includes_partial_ones() -> None:
     episodes = [
         played(0, 0, Outcome.SUCCESS, [0.4, 0.6]),
         played(0, 1, Outcome.FINISHED, [0.9]),
@@ -146,7 +146,7 @@ def test_success_counts_only_full_scores_and_partial_scores_are_reported_too() -
     assert (result.failed, result.scored, result.turns) == (0, 5, pytest.approx(8 / 5))
     assert result.tokens == pytest.approx(3 * 8 / 5)
     assert result.malformed == pytest.approx(3 / 8)
-    assert result.refused == pytest.approx(1 / 7)  # of the turns whose server says
+    assert result.refused == pytest.approx(1 / 7)  # of the turns whose server reports refusals
     assert result.metrics()["evaluation/refused_share"] == result.refused
     assert result.pass_at[2].value == pytest.approx(1.0)  # of the two tasks with two samples
     assert result.pass_all[2].value == pytest.approx(0.5)
@@ -176,7 +176,7 @@ def found(successes: list[int], horizon: int) -> EvaluationResult:
     )
 
 
-def test_the_table_compares_each_cell_with_another_policy(tmp_path: Path) -> None:
+def test_table_compares_each_cell_with_that_of_another_policy(tmp_path: Path) -> None:
     made = grid(tasks=["wood-test"], horizons=[4, 8])
     names = list(made.cells())
     results = {names[0]: found([1, 1, 0], 4), names[1]: found([2, 2, 1], 8)}
@@ -184,7 +184,7 @@ def test_the_table_compares_each_cell_with_another_policy(tmp_path: Path) -> Non
     rows = [line for line in page.splitlines() if line.startswith("| wood-test")]
     assert "33.3 %" in rows[0]
     assert re.search(r"83\.3 % .*\+50\.0 \[", rows[1])
-    assert rows[0].split(" | ")[3] == "-"  # the other one was not evaluated there
+    assert rows[0].split(" | ")[3] == "-"  # the other policy was not evaluated in this cell
     assert "pass^2" in page
     assert "easy" in text
     draw_grid(tmp_path / "grid.png", made, results)
@@ -213,14 +213,14 @@ def test_evaluations_of_other_worlds_or_cells_are_not_comparable(tmp_path: Path)
 def test_an_incomplete_evaluation_is_marked_has_bounds_and_is_not_compared(tmp_path: Path) -> None:
     made = grid(tasks=["wood-test"], horizons=[4])
     name = next(iter(made.cells()))
-    whole = found([1, 1, 0], 4)
+    complete = found([1, 1, 0], 4)
     episodes = [
         played(task, 0, Outcome.SUCCESS if task else Outcome.FAILED, [1.0]) for task in range(4)
     ]
     broken = evaluate(episodes, label=name, step=0, horizon=4)
     for text in (
         *grid_tables({name: broken}),
-        *grid_tables({name: broken}, {name: whole}),
+        *grid_tables({name: broken}, {name: complete}),
         *grid_tables({name: broken}),
     ):
         first = text.splitlines()[0]
@@ -228,7 +228,7 @@ def test_an_incomplete_evaluation_is_marked_has_bounds_and_is_not_compared(tmp_p
         assert "1 of 4" in first
         [row] = [line for line in text.splitlines() if name in line and "INCOMPLETE" not in line]
         assert "75.0 % to 100.0 %" in row
-    _, page = grid_tables({name: broken}, {name: whole})
+    _, page = grid_tables({name: broken}, {name: complete})
     assert page.splitlines()[-3].split(" | ")[3].strip() == "-"
     draw_grid(tmp_path / "grid.png", made, {name: broken})
     write_evaluation(tmp_path / "cell" / "evaluation.json", broken)

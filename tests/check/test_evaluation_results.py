@@ -1,3 +1,5 @@
+"""Tests of evaluation results: estimates, bounds, break-downs, metrics and files."""
+
 from __future__ import annotations
 
 import json
@@ -83,7 +85,7 @@ def test_bounds_contain_the_complete_success_for_any_missing_episodes(
     assert found.failed == sum(each.outcome is Outcome.FAILED for each in damaged)
     assert found.complete == (found.failed == 0)
     if found.complete:
-        assert repr(found) == repr(truth)  # nan equals nan in writing
+        assert repr(found) == repr(truth)  # compared as text, since NaN differs from itself
         return
     low, high = found.bounds
     assert low.value - 1e-12 <= truth.success.value <= high.value + 1e-12

@@ -1,4 +1,4 @@
-"""Excerpts of demonstrations, and the name of a starter policy that is built without them."""
+"""Tests of excerpts of demonstrations."""
 
 from __future__ import annotations
 
