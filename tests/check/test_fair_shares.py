@@ -1,4 +1,4 @@
-"""Who gets a place when a server is full."""
+"""Tests of fair shares: which client gets a session of a full server."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ def create(sessions: Sessions, client: str) -> Reply:
     return answer(sessions, "create", (1, 86_400.0, None, False, client))
 
 
-def held(sessions: Sessions) -> Counter[str]:
+def sessions_by_client(sessions: Sessions) -> Counter[str]:
     return Counter(sessions._shares._by_client)
 
 
 def full_of(
     client: str, limit: int = 20, *, used: bool = False
 ) -> tuple[Sessions, Clock, list[str]]:
-    """A server whose sessions are all one client's."""
+    """Return a server whose sessions all belong to one client, its clock and the session ids."""
     clock = Clock()
     sessions = make(clock=clock, limit=limit)
     ids = [create(sessions, client).session or "" for _ in range(limit)]
@@ -34,21 +34,21 @@ def full_of(
     return sessions, clock, ids
 
 
-def test_a_lone_client_may_hold_every_session_and_is_then_told_to_wait() -> None:
+def test_lone_client_may_hold_every_session_and_then_gets_503() -> None:
     sessions, _, ids = full_of(f"{HERE} trainer")
     assert create(sessions, f"{HERE} trainer").status == 503
     assert all(answer(sessions, "observe", (id,)).status == 200 for id in ids)
 
 
-def test_sessions_taken_and_left_unused_are_given_to_who_has_none_until_shares_are_equal() -> None:
+def test_unused_sessions_go_to_a_new_client_until_shares_are_equal() -> None:
     sessions, _, _ = full_of(f"{HERE} ")
     statuses = [create(sessions, f"{HERE} trainer").status for _ in range(20)]
     assert statuses == [200] * 10 + [503] * 10
-    assert held(sessions) == {f"{HERE} ": 10, f"{HERE} trainer": 10}
+    assert sessions_by_client(sessions) == {f"{HERE} ": 10, f"{HERE} trainer": 10}
     assert create(sessions, f"{HERE} ").status == 503
 
 
-def test_a_session_in_use_is_only_taken_when_it_has_been_silent() -> None:
+def test_used_session_is_taken_only_after_a_silence() -> None:
     sessions, clock, ids = full_of(f"{HERE} trainer", used=True)
     assert create(sessions, f"{HERE} newcomer").status == 503
     clock.now += SILENT_S
@@ -61,7 +61,7 @@ def test_a_session_in_use_is_only_taken_when_it_has_been_silent() -> None:
     assert (gone.status, gone.error and gone.error.type) == (410, "session_ended")
 
 
-def test_while_a_client_with_fewer_waits_one_with_more_gets_no_new_place() -> None:
+def test_client_gets_no_new_session_while_one_with_fewer_sessions_waits() -> None:
     sessions, clock, ids = full_of(f"{HERE} trainer", used=True)
     assert create(sessions, f"{HERE} newcomer").status == 503
     answer(sessions, "close", (ids[0],))
@@ -69,24 +69,24 @@ def test_while_a_client_with_fewer_waits_one_with_more_gets_no_new_place() -> No
     assert create(sessions, f"{HERE} newcomer").status == 200
     answer(sessions, "close", (ids[1],))
     again = create(sessions, f"{HERE} trainer")
-    assert again.status == 200  # nobody waits any more
+    assert again.status == 200  # no other client is waiting
     assert answer(sessions, "step", (again.session, 0, "a")).status == 200
     assert create(sessions, f"{HERE} newcomer").status == 503
     answer(sessions, "close", (ids[2],))
     clock.now += WAITING_S + 1
-    assert create(sessions, f"{HERE} trainer").status == 200  # it gave up
+    assert create(sessions, f"{HERE} trainer").status == 200  # the newcomer has stopped waiting
 
 
-def test_names_made_up_without_end_do_not_shut_out_another_address() -> None:
+def test_address_with_many_names_does_not_block_another_address() -> None:
     clock = Clock()
     sessions = make(clock=clock, limit=1000)
     for number in range(1000):
         assert create(sessions, f"10.0.0.9 {number}").status == 200
-    assert len(held(sessions)) == MOST_NAMES + 1
+    assert len(sessions_by_client(sessions)) == MOST_NAMES + 1
     assert [create(sessions, f"{HERE} trainer").status for _ in range(501)] == [200] * 500 + [503]
 
 
-def test_names_made_up_without_end_leave_a_place_to_who_has_none_at_the_same_address() -> None:
+def test_many_names_do_not_block_a_new_client_at_the_same_address() -> None:
     clock = Clock()
     sessions = make(clock=clock, limit=100)
     for number in range(100):
@@ -96,7 +96,7 @@ def test_names_made_up_without_end_leave_a_place_to_who_has_none_at_the_same_add
     assert create(sessions, f"{HERE} trainer").status == 200
 
 
-def test_clients_without_a_name_take_from_each_other_only_what_is_unused_or_long_silent() -> None:
+def test_unnamed_clients_take_only_unused_or_long_silent_sessions_from_each_other() -> None:
     sessions, clock, ids = full_of(f"{HERE} ", limit=4)
     assert answer(sessions, "step", (ids[0], 0, "a")).status == 200
     assert create(sessions, f"{HERE} ").status == 503
@@ -109,22 +109,24 @@ def test_clients_without_a_name_take_from_each_other_only_what_is_unused_or_long
     assert answer(sessions, "step", (ids[0], 2, "a")).status == 410
 
 
-def test_any_order_of_requests_keeps_the_counts_and_the_limit() -> None:
+def test_random_requests_keep_the_counts_and_the_limit() -> None:
     rng = random.Random(0)
     clock = Clock()
     sessions = make(clock=clock, limit=30)
     ids: list[str] = []
     for _ in range(5000):
         clock.now += rng.random()
-        what = rng.random()
-        if what < 0.6:
+        draw = rng.random()
+        if draw < 0.6:
             reply = create(sessions, f"10.0.0.{rng.randrange(3)} {rng.choice(['', 'a', 'b'])}")
             ids += [reply.session] if reply.session else []
         elif ids:
-            answer(sessions, "close" if what < 0.7 else "observe", (rng.choice(ids),))
+            answer(sessions, "close" if draw < 0.7 else "observe", (rng.choice(ids),))
         open_ones = {session.id: session for session in sessions._open.values()}
         assert len(open_ones) == len(sessions) <= 30
-        assert held(sessions) == Counter(session.client for session in open_ones.values())
+        assert sessions_by_client(sessions) == Counter(
+            session.client for session in open_ones.values()
+        )
     now(sessions.end_all())
     assert len(sessions) == 0
-    assert not held(sessions)
+    assert not sessions_by_client(sessions)

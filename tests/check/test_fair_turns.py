@@ -1,3 +1,5 @@
+"""Tests of fair turns: greedy clients, cancelled calls and the end of the server."""
+
 from __future__ import annotations
 
 import asyncio
@@ -10,7 +12,7 @@ from environments.server.fair_turns import FairTurns
 GREEDY, GREEDIER, MODEST = "10.0.0.1 a", "10.0.0.1 b", "10.0.0.2 c"
 
 
-async def settled() -> None:
+async def settle() -> None:
     for _ in range(5):
         await asyncio.sleep(0)
 
@@ -23,7 +25,7 @@ def test_a_client_with_many_calls_delays_others_by_one_round_of_turns(most: int)
         async def call(client: str) -> None:
             async with turns.of(client):
                 served.append(client)
-                await settled()
+                await settle()
 
         sybils = [f"10.0.0.1 {number}" for number in range(100)]
         calls = [
@@ -39,7 +41,7 @@ def test_a_client_with_many_calls_delays_others_by_one_round_of_turns(most: int)
     asyncio.run(play())
 
 
-def test_so_many_calls_work_at_once_and_a_cancelled_one_takes_no_turn() -> None:
+def test_calls_run_up_to_the_limit_and_cancelled_ones_take_no_turn() -> None:
     async def play() -> None:
         turns, working, most = FairTurns(3), 0, 0
 
@@ -54,18 +56,18 @@ def test_so_many_calls_work_at_once_and_a_cancelled_one_takes_no_turn() -> None:
                     working -= 1
 
         calls = [asyncio.create_task(call(str(number % 4))) for number in range(60)]
-        await settled()
+        await settle()
         for cancelled in calls[::3]:
             cancelled.cancel()
         await asyncio.gather(*calls, return_exceptions=True)
         assert most == 3
         async with asyncio.timeout(1.0), turns.of("x"), turns.of("y"), turns.of("z"):
-            pass  # every turn came back
+            pass  # every turn was released
 
     asyncio.run(play())
 
 
-def test_the_end_refuses_what_waits_and_what_comes() -> None:
+def test_end_refuses_waiting_and_new_calls() -> None:
     async def play() -> None:
         turns = FairTurns(1)
 
@@ -77,7 +79,7 @@ def test_the_end_refuses_what_waits_and_what_comes() -> None:
             waiting = [
                 asyncio.create_task(call(client)) for client in (GREEDY, GREEDIER, MODEST, MODEST)
             ]
-            await settled()
+            await settle()
             turns.end()
             for refused in (*waiting, call(GREEDY)):
                 with pytest.raises(RequestError) as refusal:

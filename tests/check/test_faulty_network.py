@@ -1,4 +1,4 @@
-"""Answers that are late, lost, damaged, swapped or doubled change no episode."""
+"""Tests of episodes whose answers are late, lost, damaged, swapped or duplicated."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ Played = list[tuple[str, float, bool]]
 
 @pytest.fixture(scope="module")
 def textcraft(state_dir: Path) -> Iterator[str]:
-    """The URL of a server of TextCraft."""
+    """Start a TextCraft server and return its URL."""
     with starting("textcraft", state_dir) as start:
         yield start().url
 
 
 def play(url: str) -> list[Played]:
-    """Many episodes at once; two play each task."""
+    """Play many episodes concurrently, two of each task."""
     policy = policy_of("textcraft")
 
     async def episode(client: EnvironmentClient, index: int, seed: int) -> Played:
@@ -52,7 +52,7 @@ def play(url: str) -> list[Played]:
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-def test_spoiled_answers_change_no_episode(textcraft: str, fault: Fault) -> None:
+def test_faulty_answers_change_no_episode(textcraft: str, fault: Fault) -> None:
     undisturbed = play(textcraft)
     with faulty_proxy(textcraft, fault, 0.1, late_s=0.1) as (url, proxy):
         assert play(url) == undisturbed

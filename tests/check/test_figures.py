@@ -1,4 +1,4 @@
-"""The viewer's figures of measurements."""
+"""Tests of the viewer's figures of evaluations and step times."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tasks.tracking.run_folder import RunFolder as StoredRun
 
 
 def run_of(folder: Path, seed: int, steps: list[int]) -> RunFolder:
-    """A run measured after each of these training steps."""
+    """Create a run that is evaluated after each of these training steps."""
     for step in steps:
         outcomes = [
             Outcome.SUCCESS if task % 3 > seed % 2 else Outcome.TRUNCATED for task in range(6)
@@ -59,7 +59,7 @@ def test_legend_is_below_the_axes() -> None:
 
 
 def run_with_metrics(folder: Path, *steps: dict[str, float]) -> RunFolder:
-    """A run with these metrics of its training steps."""
+    """Create a run with these metrics of its training steps."""
     written = StoredRun(folder, load_recipe("textcraft"))
     with written.claimed():
         written.begin("figures")
@@ -81,5 +81,5 @@ def test_the_time_per_step_shows_the_age_of_weights_in_training_steps(tmp_path: 
     assert stale["layout"]["yaxis2"]["dtick"] == 1
 
 
-def test_a_run_without_steps_has_no_figure_of_its_time(tmp_path: Path) -> None:
+def test_time_figure_of_a_run_without_steps_is_empty(tmp_path: Path) -> None:
     assert time_per_step(run_with_metrics(tmp_path))["data"] == []

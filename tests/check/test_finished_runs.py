@@ -1,4 +1,4 @@
-"""Finished runs are recognised without changing them."""
+"""Tests of how finished runs are recognised."""
 
 from __future__ import annotations
 
@@ -26,33 +26,35 @@ def experiment() -> Experiment:
 def finished(runs: Path, experiment: Experiment) -> RunFolder:
     folder = RunFolder(runs, experiment)
     with folder.claimed():
-        for what in measurements(experiment, {}):
+        for measurement in measurements(experiment, {}):
             played = [
-                Trajectory("textcraft", 0, 0, 0, 0, 4, what.step, "vllm", outcome=Outcome.SUCCESS)
+                Trajectory(
+                    "textcraft", 0, 0, 0, 0, 4, measurement.step, "vllm", outcome=Outcome.SUCCESS
+                )
             ]
             write_evaluation(
-                folder.evaluation(what.name),
-                evaluate(played, label=what.label, step=what.step, horizon=4),
+                folder.evaluation(measurement.name),
+                evaluate(played, label=measurement.label, step=measurement.step, horizon=4),
             )
-            folder.mark_done(what.name)
+            folder.mark_done(measurement.name)
         folder.mark_done(FINISHED)
     return folder
 
 
-def test_a_finished_run_is_found_and_left_as_it_is(tmp_path: Path, experiment: Experiment) -> None:
+def test_finished_run_is_recognised_and_not_changed(tmp_path: Path, experiment: Experiment) -> None:
     folder = finished(tmp_path, experiment)
     before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")}
     again = RunFolder(tmp_path, experiment)
     assert is_finished(again)
     assert again.path == folder.path
     assert [result.label for result in evaluations(again).values()] == [
-        what.label for what in measurements(experiment, {})
+        measurement.label for measurement in measurements(experiment, {})
     ]
     assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")} == before
 
 
 @pytest.mark.parametrize("lost", ["done/run", "evaluations/start.json", "evaluations/phase-2.json"])
-def test_a_run_that_lacks_something_is_not_finished(
+def test_run_with_a_missing_file_is_not_finished(
     tmp_path: Path, experiment: Experiment, lost: str
 ) -> None:
     (finished(tmp_path, experiment).path / lost).unlink()
@@ -68,22 +70,24 @@ def test_a_run_that_lacks_something_is_not_finished(
         ({}, [0, 12, 24, 30]),
     ],
 )
-def test_a_run_is_measured_every_so_many_steps_also_without_the_ends_of_phases(
+def test_steps_of_evaluations_follow_every_and_each_phase(
     fields: dict[str, Any], steps: list[int]
 ) -> None:
     experiment = load_recipe("textcraft", {"algorithm.steps": 30, **fields})
-    assert [what.step for what in measurements(experiment, {})] == steps
+    assert [measurement.step for measurement in measurements(experiment, {})] == steps
     plan = work_section(PlanRequest(experiment, InfraSettings(), None))
     assert f"{len(steps)} evaluations" in plan
 
 
-def test_a_damaged_evaluation_is_a_missing_one(tmp_path: Path, experiment: Experiment) -> None:
+def test_run_with_a_damaged_evaluation_is_not_finished(
+    tmp_path: Path, experiment: Experiment
+) -> None:
     folder = finished(tmp_path, experiment)
     folder.evaluation("phase-1").write_text("{")
     assert not is_finished(RunFolder(tmp_path, experiment))
 
 
-def test_a_run_that_was_never_begun_is_not_finished_and_leaves_no_folder(
+def test_run_that_never_began_is_not_finished_and_leaves_no_folder(
     tmp_path: Path, experiment: Experiment
 ) -> None:
     assert not is_finished(RunFolder(tmp_path / "runs", experiment))

@@ -1,4 +1,4 @@
-"""MLflow's page, and nothing else of its server, chooses model training for who has not chosen."""
+"""Tests of the script that makes model training the first view of MLflow's page."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Answers = dict[str, tuple[bytes, int]]
 
 
 def answers() -> tuple[Answers, Answers]:
-    """Body and declared length at each of `PATHS`: as MLflow serves it, and with the choice."""
+    """Return body and declared length at each of `PATHS`, without and with the script."""
     from mlflow.server.fastapi_app import app
     from starlette.testclient import TestClient
 
@@ -35,8 +35,7 @@ def answers() -> tuple[Answers, Answers]:
 
 @pytest.fixture(scope="module")
 def both() -> tuple[Answers, Answers]:
-    # In a process of its own: MLflow's server imports Flask, and after that vLLM cannot start in
-    # the same process.
+    # MLflow's server imports Flask, after which vLLM cannot start in the same process.
     with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as apart:
         return apart.submit(answers).result()
 

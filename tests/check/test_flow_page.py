@@ -1,4 +1,4 @@
-"""A flow run's page in Prefect: links to lasting services only, and small pictures."""
+"""Tests of a flow run's page in Prefect: links to lasting services, and small pictures."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ def test_a_picture_is_below_twelve_kilobytes_and_keeps_its_colours(
         (0x2A, 0x78, 0xD6),
         (0xC2, 0x41, 0x0C),
         (255, 255, 255),
-    ):  # training, held-out, paper
+    ):  # training, held-out, background
         assert (
             min(math.dist(colour, found) for _, found in shown.convert("RGB").getcolors(100)) < 40
         )

@@ -1,4 +1,4 @@
-"""Weight updates while messages are being generated: the recipe's field, and the collector's pause."""
+"""Tests of weight updates during generation: the recipe's field and the collector's pause."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ IN_FLIGHT: dict[str, Any] = {"rollout.update_in_flight": True, "rollout.max_off_
         ({"algorithm.name": "sft"}, "algorithm.name sft"),
     ],
 )
-def test_updates_in_flight_are_refused_where_they_cannot_work(
+def test_updates_in_flight_are_refused_with_incompatible_fields(
     fields: dict[str, Any], named: str
 ) -> None:
     with pytest.raises(RecipeError) as refused:
@@ -48,7 +48,7 @@ def test_updates_in_flight_need_vllm_servers() -> None:
     check_experiment(recipe, InfraSettings(engine_urls=["http://a:1"], engine_token="secret"))
 
 
-def test_pause_without_finishing_holds_back_new_messages_only(serve: Serve) -> None:
+def test_pause_without_finishing_delays_only_new_messages(serve: Serve) -> None:
     agent = CountingAgent(held={30: threading.Event()})
     rollout = Rollout(max_concurrent_episodes=8, max_off_policy_steps=1, retries=0)
     batch = Batch("all", [RolloutRequest(30, 0, 0, 0)], RolloutSettings(50, 1.0))
@@ -76,7 +76,7 @@ def test_frozen_message_does_not_count_as_stuck() -> None:
     async def play() -> None:
         await pause.pause(finish=False)
         conversation = CountingConversation(agent, 30)
-        client: Any = None  # a message needs none
+        client: Any = None  # generation uses no client
         player = EpisodePlayer("counting", client, agent, rollout, 1.0, pause)
         frozen = asyncio.create_task(player._generate(0, conversation))
         await asyncio.sleep(0.3)

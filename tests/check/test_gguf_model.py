@@ -1,4 +1,4 @@
-"""A GGUF file as `policy.model`: written once as a Hugging Face folder that trains and generates."""
+"""Tests of a GGUF file as `policy.model` and of the Hugging Face folder written from it."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ ROOT = Path(__file__).parents[2]
 
 
 class Written:
-    """A GGUF, its matrices, and the folder that two processes asked for at the same time."""
+    """A GGUF file, its matrices, and the folder that two concurrent processes got for it."""
 
     def __init__(self, place: Path) -> None:
         self.file, self.runs = place / "small.gguf", place / "runs"
@@ -34,7 +34,7 @@ class Written:
         self.answers = self.asked_for(times=2)
 
     def asked_for(self, times: int) -> list[str]:
-        """The folder, as this many processes get it that ask at the same time."""
+        """Return the folder that each of `times` concurrent processes gets."""
         command = [
             sys.executable,
             "-c",
@@ -64,19 +64,21 @@ def test_two_processes_write_one_folder(written: Written) -> None:
     assert not list((written.runs / FOLDER).glob("*building*"))
 
 
-def test_weights_are_those_of_the_file_and_no_longer_quantised(written: Written) -> None:
+def test_weights_equal_those_of_the_file_and_are_not_quantised(written: Written) -> None:
     model = AutoModelForCausalLM.from_pretrained(written.answers[0])
     assert "quantization_config" not in json.loads(
         (Path(written.answers[0]) / "config.json").read_text()
     )
     assert model.dtype == torch.float32
     state = model.state_dict()
-    for ours, theirs in (
+    for name, gguf_name in (
         ("model.embed_tokens", "token_embd"),
         ("model.layers.1.mlp.down_proj", "blk.1.ffn_down"),
         ("model.layers.0.self_attn.v_proj", "blk.0.attn_v"),
     ):
-        assert np.array_equal(state[f"{ours}.weight"].numpy(), written.matrices[f"{theirs}.weight"])
+        assert np.array_equal(
+            state[f"{name}.weight"].numpy(), written.matrices[f"{gguf_name}.weight"]
+        )
 
 
 def test_messages_are_chatml_and_end_at_the_end_of_turn(written: Written) -> None:
@@ -102,7 +104,7 @@ def test_messages_are_chatml_and_end_at_the_end_of_turn(written: Written) -> Non
     )
 
 
-def test_a_recipe_is_checked_with_the_model_of_its_gguf(
+def test_recipe_is_checked_against_the_model_of_its_gguf(
     written: Written, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("AGENTGYM_RUNS", str(written.runs))
@@ -118,12 +120,12 @@ def test_a_recipe_is_checked_with_the_model_of_its_gguf(
     fit_experiment(load_recipe("textcraft", overrides | {"rollout.trajectory_tokens": CONTEXT}))
 
 
-def test_other_models_are_left_alone(policy: str) -> None:
+def test_other_models_are_not_changed(policy: str) -> None:
     assert hugging_face_model(policy) == policy
     assert hugging_face_model("Qwen/Qwen2.5-3B-Instruct") == "Qwen/Qwen2.5-3B-Instruct"
 
 
-def test_a_file_that_is_no_gguf_is_refused_with_the_field(tmp_path: Path) -> None:
+def test_file_that_is_not_gguf_is_refused_with_the_field(tmp_path: Path) -> None:
     file = tmp_path / "weights.gguf"
     file.write_text("something else")
     with pytest.raises(RecipeError, match=r"policy\.model: .*weights\.gguf"):
@@ -138,7 +140,7 @@ def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
         check_model("smollm2")
 
 
-def test_a_gguf_that_cannot_be_read_is_refused_with_its_name(
+def test_unreadable_gguf_is_refused_with_its_name(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("AGENTGYM_RUNS", str(tmp_path / "runs"))

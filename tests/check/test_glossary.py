@@ -1,4 +1,4 @@
-"""docs/glossary.md: links exist, terms are sorted and unique, and sentences are short."""
+"""Tests of docs/glossary.md: links, order of the terms and length of the sentences."""
 
 from __future__ import annotations
 

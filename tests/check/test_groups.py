@@ -1,4 +1,4 @@
-"""What of a batch is learned from: failed members, members that said nothing, rewards that do not differ."""
+"""Tests of learnable groups: failed members, members without turns and equal rewards."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_failed_member_drops_its_group_and_member_without_turns_only_itself(
     assert (groups.left_out, groups.without_turns) == (left_out, 2)
 
 
-def test_left_out_and_turnless_episodes_are_counted_in_the_metrics() -> None:
+def test_metrics_count_left_out_groups_and_episodes_without_turns() -> None:
     metrics = rollout_metrics(BATCH, 4, 1.0, 0, complete_groups=True)
     assert metrics["rollout/episodes_without_turns"] == 2
     assert metrics["rollout/groups_left_out"] == 2
@@ -66,10 +66,10 @@ def test_left_out_share_and_length_are_metrics_of_every_step(
     metrics = rollout_metrics(BATCH, 4, 1.0, 0, complete_groups=complete)
     assert metrics["rollout/left_out_share"] == pytest.approx(share)
     assert metrics["rollout/left_out_turns"] == turns
-    whole = rollout_metrics([ended(0, 0), ended(0, 1)], 4, 1.0, 0)
-    assert (whole["rollout/left_out_share"], whole["rollout/left_out_turns"]) == (0.0, 0.0)
-    nothing = rollout_metrics([ended(0, 0, Outcome.FAILED, turns=3)], 4, 1.0, 0)
-    assert (nothing["rollout/left_out_share"], nothing["rollout/left_out_turns"]) == (1.0, 3.0)
+    all_kept = rollout_metrics([ended(0, 0), ended(0, 1)], 4, 1.0, 0)
+    assert (all_kept["rollout/left_out_share"], all_kept["rollout/left_out_turns"]) == (0.0, 0.0)
+    none_kept = rollout_metrics([ended(0, 0, Outcome.FAILED, turns=3)], 4, 1.0, 0)
+    assert (none_kept["rollout/left_out_share"], none_kept["rollout/left_out_turns"]) == (1.0, 3.0)
 
 
 def test_step_above_max_left_out_share_is_refused() -> None:

@@ -1,4 +1,4 @@
-"""Thinking and history: what becomes of thoughts, and episodes whose earlier turns are written anew as several rows."""
+"""Tests of thoughts in the history, and of episodes of several rows."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ ACTIONS = [
 
 
 def thinking_messages(form: ChatFormat) -> list[list[int]]:
-    """Messages of five turns, each with a thought if the model thinks."""
+    """Return messages of five turns, each with a thought if the template supports thoughts."""
     template = str(form._tokenizer.chat_template)
     messages = []
     for turn, action in enumerate(ACTIONS):
@@ -51,7 +51,7 @@ def thinking_messages(form: ChatFormat) -> list[list[int]]:
 
 
 class Script:
-    """An engine that writes given messages and keeps what it was asked for."""
+    """An engine that generates given messages and keeps its prompts."""
 
     name = "script"
     out_of_process = False
@@ -60,18 +60,18 @@ class Script:
     context_length = 100_000
 
     def __init__(self, messages: list[list[int]]) -> None:
-        self.messages, self.asked = messages, list[list[int]]()
+        self.messages, self.prompts = messages, list[list[int]]()
 
     async def generate(
         self, tokens: Sequence[int], sampling: Sampling, session: object | None = None
     ) -> Generation:
-        self.asked.append(list(tokens))
-        message = self.messages[len(self.asked) - 1]
+        self.prompts.append(list(tokens))
+        message = self.messages[len(self.prompts) - 1]
         return Generation(message, [-1.0] * len(message), 0)
 
 
 def play(form: ChatFormat) -> tuple[Trajectory, list[list[int]]]:
-    """Plays five turns; returns the episode and the contexts that the engine got."""
+    """Play five turns and return the episode and the prompts that the engine got."""
     engine = Script(thinking_messages(form))
     trajectory = Trajectory("textcraft", 0, 0, 0, 0, 5, 0, "script")
 
@@ -95,12 +95,12 @@ def play(form: ChatFormat) -> tuple[Trajectory, list[list[int]]]:
                 turn.observation_tokens = await conversation.observe(turn.observation)
 
     asyncio.run(turns())
-    return trajectory, engine.asked
+    return trajectory, engine.prompts
 
 
 @pytest.mark.parametrize("action_format", ["bare", "tools"])
 @pytest.mark.parametrize("name", NAMES)
-def test_rows_hold_exactly_what_the_engine_read_and_wrote(
+def test_rows_contain_exactly_the_tokens_of_the_engine(
     name: str, action_format: ActionFormat
 ) -> None:
     try:
@@ -115,11 +115,11 @@ def test_rows_hold_exactly_what_the_engine_read_and_wrote(
         expected = ("no_tools", "channels", "missing_message", "rejected_roles", "unknown_calls")
         assert refused.code in expected  # noqa: PT017 - other templates must be accepted
         return
-    trajectory, asked = play(form)
-    assert contexts(trajectory) == asked
+    trajectory, prompts = play(form)
+    assert contexts(trajectory) == prompts
     assert [token for row in trajectory.rows for token in row.completion] == trajectory.completion
     history = History(form, "Goal: stick")
-    for turn, context in zip(trajectory.turns, asked, strict=True):
+    for turn, context in zip(trajectory.turns, prompts, strict=True):
         assert history.tokens == context
         history.add(turn.tokens, turn.observation)
 
@@ -128,7 +128,7 @@ def test_rows_hold_exactly_what_the_engine_read_and_wrote(
     ("name", "action_format", "rows", "thoughts"),
     [
         ("qwen3", "bare", 5, 0),  # removes the thoughts of earlier turns
-        ("qwen3", "tools", 1, 4),  # keeps those since the last message of the user
+        ("qwen3", "tools", 1, 4),  # keeps the thoughts since the last user message
         ("glm4moe", "bare", 5, 0),
         ("gptoss", "tools", 1, 4),
         ("gptoss", "bare", 5, 0),
@@ -136,7 +136,7 @@ def test_rows_hold_exactly_what_the_engine_read_and_wrote(
         ("qwen2_5", "tools", 1, 0),
     ],
 )
-def test_an_episode_has_a_row_for_each_context_that_is_written_anew(
+def test_episode_has_a_row_for_each_rewritten_context(
     name: str, action_format: ActionFormat, rows: int, thoughts: int
 ) -> None:
     form = ChatFormat(
@@ -146,17 +146,20 @@ def test_an_episode_has_a_row_for_each_context_that_is_written_anew(
         tools=TOOLS,
         thinking="strip",
     )
-    trajectory, asked = play(form)
+    trajectory, prompts = play(form)
     assert len(trajectory.rows) == rows
     assert (
-        sum(f"Thought {turn}" in form._tokenizer.decode(asked[-1]) for turn in range(5)) == thoughts
+        sum(f"Thought {turn}" in form._tokenizer.decode(prompts[-1]) for turn in range(5))
+        == thoughts
     )
     kept = ChatFormat(tokenizer_with(template_of(name)), action_format, "You craft.", tools=TOOLS)
     assert len(play(kept)[0].rows) == 1
 
 
 @pytest.mark.parametrize("thinking", ["keep", "strip"])
-def test_a_long_context_drops_its_oldest_observations_in_another_row(thinking: Thinking) -> None:
+def test_long_context_drops_its_oldest_observations_and_begins_another_row(
+    thinking: Thinking,
+) -> None:
     form = ChatFormat(
         tokenizer_with(template_of("qwen2_5")), "bare", None, thinking=thinking, compaction="drop"
     )
@@ -177,7 +180,7 @@ def test_a_long_context_drops_its_oldest_observations_in_another_row(thinking: T
 @pytest.mark.parametrize(
     "name", ["qwen3", "qwen3_5_think", "nemotron_3_nano", "deepseek_r1_distill", "qwen2_5"]
 )
-def test_a_stopped_thought_is_closed_in_every_prompt(name: str) -> None:
+def test_thought_is_closed_in_every_prompt_if_thinking_is_stopped(name: str) -> None:
     tokenizer = tokenizer_with(template_of(name))
     form = ChatFormat(tokenizer, "bare", None, thinking="stop")
     for tokens in (form.prompt("Goal"), form.reply("Got 1 log", [])):
@@ -191,7 +194,7 @@ def test_a_stopped_thought_is_closed_in_every_prompt(name: str) -> None:
     "name",
     ["qwen2_5", "qwen3", "gptoss", "glm4moe", "llama3_1", "gemma4", "lfm2_2_5", "nemotron_3_nano"],
 )
-def test_garbled_calls_are_malformed_and_the_conversation_goes_on(name: str) -> None:
+def test_garbled_calls_are_malformed_and_the_conversation_continues(name: str) -> None:
     tokenizer, random = tokenizer_with(template_of(name)), Random(0)
     forms = [
         ChatFormat(tokenizer, "tools", None, tools=TOOLS, thinking=thinking)
@@ -211,7 +214,7 @@ def test_garbled_calls_are_malformed_and_the_conversation_goes_on(name: str) -> 
                 assert "Result" in tokenizer.decode(history.tokens)
 
 
-def test_the_prompt_of_a_rewritten_conversation_cannot_be_forged() -> None:
+def test_special_tokens_of_a_rewritten_conversation_cannot_be_forged() -> None:
     tokenizer = tokenizer_with(template_of("qwen3"))
     form = ChatFormat(tokenizer, "bare", "You craft.", thinking="strip")
     honest = form.conversation("Goal", [("get 1 log", "Got 1 log")])
@@ -260,6 +263,8 @@ def test_demonstrations_have_the_rows_of_the_policy_and_are_stored(tmp_path: Pat
         {"algorithm.off_policy_mask": 0.5},
     ],
 )
-def test_losses_of_whole_trajectories_exclude_rows(fields: dict[str, object]) -> None:
+def test_losses_over_trajectories_refuse_episodes_of_several_rows(
+    fields: dict[str, object],
+) -> None:
     with pytest.raises(ValueError, match="thinking"):
         load_recipe("textcraft", {**fields, "policy.thinking": "strip"})

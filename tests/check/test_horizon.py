@@ -1,4 +1,4 @@
-"""The horizon schedules against the paper's wording and hand-worked cases."""
+"""Tests of the horizon schedules against the paper and cases worked by hand."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ curricula: st.SearchStrategy[Curriculum] = st.one_of(
         st.integers(0, 30),
     ),
 )
-QUICKSTART = load_recipe("textcraft")
+TEXTCRAFT = load_recipe("textcraft")
 STEPWISE = {"kind": "stepwise", "horizons": [6, 10, 16], "every": 10}
 
 
-def under(curriculum: Curriculum, steps: int, **evaluation: Any) -> Experiment:
-    algorithm = QUICKSTART.algorithm.model_copy(update={"steps": steps})
-    measured = QUICKSTART.evaluation.model_copy(update=evaluation)
-    return QUICKSTART.model_copy(
+def experiment_with(curriculum: Curriculum, steps: int, **evaluation: Any) -> Experiment:
+    algorithm = TEXTCRAFT.algorithm.model_copy(update={"steps": steps})
+    measured = TEXTCRAFT.evaluation.model_copy(update=evaluation)
+    return TEXTCRAFT.model_copy(
         update={"curriculum": curriculum, "algorithm": algorithm, "evaluation": measured}
     )
 
@@ -51,7 +51,7 @@ def horizons(curriculum: dict[str, Any], seed: int = 0, steps: int = 40) -> list
 
 
 def test_the_papers_textcraft_schedule_changes_exactly_at_steps_100_and_200() -> None:
-    paper = under(StepwiseHorizon(horizons=[10, 20, 30], every=100), 300)
+    paper = experiment_with(StepwiseHorizon(horizons=[10, 20, 30], every=100), 300)
     assert [horizon_at(paper, step, {}) for step in (0, 99, 100, 199, 200, 299, 300, 1000)] == [
         10,
         10,
@@ -65,12 +65,12 @@ def test_the_papers_textcraft_schedule_changes_exactly_at_steps_100_and_200() ->
 
 
 def test_a_linear_schedule_grows_by_delta_and_stops_at_its_maximum() -> None:
-    schedule = under(LinearHorizon(start=2, delta=3, every=2, maximum=9), 9)
+    schedule = experiment_with(LinearHorizon(start=2, delta=3, every=2, maximum=9), 9)
     assert [horizon_at(schedule, step, {}) for step in range(9)] == [2, 2, 5, 5, 8, 8, 9, 9, 9]
 
 
 def test_phases_are_ranges_of_one_horizon() -> None:
-    experiment = under(StepwiseHorizon(horizons=[4, 8, 16], every=14), 40)
+    experiment = experiment_with(StepwiseHorizon(horizons=[4, 8, 16], every=14), 40)
     assert phases(experiment, {}) == [
         Phase(1, 4, 0, 14, 4),
         Phase(2, 8, 14, 28, 8),
@@ -79,20 +79,24 @@ def test_phases_are_ranges_of_one_horizon() -> None:
 
 
 def test_shorter_run_has_fewer_phases() -> None:
-    assert phases(under(StepwiseHorizon(horizons=[4, 8], every=10), 7), {}) == [
+    assert phases(experiment_with(StepwiseHorizon(horizons=[4, 8], every=10), 7), {}) == [
         Phase(1, 4, 0, 7, 4)
     ]
 
 
 def test_phases_also_end_at_evaluation_every() -> None:
-    assert [p.end_step for p in phases(under(FixedHorizon(horizon=9), 20, every=8), {})] == [
+    assert [
+        p.end_step for p in phases(experiment_with(FixedHorizon(horizon=9), 20, every=8), {})
+    ] == [
         8,
         16,
         20,
     ]
     assert [
         p.end_step
-        for p in phases(under(StepwiseHorizon(horizons=[4, 8], every=10), 20, every=8), {})
+        for p in phases(
+            experiment_with(StepwiseHorizon(horizons=[4, 8], every=10), 20, every=8), {}
+        )
     ] == [8, 10, 16, 20]
 
 
@@ -100,7 +104,7 @@ def test_phases_also_end_at_evaluation_every() -> None:
 def test_phases_cover_every_step_once_with_the_schedules_horizon(
     curriculum: Curriculum, steps: int, every: int | None
 ) -> None:
-    experiment = under(curriculum, steps, every=every)
+    experiment = experiment_with(curriculum, steps, every=every)
     covered = [
         (step, phase.horizon)
         for phase in phases(experiment, {})
@@ -110,14 +114,14 @@ def test_phases_cover_every_step_once_with_the_schedules_horizon(
 
 
 @given(curricula, st.integers(0, 200))
-def test_the_horizon_never_shrinks(curriculum: Curriculum, step: int) -> None:
-    experiment = under(curriculum, 300)
+def test_horizon_never_decreases(curriculum: Curriculum, step: int) -> None:
+    experiment = experiment_with(curriculum, 300)
     assert horizon_at(experiment, step, {}) <= horizon_at(experiment, step + 1, {})
 
 
 def test_a_negative_step_is_refused() -> None:
     with pytest.raises(ValueError, match="step"):
-        horizon_at(under(FixedHorizon(horizon=3), 5), -1, {})
+        horizon_at(experiment_with(FixedHorizon(horizon=3), 5), -1, {})
 
 
 def test_reversed_schedule_has_the_opposite_order() -> None:

@@ -1,4 +1,4 @@
-"""What one hostile client does to a real server leaves the others played with and the server small."""
+"""Tests of a real server with a hostile client: other clients can play, and memory is bounded."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def healthy(url: str) -> bool:
 
 
 def play(url: str, episodes: int = 10) -> None:
-    """As an honest trainer does, all at once."""
+    """Play episodes concurrently, like a normal trainer."""
 
     async def run() -> None:
         async with EnvironmentClient([url], deadline_s=PATIENCE_S) as client:
@@ -77,12 +77,12 @@ def test_a_million_wrong_items_are_refused_without_being_decoded(serve: Serve) -
     attacker = Attacker(server.url)
     wrong_items(attacker)
     assert set(attacker.statuses) <= {400, 413, 422}
-    assert cpu_s(server) - before < 4.0  # one of the twelve once took 9.5
+    assert cpu_s(server) - before < 4.0  # one of the twelve requests used to take 9.5 s
     assert memory_mb(server) < 200
     play(server.url)
 
 
-def test_a_batch_as_large_as_allowed_is_served(counting_server: str) -> None:
+def test_largest_allowed_batch_is_served(counting_server: str) -> None:
     with requests.Session() as client:
         wrong = client.post(
             f"{counting_server}/v1/step", data=items(*([0] * 10_000)), timeout=PATIENCE_S
@@ -96,7 +96,7 @@ def test_a_batch_as_large_as_allowed_is_served(counting_server: str) -> None:
     assert (right.status_code, len(right.json()["items"])) == (404, 10_000)
 
 
-def test_a_server_is_reachable_however_many_connections_say_nothing(serve: Serve) -> None:
+def test_server_is_reachable_despite_many_silent_connections(serve: Serve) -> None:
     resource.setrlimit(
         resource.RLIMIT_NOFILE, (4096, resource.getrlimit(resource.RLIMIT_NOFILE)[1])
     )
@@ -110,7 +110,7 @@ def test_a_server_is_reachable_however_many_connections_say_nothing(serve: Serve
         play(server.url)
 
 
-def test_a_server_with_few_files_to_open_is_reachable_all_the_same(state_dir: Path) -> None:
+def test_server_with_a_low_limit_of_open_files_is_reachable(state_dir: Path) -> None:
     command = ["bash", "-c", 'ulimit -n 256; exec "$@"', "-", *counting_command("counting")]
     with (
         local_server("few-files", command, state_dir=state_dir) as server,
@@ -120,12 +120,12 @@ def test_a_server_with_few_files_to_open_is_reachable_all_the_same(state_dir: Pa
         play(server.url)
 
 
-def test_an_action_is_not_kept_by_its_session_and_has_a_length(serve: Serve) -> None:
+def test_actions_have_a_maximum_length_and_are_not_kept_in_memory(serve: Serve) -> None:
     server = serve()
     attacker = Attacker(server.url)
     long_actions(attacker)
     assert attacker.statuses == {200: 41, 422: 40}
-    assert memory_mb(server) < 300  # it was 959
+    assert memory_mb(server) < 300  # it used to be 959
     play(server.url)
 
 
@@ -136,7 +136,7 @@ def test_bodies_that_never_end_have_bounded_memory(serve: Serve) -> None:
     play(server.url)
 
 
-def test_refused_bodies_stay_in_no_memory(serve: Serve) -> None:
+def test_refused_bodies_are_not_kept_in_memory(serve: Serve) -> None:
     server = serve()
     attacker = Attacker(server.url)
     for _ in range(1500):
@@ -154,7 +154,7 @@ def test_refused_bodies_stay_in_no_memory(serve: Serve) -> None:
     play(server.url)
 
 
-def test_all_sessions_taken_for_a_day_starve_nobody(serve: Serve) -> None:
+def test_client_that_takes_all_sessions_does_not_block_others(serve: Serve) -> None:
     server = serve("counting", "--max-sessions", "100")
     taken = requests.post(
         f"{server.url}/v1/create",
@@ -165,7 +165,7 @@ def test_all_sessions_taken_for_a_day_starve_nobody(serve: Serve) -> None:
     play(server.url, episodes=60)
 
 
-def test_a_lone_trainer_has_all_the_sessions_in_flight_that_it_wants(serve: Serve) -> None:
+def test_lone_trainer_plays_2000_sessions_at_once(serve: Serve) -> None:
     url = serve().url
 
     async def run() -> None:
@@ -184,13 +184,13 @@ def test_a_lone_trainer_has_all_the_sessions_in_flight_that_it_wants(serve: Serv
 
 def test_numbers_of_agentgym_sessions_cannot_be_guessed(serve: Serve) -> None:
     url = serve().url
-    strangers = [
+    numbers = [
         requests.post(f"{url}/create", json={}, timeout=PATIENCE_S).json()["id"] for _ in range(50)
     ]
     assert guess_numbers(Attacker(url), 50) == []
-    assert min(abs(a - b) for a in strangers for b in strangers if a != b) > 1000
-    assert all(type(number) is int and number < 2**53 for number in strangers)
-    for number in strangers:
+    assert min(abs(a - b) for a in numbers for b in numbers if a != b) > 1000
+    assert all(type(number) is int and number < 2**53 for number in numbers)
+    for number in numbers:
         assert (
             requests.post(
                 f"{url}/reset", json={"id": number, "data_idx": 3}, timeout=PATIENCE_S
@@ -211,9 +211,7 @@ def steps_performed(url: str) -> int:
     )
 
 
-def test_work_of_a_vanished_client_that_has_not_begun_is_not_performed(
-    serve: Serve, tmp_path: Path
-) -> None:
+def test_queued_steps_of_a_vanished_client_are_not_performed(serve: Serve, tmp_path: Path) -> None:
     url = serve("slow_counting").url
     sessions = [start(url) for _ in range(6)]
     first = [
@@ -235,7 +233,7 @@ def test_work_of_a_vanished_client_that_has_not_begun_is_not_performed(
         (tmp_path / str(at)).touch()
         assert (
             post(url, "step", item)[0]["status"] == 200
-        )  # what had begun was finished, and is answered when it is asked again
+        )  # the step that had begun is finished, and a repeated request gets its answer
     assert [
         post(url, "step", {"session": session, "turn": 1, "action": "add 3"})[0]["observation"]
         for session in sessions
@@ -243,7 +241,7 @@ def test_work_of_a_vanished_client_that_has_not_begun_is_not_performed(
     assert steps_performed(url) == 12
 
 
-def test_a_server_ends_although_its_world_hangs_and_answers_what_waits(
+def test_server_with_a_hanging_world_answers_waiting_calls_and_ends(
     serve: Serve, tmp_path: Path
 ) -> None:
     server = serve("slow_counting")
@@ -259,7 +257,7 @@ def test_a_server_ends_although_its_world_hangs_and_answers_what_waits(
         first.sendall(head("/v1/step", len(items(*hanging))) + items(*hanging))
         wait_until(lambda: all((tmp_path / f"{at}.begun").exists() for at in range(CALLS)))
         second.sendall(head("/v1/step", len(waiting)) + waiting)
-        wait_until(lambda: requests_taken(server.url) == len(sessions) + len(hanging) + 1)
+        wait_until(lambda: items_accepted(server.url) == len(sessions) + len(hanging) + 1)
         serving.send_signal(signal.SIGTERM)
         status, content = attacker.answer(second)
     assert (status, json.loads(content)["error"]["type"]) == (503, "server_ending")
@@ -267,8 +265,8 @@ def test_a_server_ends_although_its_world_hangs_and_answers_what_waits(
     assert not serving.is_running()
 
 
-def requests_taken(url: str) -> int:
-    """Items that the server has begun to perform or keeps waiting."""
+def items_accepted(url: str) -> int:
+    """Return the number of items that the server has begun or queued."""
     text = requests.get(f"{url}/metrics", timeout=PATIENCE_S).text
     return sum(
         int(float(line.split()[-1]))
@@ -282,7 +280,7 @@ def requests_taken(url: str) -> int:
 
 @pytest.fixture(scope="module")
 def guarded(state_dir: Path) -> LocalServer:
-    """A server that wants a token."""
+    """Start a server that requires a token."""
     with local_server(
         "guarded", counting_command("counting"), state_dir=state_dir, environment={VARIABLE: SECRET}
     ) as server:
@@ -301,7 +299,7 @@ def guarded(state_dir: Path) -> LocalServer:
 @pytest.mark.parametrize(
     "path", ["/v1/create", "/create", "/v1/world", "/metrics", "/", "/nothing"]
 )
-def test_without_the_token_nothing_but_health_is_answered(
+def test_only_health_is_answered_without_the_token(
     guarded: LocalServer, path: str, headers: dict[str, str]
 ) -> None:
     assert (
@@ -312,7 +310,7 @@ def test_without_the_token_nothing_but_health_is_answered(
     assert healthy(guarded.url)
 
 
-def test_clients_carry_the_token_of_their_environment_or_of_the_address(
+def test_clients_send_the_token_of_their_environment_or_of_the_url(
     guarded: LocalServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv(VARIABLE, raising=False)
@@ -320,7 +318,7 @@ def test_clients_carry_the_token_of_their_environment_or_of_the_address(
         play(guarded.url)
     with_password = guarded.url.replace("http://", f"http://agent:{requests.utils.quote(SECRET)}@")
     play(with_password)
-    # as AgentGym's own clients ask, which know an address and nothing else
+    # AgentGym's own clients have only a URL, so its password is the token
     assert isinstance(
         requests.post(f"{with_password}/create", json={}, timeout=PATIENCE_S).json()["id"], int
     )
@@ -329,7 +327,7 @@ def test_clients_carry_the_token_of_their_environment_or_of_the_address(
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", ""])
-def test_a_server_that_others_could_reach_is_not_started_without_a_token(host: str) -> None:
+def test_server_on_a_public_address_is_not_started_without_a_token(host: str) -> None:
     environment = {name: value for name, value in os.environ.items() if name != VARIABLE}
     command = [sys.executable, "-m", "environments", "serve", "textcraft", "--host", host]
     refused = subprocess.run(
@@ -347,7 +345,7 @@ def test_a_server_that_others_could_reach_is_not_started_without_a_token(host: s
 
 
 @pytest.mark.parametrize("extra", [["--no-token"], []])
-def test_it_is_started_with_a_token_or_when_told_to_do_without(
+def test_server_on_a_public_address_starts_with_a_token_or_with_no_token(
     state_dir: Path, extra: list[str]
 ) -> None:
     environment = {"PYTHONPATH": str(ROOT), VARIABLE: "" if extra else SECRET}

@@ -1,4 +1,4 @@
-"""Every part of a request has a limit, and whoever keeps the server waiting is not waited for."""
+"""Tests of the limits of requests: size, time, connections and memory."""
 
 from __future__ import annotations
 
@@ -26,7 +26,10 @@ Play = Callable[[int, Connections, Guard], Awaitable[None]]
 
 
 def served(play: Play, limits: Limits = LIMITS) -> None:
-    """Lets `play` at a server that answers /echo with the length of what came and / with a megabyte."""
+    """Run `play` against a server.
+
+    The server answers /echo with the length of the request's body, and / with a megabyte.
+    """
 
     async def echo(request: Request) -> Response:
         return answer(json.dumps(len(await request.body())).encode())
@@ -71,12 +74,12 @@ def served(play: Play, limits: Limits = LIMITS) -> None:
 
 
 async def until(condition: Callable[[], bool]) -> None:
-    while not condition():  # noqa: ASYNC110 - what the server holds tells nobody when it changes
+    while not condition():  # noqa: ASYNC110 - the server has no event for this
         await asyncio.sleep(0.01)
 
 
-async def said(port: int, *parts: bytes) -> bytes:
-    """Everything that the server answers until it closes the connection."""
+async def exchange(port: int, *parts: bytes) -> bytes:
+    """Send the parts and return all that the server sends until it closes the connection."""
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     try:
         for part in parts:
@@ -93,17 +96,17 @@ def post(length: int) -> bytes:
 
 
 @pytest.mark.parametrize(
-    "say", [b"", b"POST /ec", b"GET / HTTP/1.1\r\nX", post(10) + b"123", b"\r\n"]
+    "data", [b"", b"POST /ec", b"GET / HTTP/1.1\r\nX", post(10) + b"123", b"\r\n"]
 )
-def test_a_connection_that_says_too_little_is_ended(say: bytes) -> None:
+def test_connection_with_an_incomplete_request_is_closed(data: bytes) -> None:
     async def play(port: int, connections: Connections, _: Guard) -> None:
-        assert await said(port, say) == b""
+        assert await exchange(port, data) == b""
         assert not connections._deadlines
 
     served(play)
 
 
-def test_bytes_that_trickle_in_do_not_put_off_the_end_of_a_connection() -> None:
+def test_slowly_sent_bytes_do_not_extend_the_deadline() -> None:
     async def play(port: int, connections: Connections, _: Guard) -> None:
         _, writer = await asyncio.open_connection("127.0.0.1", port)
         writer.write(post(1000))
@@ -116,14 +119,14 @@ def test_bytes_that_trickle_in_do_not_put_off_the_end_of_a_connection() -> None:
     served(play)
 
 
-def test_a_connection_that_rests_too_long_between_requests_is_ended() -> None:
+def test_connection_that_is_idle_between_requests_is_closed() -> None:
     async def play(port: int, connections: Connections, _: Guard) -> None:
-        assert (await said(port, post(3) + b"123")).endswith(b"\r\n\r\n3")
+        assert (await exchange(port, post(3) + b"123")).endswith(b"\r\n\r\n3")
 
     served(play)
 
 
-def test_an_answer_that_nobody_reads_is_given_up() -> None:
+def test_connection_of_a_client_that_does_not_read_is_closed() -> None:
     async def play(port: int, connections: Connections, _: Guard) -> None:
         with socket.create_connection(("127.0.0.1", port)) as connection:
             connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
@@ -143,17 +146,17 @@ def test_an_answer_that_nobody_reads_is_given_up() -> None:
         b"GET /health HTTP/1.1\r\nX: " + b"x" * 400_000,
     ],
 )
-def test_a_head_over_the_limits_is_refused(head: bytes) -> None:
+def test_headers_over_the_limits_are_refused(head: bytes) -> None:
     async def play(port: int, connections: Connections, _: Guard) -> None:
-        answered = await said(port, head)
+        answered = await exchange(port, head)
         assert answered == b"" or answered.startswith(b"HTTP/1.1 431 ")
 
     served(play)
 
 
-def test_a_head_just_within_the_limits_is_served() -> None:
+def test_headers_just_within_the_limits_are_accepted() -> None:
     async def play(port: int, connections: Connections, _: Guard) -> None:
-        answered = await said(
+        answered = await exchange(
             port,
             b"POST /echo HTTP/1.1\r\n"
             + b"X: "
@@ -167,12 +170,12 @@ def test_a_head_just_within_the_limits_is_served() -> None:
     served(play)
 
 
-def test_a_new_connection_takes_the_place_of_one_that_keeps_the_server_waiting() -> None:
+def test_new_connection_replaces_a_silent_one() -> None:
     async def play(port: int, connections: Connections, _: Guard) -> None:
         silent = [await asyncio.open_connection("127.0.0.1", port) for _ in range(10)]
         for _ in range(5):
             assert (
-                await said(port, b"POST /echo HTTP/1.1\r\nConnection: close\r\n\r\n")
+                await exchange(port, b"POST /echo HTTP/1.1\r\nConnection: close\r\n\r\n")
             ).startswith(b"HTTP/1.1 200 ")
         assert len(connections._deadlines) <= 10
         for _, writer in silent:
@@ -181,27 +184,27 @@ def test_a_new_connection_takes_the_place_of_one_that_keeps_the_server_waiting()
     served(play, Limits(connections=10))
 
 
-def test_bodies_have_no_more_memory_than_is_set_apart_and_small_ones_are_always_taken() -> None:
+def test_large_bodies_beyond_the_memory_limit_are_refused_and_small_ones_accepted() -> None:
     async def play(port: int, _: Connections, guard: Guard) -> None:
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
         writer.write(post(90_001) + bytes(90_000))
         await until(lambda: guard._held_bytes == 90_000)
         close = b"POST /echo HTTP/1.1\r\nConnection: close\r\nContent-Length: %d\r\n\r\n"
-        refused = await said(port, close % 90_000 + bytes(90_000))
+        refused = await exchange(port, close % 90_000 + bytes(90_000))
         assert refused.startswith(b"HTTP/1.1 503 ")
-        assert (await said(port, close % 9_000 + bytes(9_000))).endswith(b"\r\n\r\n9000")
+        assert (await exchange(port, close % 9_000 + bytes(9_000))).endswith(b"\r\n\r\n9000")
         writer.write(b"0")
         assert b" 200 OK" in await reader.readline()
         writer.close()
-        assert (await said(port, close % 90_000 + bytes(90_000))).endswith(b"\r\n\r\n90000")
+        assert (await exchange(port, close % 90_000 + bytes(90_000))).endswith(b"\r\n\r\n90000")
         assert guard._held_bytes == 0
 
     served(play, Limits(bodies_bytes=100_000))
 
 
-def test_a_page_in_a_browser_is_refused() -> None:
+def test_request_of_a_web_page_is_refused() -> None:
     async def play(port: int, connections: Connections, _: Guard) -> None:
-        answered = await said(
+        answered = await exchange(
             port, b"POST /echo HTTP/1.1\r\nConnection: close\r\nOrigin: http://evil.example\r\n\r\n"
         )
         assert answered.startswith(b"HTTP/1.1 403 ")
@@ -219,7 +222,7 @@ def test_a_page_in_a_browser_is_refused() -> None:
         (b'"",' * 2000, 100, 100),
     ],
 )
-def test_commas_are_counted_outside_of_strings_up_to_what_is_enough(
+def test_commas_outside_strings_are_counted_until_there_are_enough(
     body: bytes, enough: int, commas: int
 ) -> None:
     assert commas_outside_strings(body, enough) == commas

@@ -1,4 +1,4 @@
-"""Models of the hub are loaded from their download if the hub does not answer."""
+"""Tests of hub models that were downloaded earlier, with and without the hub."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SHARDS = ("model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors"
 
 @pytest.fixture
 def home(tmp_path: Path) -> Path:
-    """A HF_HOME with a complete download of two shards."""
+    """Create a HF_HOME with a complete download of two shards."""
     repository = tmp_path / "hub" / "models--Acme--Tiny"
     snapshot = repository / "snapshots" / "abc"
     for folder in (snapshot, repository / "refs"):
@@ -33,22 +33,22 @@ def home(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def hub() -> Iterator[str]:
-    """A hub that knows the model."""
+    """Start a hub that has the model and return its URL."""
     with listener(answer={"id": NAME}) as found:
         yield found.origin
 
 
 def loaded(home: Path, endpoint: str) -> str:
-    """Return what is loaded for the model's name, in a process that reads these variables."""
+    """Return what `hugging_face_model` loads for the model's name in a new process."""
     program = f"from tasks.starter.gguf_model import hugging_face_model as m; print(m({NAME!r}))"
     return run_python(program, HF_HOME=str(home), HF_ENDPOINT=endpoint, HF_HUB_OFFLINE="0")
 
 
-def test_without_the_hub_the_download_is_loaded(home: Path) -> None:
+def test_download_is_loaded_if_the_hub_does_not_answer(home: Path) -> None:
     assert Path(loaded(home, "http://127.0.0.1:1")).name == "abc"
 
 
-def test_a_hub_that_answers_is_asked_by_name(home: Path, hub: str) -> None:
+def test_name_is_loaded_if_the_hub_answers(home: Path, hub: str) -> None:
     assert loaded(home, hub) == NAME
 
 
