@@ -100,9 +100,8 @@ def test_grpo_does_not_depend_on_the_reward_scale(
     rewards = 100 * drawn * (experience.turn_ends >= 0)
     scores = rewards.sum(dim=1)
     groups = [scores[experience.groups == group] for group in experience.groups.unique()]
-    assume(
-        all(float(some.std()) > 10 for some in groups if len(some) > 1)
-    )  # large compared with the constant that is added to it
+    # The standard deviations must be large compared with the constant that is added to them.
+    assume(all(float(some.std()) > 10 for some in groups if len(some) > 1))
     one, other = replace(experience, rewards=rewards), replace(experience, rewards=factor * rewards)
     torch.testing.assert_close(
         grpo_advantages(other, True), grpo_advantages(one, True), atol=1e-3, rtol=1e-3

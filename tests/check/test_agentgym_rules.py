@@ -1,4 +1,4 @@
-"""What each world does under AgentGym's rules, and that the choice is refused where there is none."""
+"""Tests of each world under AgentGym's rules."""
 
 from __future__ import annotations
 
@@ -27,15 +27,19 @@ from environments.textcraft.world import TextCraft, TextCraftEnvironment
 from tests.support.tiny_searchqa import CORPUS, QUESTIONS, write_corpus, write_lines
 
 RECORDED = json.loads(Path(__file__).with_name("babyai_agentgym_rules.json").read_text())
-"""Episodes of random actions recorded from AgentGym's own BabyAI wrapper on minigrid 3.2.0: a digest of every observation, the rewards that
-are not 0 by turn, the score and whether it was done at the end. Episodes in which its numbers of
-things disagree with its own description
-are left out."""
+"""Episodes with random actions, recorded from AgentGym's own BabyAI wrapper on minigrid 3.2.0.
+
+Each has a digest of every observation, the non-zero rewards by turn, the score, and whether the
+episode was done at the end. Episodes in which the wrapper's object numbers contradict its own
+description are left out.
+"""
 CRAFTED = json.loads(Path(__file__).with_name("textcraft_agentgym_rules.json").read_text())
-"""Episodes on AgentGym's own TextCraft, its recipes read in alphabetical order. Each step is a message's action and what the server said;
-null where the server refused what its client had made of it. Each episode ends with its goal
-crafted. Among the goals are all those for
-which our rules accept another item than AgentGym's."""
+"""Episodes on AgentGym's own TextCraft server, with recipes read in alphabetical order.
+
+Each step is an action and the server's observation, or null if the server refused the action that
+its client sent. Each episode ends with its goal crafted. All goals are included for which our
+rules accept another item than AgentGym's.
+"""
 GUESS, RIGHT = "<answer>Quito</answer>", "<answer>Lima</answer>"
 
 
@@ -73,7 +77,7 @@ def test_babyai_plays_as_agentgyms_own_wrapper(episode: dict[str, object]) -> No
     )
 
 
-def test_the_recorded_episodes_hold_every_ending_and_every_level() -> None:
+def test_recorded_episodes_contain_every_ending_and_every_level() -> None:
     assert {episode["index"] % 40 for episode in RECORDED} == set(range(40))
     rejected = [episode for episode in RECORDED if episode["score"] and not episode["done"]]
     assert len(rejected) >= 5
@@ -92,7 +96,7 @@ def test_random_babyai_episodes_succeed_more_often_under_our_rules() -> None:
             seen = step.observation
         return False
 
-    # AgentGym's own wrapper, with the same actions: 34.
+    # AgentGym's own wrapper wins 34 episodes with the same actions.
     assert [sum(won(rules, index) for index in range(160)) for rules in ("ours", "agentgym")] == [
         51,
         34,
@@ -105,16 +109,16 @@ def test_under_agentgym_rules_goals_and_instruction_do_not_state_the_order() -> 
         for index in babyai_lists()["test"]
         if ", then " in BabyAI().create().reset(index).partition("\n")[0]
     )
-    ours, theirs = (
+    ours, agentgyms = (
         BabyAI(rules).create().reset(index).partition("\n")[0] for rules in ("ours", "agentgym")
     )
-    assert theirs == ours.replace("then", "and").replace("after you", "and") != ours
+    assert agentgyms == ours.replace("then", "and").replace("after you", "and") != ours
     assert "order" in BabyAI().instruction
     assert "order" not in BabyAI("agentgym").instruction
 
 
-def test_under_agentgym_rules_a_mission_done_within_an_action_earns_nothing() -> None:
-    """Opening the door is the mission; the action then walks on through it."""
+def test_under_agentgym_rules_a_mission_completed_within_an_action_earns_nothing() -> None:
+    """The action opens the door, which completes the mission, and then goes through it."""
     session = BabyAI("agentgym").create()
     session.reset(40 + LEVELS.index("OpenRedDoor"))
     session.step("go to red closed door 1")
@@ -134,16 +138,16 @@ def test_textcraft_plays_as_agentgyms_own_server(episode: dict[str, Any]) -> Non
         step.observation if step.observation.startswith(("Got", "Crafted", "Inventory")) else None
         for step in steps
     ]
-    assert accepted == [said for _, said in episode["steps"]]
+    assert accepted == [observation for _, observation in episode["steps"]]
     assert [(step.reward, step.done) for step in steps] == [(0.0, False)] * (len(steps) - 1) + [
         (1.0, True)
     ]
 
 
-def test_the_recorded_crafting_holds_accepted_and_refused_actions() -> None:
-    said = [said for episode in CRAFTED for _, said in episode["steps"]]
-    assert sum(each is None for each in said) > 100
-    assert sum(each is not None for each in said) > 300
+def test_recorded_crafting_contains_accepted_and_refused_actions() -> None:
+    observations = [observation for episode in CRAFTED for _, observation in episode["steps"]]
+    assert sum(each is None for each in observations) > 100
+    assert sum(each is not None for each in observations) > 300
 
 
 @pytest.mark.parametrize("wanted", ["gold nugget", "honey bottle", "iron nugget"])
@@ -159,18 +163,18 @@ def test_agentgym_only_goals_exist_only_under_its_rules(wanted: str) -> None:
 
 
 def test_the_agentgym_index_addresses_every_goal_once() -> None:
-    ours, theirs = TextCraft().agentgym_tasks, TextCraft("agentgym").agentgym_tasks
-    assert (len(ours), len(theirs)) == (551, 554)
+    ours, agentgyms = TextCraft().agentgym_tasks, TextCraft("agentgym").agentgym_tasks
+    assert (len(ours), len(agentgyms)) == (551, 554)
     session = TextCraft("agentgym").create()
-    assert {session.reset(index).rpartition("Goal: craft ")[2] for index in theirs} >= {
+    assert {session.reset(index).rpartition("Goal: craft ")[2] for index in agentgyms} >= {
         f"{wanted}." for wanted in goals()
     }
     assert [
-        task_of(session.reset(index).rpartition("Goal: craft ")[2][:-1]) for index in theirs
-    ] == list(theirs)
+        task_of(session.reset(index).rpartition("Goal: craft ")[2][:-1]) for index in agentgyms
+    ] == list(agentgyms)
 
 
-def test_every_goal_of_textcraft_is_crafted_by_the_expert_under_agentgyms_rules() -> None:
+def test_under_agentgym_rules_the_oracle_crafts_every_goal_of_textcraft() -> None:
     for index in TextCraft("agentgym").agentgym_tasks:
         session, step = TextCraft("agentgym").create(), Step("", 0.0, False)
         session.reset(index)
@@ -181,7 +185,7 @@ def test_every_goal_of_textcraft_is_crafted_by_the_expert_under_agentgyms_rules(
         assert step.reward == 1.0, index
 
 
-def test_textcraft_mixes_no_kinds_in_one_ingredient_under_agentgyms_rules() -> None:
+def test_under_agentgym_rules_an_ingredient_cannot_mix_two_kinds_of_wood() -> None:
     [recipe] = needed_recipes("stick")[:1]
     assert dict(recipe.ingredients) == {"planks": 2}
     for rules, earned in (("ours", 1.0), ("agentgym", 0.0)):
@@ -196,7 +200,7 @@ def test_textcraft_mixes_no_kinds_in_one_ingredient_under_agentgyms_rules() -> N
 
 
 MARKED = ["{}.", "`{}`", "[{}]", "({})", "**{}**", '"{}"', "** {}", "`{}`.", '"{}."', "{}!"]
-"""How models write an action."""
+"""Punctuation that models put around an action."""
 
 
 @pytest.mark.parametrize("marked", MARKED)
@@ -220,11 +224,11 @@ def test_punctuation_around_an_action_makes_no_difference(rules: Rules, marked: 
 
 @pytest.mark.parametrize("action", ["**turn l-eft**", "turn: left", "turn, left"])
 def test_babyai_drops_the_same_characters_as_agentgyms_client(action: str) -> None:
-    ours, theirs = (BabyAI(rules).create() for rules in ("ours", "agentgym"))
-    for session in (ours, theirs):
+    ours, agentgyms = (BabyAI(rules).create() for rules in ("ours", "agentgym"))
+    for session in (ours, agentgyms):
         session.reset(0)
     assert "not recognized" in ours.step(action).observation
-    assert ("not recognized" in theirs.step(action).observation) == ("," in action)
+    assert ("not recognized" in agentgyms.step(action).observation) == ("," in action)
 
 
 # SearchQA
@@ -258,7 +262,7 @@ def test_under_agentgym_rules_the_last_answer_of_a_message_counts_and_guessing_i
     assert ours.step(f"{RIGHT} or {GUESS}").reward == 1.0
 
 
-def test_a_search_before_the_answers_of_a_message_is_performed_under_agentgyms_rules(
+def test_under_agentgym_rules_a_search_before_an_answer_is_performed(
     library: Path,
 ) -> None:
     session = SearchQA(Settings(library), rules="agentgym").create()
@@ -271,8 +275,8 @@ def test_a_search_before_the_answers_of_a_message_is_performed_under_agentgyms_r
 
 @pytest.mark.parametrize("name", ["babyai", "sciworld", "textcraft"])
 def test_the_rules_are_part_of_a_worlds_version(name: str) -> None:
-    ours, theirs = load_world(name), load_world(name, "agentgym")
-    assert theirs.version.startswith(f"{ours.version}-agentgym")
+    ours, agentgyms = load_world(name), load_world(name, "agentgym")
+    assert agentgyms.version.startswith(f"{ours.version}-agentgym")
 
 
 def test_rules_that_a_world_does_not_support_are_refused() -> None:
@@ -280,7 +284,7 @@ def test_rules_that_a_world_does_not_support_are_refused() -> None:
         load_world("webarena", "agentgym")
 
 
-def test_a_misspelt_list_is_refused_with_the_nearest() -> None:
+def test_misspelt_task_list_is_refused_with_the_nearest_name() -> None:
     with pytest.raises(UnknownTaskListError) as unknown:
         named({"train": (1,), "validation": (2,)}, "validaton", "chess")
     assert (unknown.value.world, unknown.value.name, unknown.value.nearest) == (

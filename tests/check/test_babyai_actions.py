@@ -218,8 +218,6 @@ def test_an_action_stops_at_a_step_without_effect() -> None:
     made = scene((2, 0, Ball("red")))
     view, won = perform(made, look(made), [FORWARD, FORWARD, LEFT, LEFT])
     assert won is None
-    assert (tuple(made.agent_pos), made.agent_dir) == (
-        (9, 13),
-        UP,
-    )  # the ball blocks the second step, so the turns are not performed
+    # The ball blocks the second step, so the turns are not performed.
+    assert (tuple(made.agent_pos), made.agent_dir) == ((9, 13), UP)
     assert view == look(made)

@@ -116,9 +116,8 @@ def test_roll_back_keeps_checkpoints_older_than_the_detection_delay() -> None:
         )
 
     assert kept(keep_checkpoints=2, checkpoint_every=3) == 2
-    assert (
-        kept(keep_checkpoints=2, checkpoint_every=3, algorithm__on_collapse="roll_back") == 5
-    )  # the latest, and those 3, 6, 9 and 12 steps before it
+    # The latest checkpoint is kept, and those 3, 6, 9 and 12 steps before it.
+    assert kept(keep_checkpoints=2, checkpoint_every=3, algorithm__on_collapse="roll_back") == 5
     assert kept(keep_checkpoints=2, checkpoint_every=20, algorithm__on_collapse="roll_back") == 2
 
 

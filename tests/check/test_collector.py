@@ -320,9 +320,8 @@ def test_next_batch_starts_during_a_straggler_and_turns_record_their_weights(
         first.start()
         wait_until(lambda: (40, 0) in policy.spoken)  # while task 30 is held
         assert not result
-        assert not any(
-            task in (5, 6) for task, _ in policy.spoken
-        )  # two steps ahead, so not started
+        # Tasks 5 and 6 are two steps ahead, so they have not started.
+        assert not any(task in (5, 6) for task, _ in policy.spoken)
         policy.held[40].set()
         policy.held[30].set()
         first.join()

@@ -58,7 +58,7 @@ def test_damaged_evaluation_of_a_comparison_is_named(content: str, tmp_path: Pat
     assert str(tmp_path) in str(refused.value)
 
 
-def test_training_steps_again_discards_their_evaluations(
+def test_steps_that_are_trained_again_lose_their_evaluations(
     tmp_path: Path,
 ) -> None:
     folder = RunFolder(tmp_path, load_recipe("quickstart"))

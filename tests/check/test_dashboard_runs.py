@@ -342,10 +342,8 @@ def test_the_failures_of_an_evaluation_are_its_episodes_without_success(tmp_path
         each.outcome = Outcome.FINISHED
         for turn in each.turns:
             turn.reward = 0.0
-    batch[0].outcome, batch[0].turns[-1].reward = (
-        Outcome.SUCCESS,
-        0.5,
-    )  # a success with a reward below 1, as in AgentGym's BabyAI
+    # A success can have a reward below 1, as in AgentGym's BabyAI.
+    batch[0].outcome, batch[0].turns[-1].reward = Outcome.SUCCESS, 0.5
     batch[1].outcome, batch[1].turns[-1].reward = Outcome.FINISHED, 1.0
     batch[2].outcome = Outcome.FAILED
     write_trajectories(file, batch)
@@ -389,9 +387,8 @@ def test_zero_variance_groups_equal_those_of_training_without_failed_members(
     ]
     write_trajectories(made.path / "rollouts" / "step-000001.parquet", batch)
     zero_variance_groups = rollout_metrics(batch, 8, 1.0, 0, False)["rollout/zero_variance_groups"]
-    assert zero_variance_groups == pytest.approx(
-        3 / 4
-    )  # the group without a finished episode is not counted
+    # The group without a finished episode is not counted.
+    assert zero_variance_groups == pytest.approx(3 / 4)
     app = application(tmp_path, Links(None, lambda: None), ["testserver"], LOGIN)
     app.state.index.refresh()
     with TestClient(app, headers=basic(LOGIN)) as client:

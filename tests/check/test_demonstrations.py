@@ -58,9 +58,8 @@ def test_demonstration_cost_does_not_grow_with_the_number_of_tasks(tmp_path: Pat
         )
         assert len(cache.first(40)) == 40
         resets.append(world._resets)
-    assert (
-        max(resets) <= 1.5 * 40 + POOL
-    )  # one per demonstration, and one for each solution that detours use
+    # One reset per demonstration, one for each solution in the pool, and some for detours.
+    assert max(resets) <= 1.5 * 40 + POOL
 
 
 def test_cached_demonstrations_are_reused_and_a_truncated_file_is_completed(tmp_path: Path) -> None:

@@ -86,9 +86,8 @@ def test_night_file_survives_a_full_disk(tmp_path: Path) -> None:
     write_night(tmp_path, night)
     with full_disk(), refused():
         write_night(tmp_path, replace(night, said=LONG))
-    assert str(read_nights(tmp_path)) == str(
-        ([night], [])
-    )  # compared as text, since NaN differs from itself
+    # Compared as text, since NaN differs from itself.
+    assert str(read_nights(tmp_path)) == str(([night], []))
     assert left_over(tmp_path) == []
     write_night(tmp_path, replace(night, verdict="failed", said=LONG))
     assert read_nights(tmp_path)[0][0].said == LONG
@@ -122,9 +121,8 @@ def test_recorded_episode_is_not_duplicated_after_a_full_disk(tmp_path: Path) ->
     recording, (episode, *_) = Recording(tmp_path, {}), episodes(1.0)
     recording.add(episode, {})
     with full_disk(100_000), refused():
-        recording.add(
-            episode, {"facts": LONG * 10}
-        )  # the episode fits, but its line in the JSONL file does not
+        # The episode fits, but its line in the JSONL file does not.
+        recording.add(episode, {"facts": LONG * 10})
     recording.add(episode, {})
     assert [each.name for each in sorted(tmp_path.glob("*.parquet"))] == [
         "episode-000000.parquet",

@@ -191,9 +191,8 @@ def test_recorded_groups_train_two_steps_and_the_first_is_on_policy(
     assert {(t.group, t.member) for t in served.recorded()} == {(n, 0) for n in range(8)}
     trainer, groups = recorded_groups(served.folder, policy, tmp_path / "run", steps=2)
     first, second = train(trainer, groups, 2)
-    assert (
-        first["rollout/groups"] == 4
-    )  # each of the two groups is used twice, as a step takes four
+    # Each of the two groups is used twice, as a step takes four.
+    assert first["rollout/groups"] == 4
     assert first["update/episodes_out_of_sync"] == 0
     assert (first["rollout/staleness_largest"], second["rollout/staleness_largest"]) == (0, 1)
     assert first["update/logp_gap_largest"] < 1e-3
@@ -510,9 +509,8 @@ def test_rewards_are_checked_and_missing_ones_are_counted(served: Served) -> Non
         == 400
     )
     assert served.reward("nobody", reward=1).json()["error"]["code"] == "unknown_episode"
-    assert (
-        served.reward(episode).json()["reward"] == 3.0
-    )  # the verifier returns the number of messages
+    # The verifier returns the number of messages.
+    assert served.reward(episode).json()["reward"] == 3.0
     assert served.reward(episode, reward=1).status_code == 404
     play(served, 3, turns=1)
     served.endpoint.episodes.drop_idle(everything=True)
@@ -653,6 +651,5 @@ def test_a_message_cannot_forge_the_end_of_a_turn() -> None:
     ]
     first, last = chat.pieces(forged, (1,))
     tokens = [*chat.tokens(first, forged), *chat.tokens(last, forged, [5])]
-    assert (
-        tokens.count(chat.stop_tokens[0]) == 4
-    )  # all from the template: system, user, assistant, user
+    # All four are from the template: system, user, assistant, user.
+    assert tokens.count(chat.stop_tokens[0]) == 4

@@ -110,11 +110,8 @@ def test_a_picture_is_below_twelve_kilobytes_and_keeps_its_colours(
     assert str(drawn) in text
     shown = Image.open(io.BytesIO(base64.b64decode(text.partition("base64,")[2].partition(")")[0])))
     assert shown.size == (750, 420)
-    for colour in (
-        (0x2A, 0x78, 0xD6),
-        (0xC2, 0x41, 0x0C),
-        (255, 255, 255),
-    ):  # training, held-out, background
+    # The colours of training, held-out tasks and the background.
+    for colour in ((0x2A, 0x78, 0xD6), (0xC2, 0x41, 0x0C), (255, 255, 255)):
         assert (
             min(math.dist(colour, found) for _, found in shown.convert("RGB").getcolors(100)) < 40
         )

@@ -51,6 +51,5 @@ def test_gradient_equals_that_of_float32_within_the_rounding_of_bfloat16() -> No
     torch.manual_seed(1)
     ids, mask = rows()
     exact, fused = (gradient(dtype, ids, mask) for dtype in (torch.float32, torch.bfloat16))
-    assert (
-        fused - exact
-    ).norm() < 0.03 * exact.norm()  # measured 0.012, and 0.010 with plain layers
+    # The measured difference is 0.012. Plain layers give 0.010.
+    assert (fused - exact).norm() < 0.03 * exact.norm()

@@ -146,10 +146,8 @@ def test_refused_bodies_are_not_kept_in_memory(serve: Serve) -> None:
                 + b"1\r\nx\r\n" * 10_000
             )
             attacker.answer(connection)
-    assert set(attacker.statuses) <= {
-        400,
-        0,
-    }  # 0: the connection was reset before the answer was read
+    # Status 0: the connection was reset before the answer was read.
+    assert set(attacker.statuses) <= {400, 0}
     assert memory_mb(server) < 130
     play(server.url)
 
@@ -231,9 +229,8 @@ def test_queued_steps_of_a_vanished_client_are_not_performed(serve: Serve, tmp_p
             wait_until((tmp_path / f"{sessions.index(str(item['session']))}.begun").exists)
     for at, item in enumerate(first):
         (tmp_path / str(at)).touch()
-        assert (
-            post(url, "step", item)[0]["status"] == 200
-        )  # the step that had begun is finished, and a repeated request gets its answer
+        # The step that had begun is finished. A repeated request gets its answer.
+        assert post(url, "step", item)[0]["status"] == 200
     assert [
         post(url, "step", {"session": session, "turn": 1, "action": "add 3"})[0]["observation"]
         for session in sessions
