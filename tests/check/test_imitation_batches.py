@@ -1,4 +1,4 @@
-"""What imitation and dynamic sampling take from trajectories: the right ones, in an order that a resumed run repeats."""
+"""Tests of imitation: its batches, recorded trajectories, dynamic sampling and recipe fields."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def resample(
 
 
 def test_zero_variance_groups_are_resampled_up_to_the_limit() -> None:
-    rewards = iter([1, 1, 0, 0, 0, 1])  # of each round: all good, all bad, both
+    rewards = iter([1, 1, 0, 0, 0, 1])  # three rounds: all succeed, all fail, mixed
 
     def play(plans: Any) -> list[Trajectory]:
         return [played(p.task, p.group, p.member, next(rewards)) for p in plans]
@@ -81,7 +81,7 @@ def test_batch_is_unchanged_without_resampling_and_failed_groups_stay() -> None:
     )
 
     def play(plans: Any) -> list[Trajectory]:
-        raise AssertionError("nothing to play")
+        raise AssertionError("no episode may be played")
 
     assert resample(useless, recipe(), [7], play) == (useless, [])
     assert resample(broken, recipe(algorithm__max_resample_rounds=2), [7], play) == (broken, [])
@@ -124,7 +124,7 @@ def test_every_item_occurs_once_per_pass() -> None:
 
 
 class Worker:
-    """Plays successes, as one of some processes."""
+    """A rollout worker on one of several ranks. All its episodes succeed."""
 
     def __init__(self, process: int = 0, processes: int = 1) -> None:
         self.processes = SimpleNamespace(
@@ -159,10 +159,10 @@ def test_agentevol_explores_again_and_keeps_earlier_successes(tmp_path: Path) ->
     first = [batches.collect(batches.plan(step, {})) for step in range(5)]
     assert worker.slept == 5  # before each update
     assert worker.asked == [("exploration 0", 6), ("exploration 1", 6), ("exploration 2", 6)]
-    assert worker.loaded == [0, 2, 4]  # explored with the weights of then
+    assert worker.loaded == [0, 2, 4]  # each exploration uses the weights of its step
     assert [len(c.train_trajectories) for c in first] == [4] * 5
     assert [len(c.all_trajectories) for c in first] == [6, 0, 6, 0, 6]
-    # As after a kill, by two processes: nothing is played again.
+    # A run that resumes with two ranks reuses the explorations on disk.
     again = [batches_of(Worker(process, 2)) for process in range(2)]
     for step in range(5):
         repeated = [b.collect(b.plan(step, {})) for b in again]
@@ -170,7 +170,7 @@ def test_agentevol_explores_again_and_keeps_earlier_successes(tmp_path: Path) ->
             first[step].train_trajectories[0::2],
             first[step].train_trajectories[1::2],
         ]
-        # Metrics again cover the exploration of a step that is repeated.
+        # The metrics of a repeated step still include its exploration.
         assert all(each.all_trajectories == first[step].all_trajectories for each in repeated)
     assert [
         recipe(
@@ -277,7 +277,7 @@ def test_an_invalid_field_is_refused_with_its_name_and_value(
     assert repr(value) in str(refused.value)
 
 
-def test_a_field_of_another_algorithm_is_refused_with_the_names_of_these() -> None:
+def test_refusal_of_a_field_names_the_algorithms_that_have_it() -> None:
     with pytest.raises(RecipeError) as refused:
         load_recipe("textcraft", {"algorithm.name": "agentevol", "algorithm.kl_in": "loss"})
     assert "grpo, rloo" in str(refused.value)

@@ -1,4 +1,4 @@
-"""Who may import whom (design: imports go down only), and what stays light."""
+"""Tests of the import rules between packages, and of what a module loads when it is imported_names."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ BELOW = {
 HEAVY = {"torch", "transformers", "trl", "vllm", "ray"}
 BARRED_FROM_ENVIRONMENTS = HEAVY | {"prefect", "mlflow", "accelerate", "datasets"}
 ON_DEMAND = {"environments/searchqa/retrieval/e5.py": {"torch", "transformers"}}
-"""The one world that can use a neural encoder loads it when an operator asks for it; importing the file must stay free of it."""
+"""Files that may import heavy packages inside functions. Importing the file must not load them."""
 STARTED_BY_US = {
     "flows.job",
     "flows.settle",
@@ -71,8 +71,8 @@ def module_name(path: Path) -> str:
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
 
-def imported(path: Path) -> Iterator[str]:
-    """The full names of all modules that a file imports, wherever in it."""
+def imported_names(path: Path) -> Iterator[str]:
+    """Yield the full names of all modules that a file imports, inside functions too."""
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
@@ -95,7 +95,7 @@ def test_imports_between_our_packages_go_down_only(package: str) -> None:
     upward = [
         f"{path.relative_to(ROOT)} imports {name}"
         for path in modules(package)
-        for name in imported(path)
+        for name in imported_names(path)
         if within(name, set(BELOW)) and not within(name, BELOW[package] | {package})
     ]
     assert not upward
@@ -105,7 +105,7 @@ def test_environments_stay_free_of_training_and_orchestration() -> None:
     barred = [
         f"{path.relative_to(ROOT)} imports {name}"
         for path in modules("environments")
-        for name in imported(path)
+        for name in imported_names(path)
         if within(
             name, BARRED_FROM_ENVIRONMENTS - ON_DEMAND.get(str(path.relative_to(ROOT)), set())
         )
@@ -113,11 +113,11 @@ def test_environments_stay_free_of_training_and_orchestration() -> None:
     assert not barred
 
 
-def test_configs_need_pydantic_and_yaml_alone() -> None:
+def test_configs_import_only_pydantic_yaml_and_the_standard_library() -> None:
     foreign = [
         f"{path.relative_to(ROOT)} imports {name}"
         for path in modules("configs")
-        for name in imported(path)
+        for name in imported_names(path)
         if not within(name, ALLOWED_IN_CONFIGS)
     ]
     assert not foreign
@@ -143,7 +143,7 @@ def test_every_imported_package_is_required_by_the_project() -> None:
         f"{path.relative_to(ROOT)} imports {name}"
         for package in BELOW
         for path in modules(package)
-        for name in {full.partition(".")[0] for full in imported(path)}
+        for name in {full.partition(".")[0] for full in imported_names(path)}
         if name not in {*BELOW, *sys.stdlib_module_names}
         and required.isdisjoint(map(canonicalize_name, owners.get(name, [name])))
     ]
@@ -158,14 +158,18 @@ def test_every_imported_package_is_required_by_the_project() -> None:
         ("def f():\n from prefect.x import y", "prefect.x"),
     ],
 )
-def test_the_check_sees_every_form_of_import(source: str, name: str, tmp_path: Path) -> None:
+def test_every_form_of_import_is_found(source: str, name: str, tmp_path: Path) -> None:
     file = tmp_path / "module.py"
     file.write_text(source)
-    assert list(imported(file)) == [name]
+    assert list(imported_names(file)) == [name]
 
 
 def run(code: str, packages: set[str]) -> tuple[set[str], str]:
-    """Which of the packages a fresh interpreter holds after running the code, and what it printed."""
+    """Run code in a fresh interpreter.
+
+    Returns:
+        The members of `packages` that it loaded, and its standard output.
+    """
     report = f"import sys; print('loaded:', *({packages!r} & set(sys.modules)), file=sys.stderr)"
     wrapped = f"try:\n    exec({code!r}, {{}})\nexcept SystemExit as end:\n    assert not end.code, end.code\nfinally:\n    {report}"
     done = subprocess.run(
@@ -178,7 +182,7 @@ def run(code: str, packages: set[str]) -> tuple[set[str], str]:
 LOADED = "print([name for name in sys.modules if name.partition('.')[0] in ('tasks', 'flows', 'environments', 'dashboards')])"
 
 
-def test_configs_and_every_recipe_load_without_the_rooms_above() -> None:
+def test_configs_and_recipes_load_without_higher_packages() -> None:
     code = f"""import sys
 {import_all("configs")}
 from configs.recipe import load_recipe, recipe_names
@@ -197,17 +201,17 @@ for algorithm in ALGORITHMS.all_built_in():
     assert printed.strip() == "[]"
 
 
-def test_no_room_has_a_circle_of_imports() -> None:
-    names = {module_name(path): path for room in BELOW for path in modules(room)}
-    ways = {
+def test_packages_have_no_circular_imports() -> None:
+    names = {module_name(path): path for package_name in BELOW for path in modules(package_name)}
+    imports_of = {
         name: {found for found in targets(path) if found in names} - {name}
         for name, path in names.items()
     }
-    TopologicalSorter(ways).prepare()  # raises CycleError with the modules of a circle
+    TopologicalSorter(imports_of).prepare()  # raises CycleError, which names the modules of a cycle
 
 
 def targets(path: Path) -> Iterator[str]:
-    """The modules that a file imports when it runs, in functions too, but not for types alone."""
+    """Yield the modules that a file imports at run time, except under `if TYPE_CHECKING`."""
     tree = ast.parse(path.read_text(encoding="utf-8"))
     typing = {
         id(below)
@@ -246,7 +250,7 @@ def test_flows_import_without_torch() -> None:
 
 
 def commands() -> list[str]:
-    """Every module that can be run and takes options."""
+    """Return the names of all modules that users run as commands."""
     return [
         module_name(path).removesuffix(".__main__")
         for package in BELOW
@@ -267,10 +271,10 @@ def test_help_prints_an_example_without_torch(command: str) -> None:
     assert "example" in printed or "e.g." in printed
 
 
-def test_commands_of_the_readme_are_among_them() -> None:
+def test_commands_of_the_readme_are_found() -> None:
     assert {"flows.scaling_inter", "environments"} <= set(commands())
 
 
-def test_heavy_imports_are_noticed() -> None:
+def test_loaded_heavy_packages_are_reported() -> None:
     loaded, _ = run("import sys, types\nsys.modules['vllm'] = types.ModuleType('vllm')", HEAVY)
     assert loaded == {"vllm"}

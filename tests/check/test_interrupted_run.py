@@ -1,4 +1,4 @@
-"""The fast witness that a run ends when it is told to; tests/drills kill, cancel and resume runs."""
+"""Fast test of interrupting a run with Ctrl-C. tests/drills kill, cancel and resume runs."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ def test_ctrl_c_ends_every_process_without_a_traceback(
     run = start(tmp_path, policy, seeds__training=9)
     try:
         wait_for(lambda: metrics(tmp_path), run)
-        everyone = family(run.pid)
-        assert len(everyone) > 3
+        processes = family(run.pid)
+        assert len(processes) > 3
         os.killpg(run.pid, signal.SIGINT)
         # Takes 2 to 4 seconds; a run that hangs would hang for minutes.
-        gone, alive = psutil.wait_procs(everyone, timeout=30)
+        gone, alive = psutil.wait_procs(processes, timeout=30)
         assert alive == []
         assert next(process for process in gone if process.pid == run.pid).returncode == 130
     finally:

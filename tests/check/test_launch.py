@@ -1,4 +1,4 @@
-"""Launch files: what they turn into, and what is refused."""
+"""Tests of launch files, the trainer's launch command, and the supervision of its ranks."""
 
 from __future__ import annotations
 
@@ -212,7 +212,9 @@ def test_several_nodes_require_servers_that_all_can_reach(
     assert {name for name in names if name in error["msg"]} == missing
 
 
-def test_a_node_joins_only_with_a_launch_file_of_several(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_node_joins_only_with_a_launch_file_for_several_nodes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setenv("AGENTGYM_LAUNCH", "one-node-fsdp2")
     monkeypatch.setattr(sys, "argv", ["trainer_node"])
     with pytest.raises(SettingsError, match=r"AGENTGYM_LAUNCH.*one-node-fsdp2"):
@@ -246,7 +248,7 @@ def test_server_with_two_gpus_uses_tensor_parallelism() -> None:
     assert "--tensor-parallel-size" not in command("m", dtype="float32", gpus=1, **sizes)
     words = command("m", dtype="float32", gpus=2, **sizes)
     assert words[words.index("--tensor-parallel-size") + 1] == "2"
-    assert "--gpu-memory-utilization" in words  # whether or not the machine that asks has a GPU
+    assert "--gpu-memory-utilization" in words  # even if this machine has no GPU
     assert "--enforce-eager" in command("m", dtype="float32", gpus=0, **sizes)
 
 
@@ -287,7 +289,7 @@ def test_launcher_names_the_killed_process_and_leaves_no_file(
 
 
 def forks(*bodies: Callable[[], object]) -> list[End]:
-    """How forks that run these end, in the order in which they do."""
+    """Run each function in a forked process, and return how they ended, the first end first."""
     processes = [get_context("fork").Process(target=body) for body in bodies]
     for process in processes:
         process.start()
@@ -336,7 +338,7 @@ def test_stopped_fork_is_killed_and_named_and_the_others_write_their_stacks(
     assert f"in {stops.__name__}" in stacks
 
 
-def test_only_a_part_of_the_update_that_exceeds_its_limit_is_hung(
+def test_only_a_rank_whose_part_of_the_update_exceeds_its_limit_is_hung(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def rests() -> None:
@@ -364,7 +366,7 @@ def test_killed_fork_is_named_before_its_consequences(monkeypatch: pytest.Monkey
     assert "rank 1" in verdict_of(found, {})
 
 
-def test_forks_start_once_the_policy_is_ready(
+def test_forks_start_when_the_policy_is_ready(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def loads_policy(rank: int, size: int, job: Path) -> None:

@@ -1,4 +1,4 @@
-"""Episodes that are played in the viewer: lost answers, several players, and the limit of open episodes."""
+"""Tests of episodes played in the viewer: lost replies, several players and the episode limit."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def test_the_oldest_episode_is_closed_when_there_are_too_many(
 
 
 def test_the_success_score_of_the_world_decides_whether_an_episode_succeeded() -> None:
-    """Under AgentGym's rules, BabyAI rewards a mission with less than 1."""
+    """Play BabyAI under AgentGym's rules, which reward a completed mission with less than 1."""
 
     async def play() -> tuple[Outcome, float]:
         players, world = Players(), World(name="babyai", rules="agentgym")

@@ -1,4 +1,4 @@
-"""The lock files: a digest for every package, and the parts of them that images install."""
+"""Tests of the lock files: package digests, Python versions, and what images install."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ IMAGES = {
     "webarena": ("worlds",),
     "services": (),
 }
-"""The parts of base.lock that images install, and which other parts are installed before."""
+"""Parts of base.lock that images install. Each lists the parts that are installed before it."""
 
 
 def listed(name: str) -> tuple[list[str], set[str]]:
-    """The packages that an image imports, and all that it installs."""
+    """Return the packages that an image imports, and all packages that it installs."""
     _, imported, *required = (LOCKS / "images" / name).read_text().splitlines()
     return imported.split(), {word for line in (imported, *required) for word in line.split()}
 
@@ -48,7 +48,7 @@ def test_every_package_has_a_digest(lock: Path) -> None:
     assert all(hashes for _, _, hashes in pins) != (lock.name in UNHASHED)
 
 
-def test_installed_versions_are_those_of_the_locks() -> None:
+def test_installed_versions_match_the_locks() -> None:
     for lock in ("build.lock", "base.lock", "dev.lock"):
         for name, version, _ in PIN.findall((LOCKS / lock).read_text()):
             try:
@@ -58,7 +58,7 @@ def test_installed_versions_are_those_of_the_locks() -> None:
                 assert name in {"async-timeout", "whenever"}
 
 
-def test_locks_package_and_workflow_name_the_same_pythons() -> None:
+def test_locks_project_and_workflow_list_the_same_python_versions() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     supported = SpecifierSet(project["requires-python"])
     assert [f"3.{minor}" for minor in range(9, 16) if supported.contains(f"3.{minor}.1")] == PYTHONS
@@ -76,7 +76,7 @@ def test_locks_package_and_workflow_name_the_same_pythons() -> None:
 
 
 @pytest.mark.parametrize("python", PYTHONS)
-def test_locks_hold_what_their_packages_require_on_each_python(python: str) -> None:
+def test_locks_pin_what_their_packages_require_on_each_python(python: str) -> None:
     locks = [LOCKS / f"{name}.lock" for name in ("build", "base", "cpu", "torch-cpu", "dev")]
     pinned = {
         canonicalize_name(name): version
@@ -85,7 +85,7 @@ def test_locks_hold_what_their_packages_require_on_each_python(python: str) -> N
     }
     environment = {"python_version": python, "python_full_version": f"{python}.0", "extra": ""}
     unmet = set()
-    # A CUDA build of torch requires what only gpu.lock holds.
+    # A CUDA build of torch requires packages that only gpu.lock pins.
     for name in pinned.keys() - {"torch"}:
         try:
             requirements = [Requirement(line) for line in importlib.metadata.requires(name) or []]

@@ -1,4 +1,4 @@
-"""The login in front of MLflow and the viewer: who passes."""
+"""Tests of the login in front of MLflow and the viewer."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a GPU holds with an engine that sleeps during the update, against cases worked out by hand."""
+"""Tests of GPU memory plans with an engine that sleeps during the update, computed by hand."""
 
 from __future__ import annotations
 
@@ -50,10 +50,10 @@ def test_sleeping_engine_counts_the_larger_phase() -> None:
     update, rollout = (sum(phase.values()) for phase in sleeping.phases.values())
     assert update == pytest.approx(
         (53 + 1.5 + 2.5) * GB
-    )  # all of the trainer, and what vLLM does not free
+    )  # the whole trainer, and the memory that vLLM does not free
     assert rollout == pytest.approx(
         (10 + 20 + 5 + 2 + 40 + 2.5) * GB
-    )  # no gradients, no activations; the check of new weights
+    )  # without gradients and activations, but with the check of new weights
     assert sleeping.total == rollout
     assert "rollout" in table(sleeping)
     assert "33.5 GB" in next(
@@ -82,7 +82,7 @@ def test_engine_sleep_is_suggested_if_a_smaller_fraction_holds_no_trajectory() -
     too_much = plan()
     asked = request(
         too_much, **{"rollout.trajectory_tokens": 18_000}
-    )  # 30 % of the GPU holds 17,500
+    )  # 30 % of the GPU holds 17,500 tokens
     changes, after = remedies(asked, too_much)
     assert changes == ["AGENTGYM_ENGINE_SLEEP=true"]
     assert after is not None

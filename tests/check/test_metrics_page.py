@@ -1,4 +1,4 @@
-"""docs/metrics.md names the metrics that the code logs, and no others."""
+"""Tests that docs/metrics.md lists exactly the metrics that the code logs."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ STEP = re.compile(r"(rollout|update|critic|sync|checkpoint)/[a-z_{}]+")
 
 
 def names_in(source: str) -> set[str]:
-    """The names of step metrics in a module's strings.
+    """Return the names of step metrics in a module's strings.
 
-    A part that varies is {name}, as in an f-string.
+    A variable part is written as {name}, as in an f-string.
     """
     found: set[str] = set()
     for node in ast.walk(ast.parse(source)):
@@ -28,7 +28,7 @@ def names_in(source: str) -> set[str]:
     return found
 
 
-def test_the_page_has_every_metric_of_a_step() -> None:
+def test_page_lists_exactly_the_logged_step_metrics() -> None:
     logged = {
         name
         for path in (ROOT / "tasks").rglob("*.py")

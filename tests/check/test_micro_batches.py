@@ -1,4 +1,4 @@
-"""Trajectories become tensors without losing or mixing anything, and micro-batches waste little."""
+"""Tests of the tensors made from trajectories, and of dealing trajectories into micro-batches."""
 
 from __future__ import annotations
 

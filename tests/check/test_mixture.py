@@ -1,4 +1,4 @@
-"""Several worlds as one: names, lists by weights, sessions, and metrics by world."""
+"""Tests of mixtures of worlds: names, weighted task lists, sessions, and metrics by world."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ BOTH = "textcraft+searchqa"
 
 
 class Listed(World):
-    """A world of nothing but a list."""
+    """A world that has a task list but no environment."""
 
     instruction, version = "Play.", "1"
 
@@ -53,7 +53,7 @@ class Listed(World):
 
 
 @given(st.lists(st.integers(1, 60), min_size=2, max_size=4), st.data())
-def test_a_mixed_list_holds_the_worlds_by_their_weights_and_no_task_twice(
+def test_mixed_list_follows_the_weights_and_repeats_no_task(
     sizes: list[int], data: st.DataObject
 ) -> None:
     weights = data.draw(st.lists(st.integers(1, 4), min_size=len(sizes), max_size=len(sizes)))
@@ -70,8 +70,8 @@ def test_a_mixed_list_holds_the_worlds_by_their_weights_and_no_task_twice(
         assert own < next(world._size for world in worlds if world.name == name)
 
 
-def test_the_first_tasks_of_a_mixed_list_are_mixed_as_all_of_it_is() -> None:
-    """A recipe may take the first so many."""
+def test_first_tasks_of_a_mixed_list_follow_the_weights() -> None:
+    """Check a prefix of the list, because a recipe may use only the first N tasks."""
     mixture = load_world(BOTH)
     first = mixture.tasks("one-command-train+2*islands-train")[:300]
     held = Counter(member_of(BOTH, index)[0] for index in first)
@@ -79,7 +79,7 @@ def test_the_first_tasks_of_a_mixed_list_are_mixed_as_all_of_it_is() -> None:
 
 
 @pytest.mark.parametrize("world", members(BOTH))
-def test_a_mixture_plays_tasks_as_their_worlds_do(world: str) -> None:
+def test_tasks_of_a_mixture_play_as_in_their_own_world(world: str) -> None:
     mixture, alone = load_world(BOTH), load_world(world)
     session, own = mixture.create(), alone.create()
     for index in [each for each in mixture.tasks("validation") if mixture.tag(each) == world][:5]:
@@ -107,7 +107,7 @@ def test_scripted_policies_play_a_mixture(tmp_path: Path) -> None:
 
 
 def test_a_world_of_another_package_is_mixed_under_its_recipe_name() -> None:
-    """By which its servers are known, too."""
+    """Check the name, because environment servers are identified by it too."""
     name = "textcraft+environments.searchqa.world:SearchQA"
     check_name(name)
     mixture = load_world(name)
@@ -165,7 +165,7 @@ def test_a_mixture_inherits_the_limits_of_its_worlds() -> None:
         Mixture("a+b", [Listed("a", 3), Listed("b", 3, success_score=0.5)])
 
 
-def test_training_is_measured_in_each_world_of_a_mixture() -> None:
+def test_training_metrics_cover_each_world_of_a_mixture() -> None:
     def played(task: int, outcome: Outcome) -> Trajectory:
         return Trajectory(BOTH, task, 0, 0, 0, 8, 0, "", outcome=outcome)
 
@@ -177,6 +177,6 @@ def test_training_is_measured_in_each_world_of_a_mixture() -> None:
     assert metrics_by_world([Trajectory("textcraft", 3, 0, 0, 0, 8, 0, "")]) == {}
 
 
-def test_a_mixture_has_the_rewards_of_all_its_worlds() -> None:
+def test_reward_range_of_a_mixture_covers_all_its_worlds() -> None:
     worlds = [Listed("a", 3), Listed("b", 3, reward_range=(-2.0, 0.5))]
     assert Mixture("a+b", worlds).reward_range == (-2.0, 1.0)  # type: ignore[arg-type]

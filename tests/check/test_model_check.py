@@ -1,4 +1,4 @@
-"""Checks of a model before a run starts, and token budgets from its context length."""
+"""Tests of the checks of a model before a run starts, and of its default token budgets."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ CONTEXT = 640
 
 @pytest.fixture
 def model(policy: str, tmp_path: Path) -> Path:
-    """A copy of the tiny policy with a context of CONTEXT tokens."""
+    """Copy the tiny policy and limit its context to CONTEXT tokens."""
     folder = tmp_path / "model"
     shutil.copytree(policy, folder)
     change_config(folder, max_position_embeddings=CONTEXT)
@@ -40,7 +40,7 @@ def source(model: Path, **fields: Any) -> Source:
 
 @pytest.fixture
 def hub_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An empty download cache on a machine without the hub."""
+    """Set up an empty download cache on a machine that cannot reach the hub."""
     cache = tmp_path / "hub"
     monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_CACHE", str(cache))
     monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)

@@ -1,3 +1,5 @@
+"""Tests of the Muon optimiser against torch's implementation."""
+
 from __future__ import annotations
 
 import pytest
@@ -12,11 +14,11 @@ def test_updates_match_torch_up_to_bfloat16_rounding() -> None:
     torch.manual_seed(0)
     shapes = [(16, 48), (48, 16), (16, 16), (48, 16), (16, 48)]
     ours = [torch.nn.Parameter(torch.randn(shape)) for shape in shapes]
-    theirs = [torch.nn.Parameter(p.detach().clone()) for p in ours]
+    torch_parameters = [torch.nn.Parameter(p.detach().clone()) for p in ours]
     starts = [p.detach().clone() for p in ours]
     one = Muon(ours, lr=0.01, momentum=0.85)
     other = torch.optim.Muon(
-        theirs,
+        torch_parameters,
         lr=0.01,
         momentum=0.85,
         weight_decay=0.0,
@@ -25,12 +27,12 @@ def test_updates_match_torch_up_to_bfloat16_rounding() -> None:
         adjust_lr_fn="match_rms_adamw",
     )
     for _ in range(5):
-        for mine, reference in zip(ours, theirs, strict=True):
+        for mine, reference in zip(ours, torch_parameters, strict=True):
             mine.grad = torch.randn_like(mine)
             reference.grad = mine.grad.clone()
         one.step()
         other.step()
-    for start, mine, reference in zip(starts, ours, theirs, strict=True):
+    for start, mine, reference in zip(starts, ours, torch_parameters, strict=True):
         moved, apart = (reference - start).norm().item(), (reference - mine).norm().item()
         assert moved > 0.01
         assert apart < 0.03 * moved

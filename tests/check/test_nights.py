@@ -1,4 +1,4 @@
-"""Champion and challenger: promotion, records of nights, and their table."""
+"""Tests of nightly champion and challenger: promotion, records of nights, and their table."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def test_only_the_dates_of_a_schedule_are_due() -> None:
     ]
     assert len(scheduled_dates([often], first, end)) == 5
     assert scheduled_dates([], first, end) == []
-    assert len(due_dates(first, end)) == 5  # a command
+    assert len(due_dates(first, end)) == 5  # a command is due on every date
     every_second = IntervalSchedule(
         interval=timedelta(days=2), anchor_date=datetime(2026, 11, 1, 2, tzinfo=UTC)
     )
@@ -123,21 +123,21 @@ def test_the_table_lists_verdicts_failures_and_missed_nights_newest_first() -> N
     assert last_champion(NIGHTS[:2]) == "/runs/a/step-1"
 
 
-def test_a_night_that_was_made_up_for_is_not_listed_as_missed() -> None:
+def test_night_that_was_run_later_is_not_listed_as_missed() -> None:
     made_up = Night("2026-11-21", 20261121, "/runs/b/step-2", "/runs/c/step-1", "not better")
     rows = nights_table([*NIGHTS[:2], made_up, BETTER]).splitlines()
     (row,) = [row for row in rows if row.startswith("| 2026-11-21")]
     assert WORDS["not better"] in row
 
 
-def test_the_champion_is_the_checkpoint_that_was_promoted_last_whatever_its_date() -> None:
+def test_champion_is_the_last_promoted_checkpoint_regardless_of_its_date() -> None:
     later = replace(BETTER, promoted_at=1.0)
     made_up = replace(NIGHTS[0], verdict="better", promoted_at=2.0)
     assert last_champion([made_up, later]) == made_up.challenger
     assert last_champion([replace(made_up, verdict="not better"), later]) == later.challenger
 
 
-def test_without_an_alias_in_mlflow_the_last_promotion_on_record_names_the_champion(
+def test_last_recorded_promotion_is_the_champion_without_an_mlflow_alias(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("flows.nightly.earlier_records_sent", lambda _: nullcontext())

@@ -1,4 +1,4 @@
-"""How far off the policy a batch is: each figure against its definition."""
+"""Tests of the off-policy metrics of a batch, each against its definition."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ import torch
 from tasks.training.off_policy import LossTokens, OffPolicyMeter
 
 
-def alone(values: torch.Tensor) -> torch.Tensor:
+def single_rank(values: torch.Tensor) -> torch.Tensor:
     return values
 
 
-def seen(
+def loss_tokens(
     logps: list[float],
     sampled: list[float],
     old: list[float],
@@ -33,7 +33,7 @@ def seen(
 def test_gap_weights_and_effective_sample_size_cover_policy_tokens() -> None:
     meter = OffPolicyMeter("truncated", cap=2.0, clip_low=0.2, clip_high=0.2)
     meter.add(
-        seen(
+        loss_tokens(
             [math.log(3.0), 0.0, 7.0],
             [0.0, 0.0, -7.0],
             [math.log(3.0), 0.0, 0.0],
@@ -42,7 +42,7 @@ def test_gap_weights_and_effective_sample_size_cover_policy_tokens() -> None:
         ),
         first_update=True,
     )
-    found = meter.take(alone, alone)
+    found = meter.take(single_rank, single_rank)
     assert found["update/logp_gap_mean"] == pytest.approx(math.log(3.0) / 2)
     assert found["update/logp_gap_largest"] == pytest.approx(math.log(3.0))
     assert found["update/capped_weights"] == 0.5  # 3 exceeds the cap, 1 does not
@@ -54,14 +54,14 @@ def test_gap_weights_and_effective_sample_size_cover_policy_tokens() -> None:
 def test_sequence_weights_count_whole_trajectories() -> None:
     meter = OffPolicyMeter("sequence_masked", cap=2.0, clip_low=0.2, clip_high=0.2)
     gaps = [math.log(1.5), math.log(1.5), 7.0]
-    meter.add(seen(gaps, [0.0] * 3, gaps, [1.0] * 3, [1, 1, 0]), first_update=True)
-    found = meter.take(alone, alone)
+    meter.add(loss_tokens(gaps, [0.0] * 3, gaps, [1.0] * 3, [1, 1, 0]), first_update=True)
+    found = meter.take(single_rank, single_rank)
     assert found["update/capped_weights"] == 1.0  # 1.5 * 1.5 exceeds the cap, 1.5 does not
     assert found["update/logp_gap_mean"] == pytest.approx(math.log(1.5))
 
 
 def test_kl_and_clip_fraction_do_not_depend_on_micro_batches() -> None:
-    """Unweighted means over micro-batches of 1 and 2 tokens would differ."""
+    """Use micro-batches of 1 and 2 tokens, so that an unweighted mean would give another result."""
     old = torch.log(torch.tensor([[0.5, 1.5, 1.0]]))
     tokens = LossTokens(
         logps=torch.zeros(1, 3),
@@ -81,7 +81,7 @@ def test_kl_and_clip_fraction_do_not_depend_on_micro_batches() -> None:
                 field: getattr(tokens, field)[:, cut] for field in LossTokens.__dataclass_fields__
             }
             meter.add(LossTokens(**values), first_update=True)
-        found.append(meter.take(alone, alone))
+        found.append(meter.take(single_rank, single_rank))
     assert found[0] == pytest.approx(found[1])
     assert found[0]["update/clip_fraction"] == pytest.approx(2 / 3)
     assert found[0]["update/kl"] == pytest.approx(
@@ -91,18 +91,18 @@ def test_kl_and_clip_fraction_do_not_depend_on_micro_batches() -> None:
 
 def test_kl_is_absent_without_a_reference() -> None:
     meter = OffPolicyMeter("truncated", cap=2.0, clip_low=0.2, clip_high=0.2)
-    meter.add(seen([0.0] * 3, [0.0] * 3, [0.0] * 3, [1.0] * 3, [1, 1, 1]), first_update=True)
-    assert "update/kl" not in meter.take(alone, alone)
+    meter.add(loss_tokens([0.0] * 3, [0.0] * 3, [0.0] * 3, [1.0] * 3, [1, 1, 1]), first_update=True)
+    assert "update/kl" not in meter.take(single_rank, single_rank)
 
 
-def test_clip_fraction_counts_stopped_gradients_and_gap_ignores_later_updates() -> None:
+def test_clip_fraction_counts_clipped_tokens_and_gap_ignores_later_updates() -> None:
     meter = OffPolicyMeter("truncated", cap=2.0, clip_low=0.2, clip_high=0.3)
     low, high = math.log(0.7), math.log(1.4)
     meter.add(
-        seen([low, high, high], [0.0] * 3, [0.0] * 3, [-1.0, 1.0, -1.0], [1, 1, 1]),
+        loss_tokens([low, high, high], [0.0] * 3, [0.0] * 3, [-1.0, 1.0, -1.0], [1, 1, 1]),
         first_update=False,
     )
-    found = meter.take(alone, alone)
+    found = meter.take(single_rank, single_rank)
     assert (
         found["update/clip_fraction_low"]
         == found["update/clip_fraction_high"]
@@ -110,4 +110,6 @@ def test_clip_fraction_counts_stopped_gradients_and_gap_ignores_later_updates() 
     )
     assert found["update/logp_gap_mean"] == found["update/logp_gap_largest"] == 0
     assert found["update/effective_sample_size"] == 1
-    assert meter.take(alone, alone)["update/clip_fraction_low"] == 0  # each step begins anew
+    assert (
+        meter.take(single_rank, single_rank)["update/clip_fraction_low"] == 0
+    )  # take() resets the meter

@@ -1,4 +1,4 @@
-"""OpenEnv's protocol, spoken by bare WebSockets and by the world `openenv`, and its package."""
+"""Tests of OpenEnv's protocol over raw WebSockets and the world `openenv`, and of its packages."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def ask(socket: ClientConnection, kind: str, **data: Any) -> dict[str, Any]:
     return answered
 
 
-def test_an_episode_over_a_socket(counting_server: str) -> None:
+def test_episode_is_played_over_a_socket(counting_server: str) -> None:
     with opened(counting_server) as socket:
         begun = ask(socket, "reset", split="test", index=2, episode_id="mine", unknown=1)
         assert begun["type"] == "observation"
@@ -85,7 +85,7 @@ def test_an_episode_over_a_socket(counting_server: str) -> None:
         ('{"type": "step", "data": {"action": "add 1"}}', "EXECUTION_ERROR"),
     ],
 )
-def test_a_wrong_message_gets_its_code_and_the_session_goes_on(
+def test_invalid_message_gets_an_error_code_and_keeps_the_session(
     counting_server: str, sent: str, code: str
 ) -> None:
     with opened(counting_server) as socket:
@@ -94,7 +94,7 @@ def test_a_wrong_message_gets_its_code_and_the_session_goes_on(
         assert ask(socket, "reset", seed=0)["type"] == "observation"
 
 
-def test_a_session_ends_with_its_socket_its_world_and_its_lease(serve: Serve) -> None:
+def test_session_ends_with_its_socket_a_failed_world_or_its_lease(serve: Serve) -> None:
     url = serve("counting", "--max-sessions", "1", "--lease", "1").url
     with opened(url) as socket:
         ask(socket, "reset", seed=0)
@@ -124,7 +124,7 @@ def test_a_message_over_the_limit_ends_its_session(serve: Serve) -> None:
     wait_until(lambda: open_sessions(url) == 0)
 
 
-def test_sockets_need_the_token_and_no_origin(
+def test_sockets_require_the_token_and_refuse_origins(
     serve: Serve, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("AGENTGYM_ENVIRONMENT_TOKEN", "secret")
@@ -140,7 +140,7 @@ def test_sockets_need_the_token_and_no_origin(
         assert ask(socket, "reset")["type"] == "observation"
 
 
-def test_requests_of_agentgym_and_of_openenv_share_their_paths(counting_server: str) -> None:
+def test_agentgym_and_openenv_requests_share_paths(counting_server: str) -> None:
     def post(path: str, body: Any) -> tuple[int, Any]:
         answered = requests.post(counting_server + path, json=body, timeout=PATIENCE_S)
         return answered.status_code, answered.json()
@@ -157,7 +157,7 @@ def test_requests_of_agentgym_and_of_openenv_share_their_paths(counting_server: 
     assert post("/close", {"id": number}) == (200, True)
 
 
-def test_pages_tell_the_world_its_schemas_and_its_tasks(counting_server: str) -> None:
+def test_pages_describe_the_world_its_schemas_and_its_tasks(counting_server: str) -> None:
     def get(path: str) -> Any:
         return requests.get(counting_server + path, timeout=PATIENCE_S).json()
 
@@ -173,7 +173,7 @@ def test_pages_tell_the_world_its_schemas_and_its_tasks(counting_server: str) ->
         "version": "1",
     }
     assert get("/schema")["action"]["required"] == ["action"]
-    assert get("/schema")["action"]["title"] != "Action"  # verifiers would call tools
+    assert get("/schema")["action"]["title"] != "Action"  # clients call tools if it is "Action"
     assert get("/state") == {"episode_id": None, "step_count": 0}
     assert {"/reset", "/step", "/state"} < set(get("/openapi.json")["paths"])
     assert get("/list_environments") == ["counting"]
@@ -247,7 +247,7 @@ def test_tools_of_a_world_are_listed_and_called(textcraft: str) -> None:
     assert rpc(textcraft, "tools/call")["error"]["code"] == -32602
 
 
-def test_a_session_of_the_tools_is_shared_by_requests_and_a_socket(textcraft: str) -> None:
+def test_tool_session_is_shared_by_requests_and_a_socket(textcraft: str) -> None:
     session = rpc(textcraft, "openenv/session/create")["result"]["session_id"]
     early = rpc(textcraft, "tools/call", session_id=session, name="inventory")
     assert early["error"]["code"] == -32000

@@ -1,4 +1,4 @@
-"""An environment on an OpenEnv server is played through our own server and client."""
+"""Tests of an OpenEnv server's environment, played through this project's server and client."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ LISTS = {"train": [0, 1, 2, 3], "validation": [], "test": [4, 5]}
 
 @contextmanager
 def adding(sessions: int, patch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Serve the small environment, and set OPENENV_URL to it."""
+    """Serve the adding environment with the given number of sessions, and set OPENENV_URL."""
     config = uvicorn.Config(application(sessions), host="127.0.0.1", port=0, log_level="warning")
     server = uvicorn.Server(config)
     thread = Thread(target=server.run, daemon=True)
@@ -105,7 +105,7 @@ def test_a_server_that_does_not_answer_is_an_error(monkeypatch: pytest.MonkeyPat
         load_world("openenv")
 
 
-def test_text_becomes_the_data_of_a_step_by_the_schema() -> None:
+def test_action_text_is_parsed_by_the_schema() -> None:
     moves = {
         "$defs": {"Move": {"type": "string", "enum": ["UP", "DOWN"]}},
         "properties": {"move": {"$ref": "#/$defs/Move"}},
@@ -138,7 +138,7 @@ def test_text_becomes_the_data_of_a_step_by_the_schema() -> None:
             form.data(text)
 
 
-def test_an_observation_is_its_only_text_or_json() -> None:
+def test_observation_text_is_the_only_text_field_or_json() -> None:
     assert text_of({"text": "A door.", "metadata": {"seed": 1}, "extra": None}) == "A door."
     assert text_of({"x": 0, "note": "Go on."}) == '{"x": 0, "note": "Go on."}'
     assert text_of({"tool_name": "look", "result": {"data": "The sea."}}) == "The sea."
