@@ -1,4 +1,4 @@
-"""Records on disk: what a kill leaves behind, and what a store that is away for a while makes of them."""
+"""Tests of the outbox: partially written records, and sending them despite outages of the store."""
 
 from __future__ import annotations
 
@@ -98,8 +98,8 @@ def test_invalid_metrics_lines_are_skipped(tmp_path: Path, line: bytes) -> None:
     assert list(read_steps(path)) == [1, 2]
 
 
-class Away:
-    """A store that does not answer the first `times` times it is written to."""
+class UnavailableStore:
+    """A store whose first `times` writes fail with `error`."""
 
     def __init__(self, times: int, error: Exception, monkeypatch: pytest.MonkeyPatch) -> None:
         self.times, self.error, self.taken = times, error, list[str]()
@@ -124,7 +124,10 @@ class Away:
 def test_records_are_sent_in_order_despite_outages(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    outbox, store = Outbox(tmp_path), Away(3, ConnectionError("connection refused"), monkeypatch)
+    outbox, store = (
+        Outbox(tmp_path),
+        UnavailableStore(3, ConnectionError("connection refused"), monkeypatch),
+    )
     sender = store.sender(outbox)
     for number in range(5):
         outbox.add(table(number))
@@ -139,7 +142,7 @@ def test_wait_during_an_outage_is_bounded_and_loses_no_record(
 ) -> None:
     outbox, store = (
         Outbox(tmp_path),
-        Away(10**9, ConnectionError("connection refused"), monkeypatch),
+        UnavailableStore(10**9, ConnectionError("connection refused"), monkeypatch),
     )
     sender = store.sender(outbox)
     outbox.add(table(1))
@@ -157,7 +160,7 @@ def test_rejected_record_is_raised_once_and_does_not_block_others(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     refusal = MlflowException("no such thing", error_code=1000)  # INVALID_PARAMETER_VALUE
-    outbox, store = Outbox(tmp_path), Away(1, refusal, monkeypatch)
+    outbox, store = Outbox(tmp_path), UnavailableStore(1, refusal, monkeypatch)
     sender = store.sender(outbox)
     outbox.add(table(1))
     outbox.add(table(2))
@@ -168,12 +171,12 @@ def test_rejected_record_is_raised_once_and_does_not_block_others(
     assert store.taken == ["table 2"]
 
 
-def test_server_that_is_not_mlflow_gets_no_records(
+def test_records_are_kept_while_another_program_has_mlflows_port(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The port of an MLflow that ended may belong to another program by now, which refuses everything."""
+    """Refuse every request, as another program on the port of an ended MLflow does."""
     refusal = MlflowException("not found", error_code=1000)
-    outbox, store = Outbox(tmp_path), Away(2, refusal, monkeypatch)
+    outbox, store = Outbox(tmp_path), UnavailableStore(2, refusal, monkeypatch)
 
     def unknown(number: str) -> str:
         raise refusal
@@ -214,7 +217,7 @@ def test_sent_file_of_another_key_is_ignored(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("other", ["http://m", "http://a-longer-name.example"])
-def test_no_unsent_record_is_skipped_if_the_store_gets_another_name(
+def test_no_unsent_record_is_skipped_if_the_address_of_the_store_changes(
     tmp_path: Path, other: str
 ) -> None:
     outbox = Outbox(tmp_path, store="http://mlflow")
@@ -226,7 +229,7 @@ def test_no_unsent_record_is_skipped_if_the_store_gets_another_name(
     assert names(Outbox(tmp_path, store=other))[-2:] == ["table 1", "table 2"]
 
 
-def test_a_damaged_line_does_not_hide_records_when_mlflow_gets_another_name(tmp_path: Path) -> None:
+def test_damaged_line_hides_no_records_if_the_address_of_mlflow_changes(tmp_path: Path) -> None:
     outbox = Outbox(tmp_path, store="http://mlflow")
     outbox.add(table(1))
     with (tmp_path / OUTBOX).open("ab") as stream:

@@ -1,4 +1,4 @@
-"""Two processes on one folder of work: the second is told which one is there, and a killed one keeps nobody out."""
+"""Tests of owned folders: a second process is refused, and a killed owner releases its folder."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ with claimed(Path(sys.argv[1]), "this run", "wait"):
 
 @contextmanager
 def holding(folder: Path) -> Iterator[tuple[subprocess.Popen[str], str]]:
-    """Another process that holds the folder, and how it names itself."""
+    """Start a process that owns the folder, and yield it with its identity."""
     process = subprocess.Popen(
         [sys.executable, "-c", HOLD, str(folder)],
         stdin=subprocess.PIPE,
@@ -79,7 +79,7 @@ def test_a_folder_can_be_claimed_while_others_test_who_owns_it(tmp_path: Path) -
     with claimed(tmp_path, "this run", "wait"):
         pass
     with (tmp_path / "owner.lock").open("rb") as lock:
-        fcntl.flock(lock, fcntl.LOCK_SH)  # as is_claimed does for a moment
+        fcntl.flock(lock, fcntl.LOCK_SH)  # is_claimed holds this lock briefly
         threading.Timer(0.2, lambda: fcntl.flock(lock, fcntl.LOCK_UN)).start()
         with claimed(tmp_path, "this run", "wait"):
             pass

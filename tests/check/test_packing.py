@@ -1,4 +1,4 @@
-"""Packed trajectories: the same scores, values and gradients as padded ones, and shared prefixes once."""
+"""Tests of packed trajectories, whose scores, values and gradients equal those of padded ones."""
 
 from __future__ import annotations
 
@@ -43,7 +43,8 @@ def test_packing_without_sharing_keeps_every_token() -> None:
 
 
 def test_rows_that_share_a_prefix_hold_it_once() -> None:
-    # sorted: [3], [5, 6], [5, 6, 7, 8], [5, 6, 7, 9]; the last common token is each row's own
+    # The sorted rows are [3], [5, 6], [5, 6, 7, 8] and [5, 6, 7, 9].
+    # Each row has its own copy of the last common token.
     packed = pack(IDS, MASK, share=True)
     assert packed.ids.tolist() == [[3, 5, 6, 6, 7, 8, 7, 9]]
     assert packed.positions.tolist() == [[0, 0, 1, 1, 2, 3, 2, 3]]
@@ -57,7 +58,7 @@ def test_rows_that_share_a_prefix_hold_it_once() -> None:
     ]
 
 
-def test_a_token_that_each_row_scores_has_a_place_and_a_predecessor_in_each() -> None:
+def test_tokens_that_several_rows_score_are_repeated_with_their_predecessor() -> None:
     scored = torch.tensor([[0, 0, 0, 1, 0], [0, 0, 1, 1, 0], [0, 0, 0, 0, 0], [0, 0, 0, 0, 0]])
     packed = pack(IDS, MASK, share=True, repeated=scored.bool())
     assert packed.ids.tolist() == [[3, 5, 6, 6, 7, 8, 6, 7, 9]]  # the last row shares only the 5
@@ -67,7 +68,7 @@ def test_a_token_that_each_row_scores_has_a_place_and_a_predecessor_in_each() ->
 
 
 def branching(policy: str) -> list[Trajectory]:
-    """Trajectories of which some begin with whole turns of others."""
+    """Return recorded trajectories, some of which begin with the first turn of another."""
     made = recorded_trajectories(policy, 0)
     for t in made[1::4]:
         t.turns[:1] = made[t.group * 4].turns[:1]
@@ -81,7 +82,7 @@ def gradients(model: Any, loss: torch.Tensor) -> dict[str, torch.Tensor]:
 
 
 def assert_equal(found: dict[str, torch.Tensor], right: dict[str, torch.Tensor]) -> None:
-    """To 1e-6 as a whole, and to 1e-5 in each weight."""
+    """Check that the relative error is below 1e-6 in total and below 1e-5 for each weight."""
     errors = {name: (found[name] - right[name]).norm() for name in right}
     norms = {name: right[name].norm() for name in right}
     assert torch.stack([*errors.values()]).norm() < 1e-6 * torch.stack([*norms.values()]).norm()
@@ -119,7 +120,7 @@ def test_shared_prefixes_match_padding_in_log_probabilities_entropies_and_gradie
     assert_equal(gradients(ours, ((logps - entropies) * weights).sum()), right)
 
 
-def test_nothing_to_score_gives_a_gradient_of_zero(policy: str) -> None:
+def test_gradient_is_zero_without_tokens_to_score(policy: str) -> None:
     model = AutoModelForCausalLM.from_pretrained(policy, dtype=torch.float32)
     add_fused_lm_head(model)
     score_places(share_prefixes(model, OURS))
@@ -140,7 +141,7 @@ def test_packing_matches_padding_in_values_and_gradients(
     right = gradients(model, ((padded * mask) ** 2).sum())
     if shared:
         share_prefixes(model.backbone, OURS)
-    else:  # positions alone, as flash-attention reads them
+    else:  # only positions separate the rows, as for flash-attention
         monkeypatch.setattr(packing, "FLASH", ("sdpa",))
     packed = packed_values(model, ids, mask)
     assert torch.allclose(packed, padded * mask, atol=1e-5)
@@ -154,7 +155,7 @@ def test_attention_refuses_padded_rows(policy: str) -> None:
 
 
 @pytest.mark.parametrize("name", UNSUPPORTED)
-def test_attention_refuses_what_it_does_not_compute(name: str) -> None:
+def test_attention_refuses_unsupported_options(name: str) -> None:
     states = torch.zeros(1, 2, 3, 4)
     with pytest.raises(ValueError, match=name):
         shared_prefix_attention(None, states, states, states, None, **{name: 1})
@@ -179,7 +180,7 @@ SMALL: dict[str, Any] = {
     ],
     ids=lambda config: config.model_type,
 )
-def test_a_model_whose_attention_is_not_plain_is_not_packed(config: Any) -> None:
+def test_model_with_unsupported_attention_is_not_packed(config: Any) -> None:
     model = AutoModelForCausalLM.from_config(config)
     assert not packs(share_prefixes(model, Policy(dtype="bfloat16")))
     with pytest.raises(ValueError, match="attn_implementation"):
@@ -192,7 +193,7 @@ def test_a_float32_policy_keeps_the_attention_of_transformers(policy: str) -> No
     assert packs(share_prefixes(model, Policy(dtype="bfloat16")))
 
 
-def test_ranks_share_only_packed_rows_and_whole_heads(policy: str) -> None:
+def test_context_parallelism_requires_packed_rows_and_divisible_heads(policy: str) -> None:
     model = AutoModelForCausalLM.from_pretrained(policy)
     assert context_parallel(1, model) is None
     with pytest.raises(ValueError, match="context_parallel"):
@@ -201,6 +202,6 @@ def test_ranks_share_only_packed_rows_and_whole_heads(policy: str) -> None:
         context_parallel(3, share_prefixes(model, OURS))
 
 
-def test_every_share_of_a_batch_gets_as_many_groups() -> None:
+def test_groups_are_distributed_evenly_over_ranks() -> None:
     assert [rank_of_group(group, 4, 1) for group in range(5)] == [0, 1, 2, 3, 0]
     assert [rank_of_group(group, 8, 4) for group in range(5)] == [0, 4, 1, 5, 2]

@@ -1,4 +1,4 @@
-"""Chains of commands run in parallel, each in order. A failed command ends only its own chain."""
+"""Tests of chains of commands that run in parallel, and of the GPUs of each slot."""
 
 from __future__ import annotations
 
@@ -40,11 +40,11 @@ def test_a_failed_command_ends_its_chain_and_is_reported_with_the_end_of_its_log
         chain("c", tmp_path),
         chain("d", tmp_path, fine),
     ]
-    said: list[str] = []
-    failures = run_chains(chains, 2, [], {}, said.append)
+    messages: list[str] = []
+    failures = run_chains(chains, 2, [], {}, messages.append)
     assert [failure.partition(" ")[0] for failure in failures] == ["a1"]
     assert "nowhere.json" in failures[0]
-    lines = [line for line in said if line not in failures]
+    lines = [line for line in messages if line not in failures]
     begun = [line.partition(",")[0] for line in lines]
     assert sorted(begun) == ["a0", "a1", "b0", "b1", "d0"]
     assert str(tmp_path / "b0.log") in lines[begun.index("b0")]
@@ -52,7 +52,7 @@ def test_a_failed_command_ends_its_chain_and_is_reported_with_the_end_of_its_log
 
 
 def see_gpus(names: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Make this machine's GPUs and CUDA_VISIBLE_DEVICES those of `names`."""
+    """Simulate 16 GPUs, of which CUDA_VISIBLE_DEVICES makes only `names` visible."""
     found = Accelerators(16, True)
     monkeypatch.setattr("tasks.provision.accelerators.accelerators", lambda: found)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", names)
@@ -103,7 +103,9 @@ def test_a_slot_has_a_gpu_for_each_trainer_process_and_vllm_server(
         settings = settings | {"launch": str(file)}
     infrastructure = InfraSettings(**settings)
     assert gpu_slots(infrastructure) == slots
-    at_once = 1 if infrastructure.engine_urls else len(slots)  # they would share weights
+    at_once = (
+        1 if infrastructure.engine_urls else len(slots)
+    )  # parallel runs would overwrite the servers' weights
     assert max_parallel_commands(infrastructure, {"bfloat16"}) == at_once
 
 
@@ -160,11 +162,17 @@ def test_the_number_of_slots_is_the_setting_or_one_per_gpu_or_core(
     assert max_parallel_commands(InfraSettings(), large) == 1  # one run takes all cores
     assert max_parallel_commands(InfraSettings(study_runs_at_once=7), large) == 7
     monkeypatch.setattr("flows.parallel_commands.GIB_EACH", 1e9)
-    assert max_parallel_commands(InfraSettings(), small) == 1  # it is tried all the same
+    assert (
+        max_parallel_commands(InfraSettings(), small) == 1
+    )  # one run starts even if memory is short
 
 
-def test_processes_of_a_killed_command_are_ended_before_new_commands_start(tmp_path: Path) -> None:
-    """Both write to the same log, and a sweep ends what holds the log of a process whose owner is gone."""
+def test_processes_of_a_killed_owner_are_ended_before_a_new_command_starts(tmp_path: Path) -> None:
+    """Let a second command sweep while it writes to the log of a killed owner's command.
+
+    A sweep ends the processes that hold the log of a process without an owner. It must not end the
+    second command.
+    """
     code = (
         "import sys; from pathlib import Path; from flows.parallel_commands import Command, "
         "run_chains;"

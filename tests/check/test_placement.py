@@ -1,4 +1,4 @@
-"""Each GPU has at most one trainer rank and one engine, and servers have GPUs of their own."""
+"""Tests of the placement of trainer ranks, engines and servers on GPUs."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ EIGHT = [str(number) for number in range(8)]
         ({"ray_address": "auto", "runs": "/runs"}, 1, ["0"], ["0"], [("0", 0, 0.45)]),
     ],
 )
-def test_ranks_take_the_first_gpus_and_servers_their_own(
+def test_ranks_use_the_first_gpus_and_servers_use_others(
     settings: dict[str, Any],
     processes: int,
     gpus: list[str],
@@ -95,7 +95,7 @@ def test_two_claims_on_one_gpu_are_refused(
         place(InfraSettings(**settings), processes, gpus)
 
 
-def test_a_run_is_refused_before_it_starts(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_run_with_too_few_gpus_is_refused_before_it_starts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tasks.training.local_trainer.visible_gpus", lambda: ["0"])
     with pytest.raises(RecipeError, match="AGENTGYM_ENGINE_SERVERS"):
         checks.check_experiment(load_recipe("textcraft"), InfraSettings(engine_servers=2))
@@ -111,7 +111,7 @@ def test_a_run_is_refused_before_it_starts(monkeypatch: pytest.MonkeyPatch) -> N
         ({}, 4, None),
     ],
 )
-def test_ranks_that_compute_rows_together_suit_the_recipe_and_divide_all_ranks(
+def test_context_parallelism_must_suit_the_recipe_and_divide_the_ranks(
     fields: dict[str, Any], processes: int, named: str | None, tmp_path: Path
 ) -> None:
     (tmp_path / "pairs.yaml").write_text(f"{{processes: {processes}, context_parallel: 2}}")
@@ -124,7 +124,7 @@ def test_ranks_that_compute_rows_together_suit_the_recipe_and_divide_all_ranks(
         checks.check_context_parallel(experiment, infrastructure)
 
 
-def test_the_plan_shows_who_uses_each_gpu() -> None:
+def test_plan_shows_the_use_of_each_gpu() -> None:
     infrastructure = InfraSettings(engine_servers=2)
     machine, placement = requested_machine(infrastructure, 4, 80)
     assert machine is not None
@@ -154,7 +154,7 @@ def test_the_plan_names_the_learning_rate_of_adapters() -> None:
 @pytest.mark.parametrize(
     ("weights", "gigabytes"), [("folder", "15.2 GB"), ("nccl", "one weight on the GPU of rank 0")]
 )
-def test_the_plan_says_what_new_weights_take_on_their_way(weights: str, gigabytes: str) -> None:
+def test_plan_shows_the_size_of_a_weight_transfer(weights: str, gigabytes: str) -> None:
     infrastructure = InfraSettings(engine_servers=2, engine_weights=weights)
     machine, placement = requested_machine(infrastructure, 4, 80)
     assert machine is not None
@@ -162,5 +162,5 @@ def test_the_plan_says_what_new_weights_take_on_their_way(weights: str, gigabyte
     plan = MemoryPlan(
         trainer={}, parameters=7_600_000_000, engine_weights=15.2e9, kv_bytes=1, machine=machine
     )
-    request.__dict__["memory"] = PlanAnswer(text="", fits=True, plan=plan)  # the trace is slow
+    request.__dict__["memory"] = PlanAnswer(text="", fits=True, plan=plan)  # avoids the slow trace
     assert gigabytes in transfer_section(request)

@@ -1,4 +1,4 @@
-"""The estimates of `agentgym plan`."""
+"""Tests of the estimates of `agentgym plan`."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ def test_the_plan_has_every_phase_and_the_evaluations() -> None:
     assert lines["training"][1:3] == ["1-40", "15,360"]
     assert (
         lines["training"][5] == "95,232"
-    )  # 4,608 x (4 + 6) + 6,144 x 8 turns if all run into the horizon
+    )  # 4,608 x (4 + 6) + 6,144 x 8 turns if every episode reaches the horizon
     assert "4 evaluations" in lines
 
 
-def test_a_list_that_the_world_lacks_is_refused_with_its_field() -> None:
+def test_unknown_task_list_is_refused_with_its_field() -> None:
     recipe = load_recipe("textcraft", {"environment.name": "tests.support.counting_world:Counting"})
     with pytest.raises(RecipeError) as refused:
         plan(recipe, InfraSettings())
@@ -41,7 +41,7 @@ def test_a_gated_schedule_is_planned_without_advancing() -> None:
     assert "success-gated" in text
 
 
-def test_without_an_expert_the_budgets_bound_the_estimates() -> None:
+def test_estimates_without_an_expert_are_bounded_by_the_budgets() -> None:
     experiment = load_recipe("textcraft", {"environment.name": "no_such_package.world:World"})
     text = plan(experiment, InfraSettings())
     assert "no_such_package" in text
@@ -56,7 +56,7 @@ def test_work_equals_a_computation_by_hand() -> None:
         ExpertEpisode(turns=2, characters=80, actions=8),
         ExpertEpisode(turns=8, characters=160, actions=64),
     ]
-    # Under horizon 4: 2 + 4 turns, 80 + 80 characters, 8 + 32 of actions over two episodes.
+    # Horizon 4 leaves 2 + 4 turns, 80 + 80 characters, and 8 + 32 characters of actions.
     assert work(experiment, 20, 4, expert) == Work(20, (60, 80), (100, 800), (400, 2000))
     assert work(experiment, 20, 30, []) == Work(20, (600, 600), (2000, 2000), (2000, 2000))
 

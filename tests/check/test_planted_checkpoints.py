@@ -1,4 +1,4 @@
-"""A checkpoint is data: code that is planted in any of its files is refused by the file's name and never runs."""
+"""Tests that code planted in a checkpoint is refused by the file's name and never runs."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ READ = {
     ],
     "lora": ["adapter/adapter_model.safetensors"],
 }
-"""The files that resuming reads, by the recipe that writes them."""
+"""The files that a resumed run reads, by the recipe that wrote them."""
 
 
 def recipe(name: str) -> Any:
@@ -40,7 +40,7 @@ def recipe(name: str) -> Any:
 
 @pytest.fixture(scope="module")
 def trained(policy: str, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """A run's folder with one checkpoint for each recipe of READ."""
+    """Train each recipe of READ up to its first checkpoint, and return the runs' folders."""
     folders = {}
     for name in READ:
         folders[name] = tmp_path_factory.mktemp(name)
@@ -49,7 +49,7 @@ def trained(policy: str, tmp_path_factory: pytest.TempPathFactory) -> dict[str, 
 
 
 class Payload:
-    """A pickle of it writes the witness file when it is loaded."""
+    """An object whose pickle creates the witness file when it is loaded."""
 
     def __init__(self, witness: Path) -> None:
         self.witness = witness
@@ -59,7 +59,7 @@ class Payload:
 
 
 def planted(run: Path, name: str, witness: Path, folder: Path) -> Path:
-    """A copy of the run's folder with code in one file of its checkpoint."""
+    """Copy the run's folder, and plant code in one file of the copy's checkpoint."""
     shutil.copytree(run, folder)
     file = folder / "checkpoints" / STEP / name
     file.write_bytes(pickle.dumps(Payload(witness)))

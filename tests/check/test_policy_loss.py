@@ -1,4 +1,4 @@
-"""Our loss against TRL's: the same values and gradients for every form and option."""
+"""Tests that our loss has the values and gradients of TRL's loss, for every form and option."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tasks.training.off_policy import LossTokens
 from tasks.training.policy_loss import kept_tokens, policy_loss, sequence_old
 
 ROWS, LENGTH, LONGEST, RANKS = 5, 9, 20, 2
-TOKENS, TRAJECTORIES = 60, 12  # of the whole mini-batch, on all ranks
+TOKENS, TRAJECTORIES = 60, 12  # in the whole mini-batch, on all ranks
 NAMES = {"tokens": "dapo", "trajectory": "grpo", "constant": "dr_grpo"}
 
 CASES: dict[str, dict[str, Any]] = {
@@ -40,7 +40,7 @@ def batch() -> dict[str, torch.Tensor]:
     logps = -torch.rand(shape, generator=random, dtype=torch.float64) - 0.1
     noise = torch.randn((3, *shape), generator=random, dtype=torch.float64) * 0.3
     mask = (torch.rand(shape, generator=random) < 0.7).long()
-    mask[0] = 0  # an empty micro-batch holds such a row
+    mask[0] = 0  # like the row of an empty micro-batch
     return {
         "logps": logps,
         "old": logps + noise[0],
@@ -51,7 +51,7 @@ def batch() -> dict[str, torch.Tensor]:
     }
 
 
-def ours(algorithm: GRPO, found: dict[str, torch.Tensor]) -> tuple[float, torch.Tensor]:
+def our_loss(algorithm: GRPO, found: dict[str, torch.Tensor]) -> tuple[float, torch.Tensor]:
     logps, mask, old = found["logps"].clone().requires_grad_(), found["mask"], found["old"]
     if algorithm.ratio == "sequence":
         old = sequence_old(logps, old, mask)
@@ -77,7 +77,7 @@ def ours(algorithm: GRPO, found: dict[str, torch.Tensor]) -> tuple[float, torch.
     return float(loss.detach()), logps.grad
 
 
-def theirs(algorithm: GRPO, found: dict[str, torch.Tensor]) -> tuple[float, torch.Tensor]:
+def trl_loss(algorithm: GRPO, found: dict[str, torch.Tensor]) -> tuple[float, torch.Tensor]:
     from trl import GRPOConfig, GRPOTrainer
 
     logps = found["logps"].clone().requires_grad_()
@@ -144,7 +144,7 @@ def test_loss_and_gradient_equal_those_of_trl(case: str) -> None:
     if algorithm.ratio == "sequence":
         # TRL's sequence ratio needs one advantage per trajectory.
         found["advantages"] = found["advantages"][:, :1].expand(-1, LENGTH)
-    (loss, gradient), (expected, right) = ours(algorithm, found), theirs(algorithm, found)
+    (loss, gradient), (expected, right) = our_loss(algorithm, found), trl_loss(algorithm, found)
     assert float(right.norm()) > 1e-3
     assert loss == pytest.approx(expected, rel=1e-9)
     assert float((gradient - right).norm() / right.norm()) < 1e-9

@@ -1,6 +1,6 @@
-"""State, secrets and sockets of one user on a machine of many.
+"""Tests of a user's state files, secrets and folders on a machine that others use too.
 
-Another user's files are made by root.
+Root creates the files of the other user.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def mode(path: Path) -> int:
 
 @pytest.fixture
 def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The folder for temporary files, as open to everybody as /tmp is."""
+    """Make a folder for temporary files that is writable by all users, like /tmp."""
     tmp_path.chmod(0o1777)
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     return tmp_path
@@ -50,7 +50,7 @@ def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def bystander() -> Iterator[tuple[subprocess.Popen[bytes], str]]:
-    """A process that no run has started, and the mark by which a planted file points at it."""
+    """Start a process outside any run, and yield it with the mark that planted files name."""
     mark = f"victim-{uuid.uuid4().hex}"
     with subprocess.Popen(
         [sys.executable, "-c", "import time; print(flush=True); time.sleep(600)"],
@@ -64,7 +64,7 @@ def bystander() -> Iterator[tuple[subprocess.Popen[bytes], str]]:
 
 
 def plant(folder: Path, mark: str) -> Path:
-    """A state file that says: the process with this mark belonged to an owner that is gone."""
+    """Write a state file that claims that the owner of the process with this mark is gone."""
     file = folder / "planted.json"
     file.write_text(
         json.dumps(
@@ -220,11 +220,11 @@ def test_folder_swept_before_its_lock_is_created_again(
 
 @as_root
 def test_folder_of_another_user_is_not_swept(tmp_path: Path) -> None:
-    theirs = tmp_path / "weights-theirs"
-    theirs.mkdir()
-    os.chown(theirs, NOBODY, NOBODY)
+    foreign = tmp_path / "weights-theirs"
+    foreign.mkdir()
+    os.chown(foreign, NOBODY, NOBODY)
     assert sweep_owned("weights-", tmp_path) == []
-    assert theirs.is_dir()
+    assert foreign.is_dir()
 
 
 def test_runs_folder_is_created_private_and_an_open_one_is_closed(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Progress of a run: bar in the terminal, lines without one, and the flow run's page."""
+"""Tests of a run's progress: the terminal's bar, plain lines, and the flow run's page."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Containers on a real engine, from an image that is put together from this machine's own Python: nothing is fetched."""
+"""Tests of containers on a real engine. Their image is built offline from this machine's Python."""
 
 from __future__ import annotations
 
@@ -47,7 +47,10 @@ pytestmark = [pytest.mark.docker, pytest.mark.skipif(_MISSING is not None, reaso
 
 @pytest.fixture(scope="module", autouse=True)
 def token_of_this_file() -> Iterator[None]:
-    """To start a container draws a token for this process, which the servers of other files would ask their clients for."""
+    """Restore the token variable after the tests of this file.
+
+    Starting a container sets a token for this process. Servers of later tests would require it.
+    """
     before = os.environ.get(VARIABLE)
     yield
     os.environ.pop(VARIABLE, None)
@@ -56,7 +59,7 @@ def token_of_this_file() -> Iterator[None]:
 
 
 def imported_packages() -> list[Path]:
-    """What the server needs beside the standard library: the top of everything that it imports from site-packages."""
+    """Return the top-level packages and modules in site-packages that the server imports."""
     code = (
         "import sys, uvloop, httptools\n"
         "import uvicorn.protocols.http.httptools_impl, uvicorn.protocols.websockets.websockets_sansio_impl\n"
@@ -77,7 +80,7 @@ def shared_libraries(files: list[Path]) -> set[Path]:
 
 
 def image_archive() -> bytes:
-    """A root file system with this Python, the server and nothing else, as a tar."""
+    """Return a tar of a root file system that holds only this Python and the server."""
     python = Path(sys._base_executable)  # type: ignore[attr-defined]
     library = Path(sysconfig.get_path("stdlib"))
     left_out = {
@@ -104,8 +107,8 @@ def image_archive() -> bytes:
         archive.add(library, filter=chosen)
         for package in imported_packages():
             archive.add(package, f"/srv/{package.name}")
-        for ours_too in ("configs", "environments"):
-            archive.add(ROOT / ours_too, f"/srv/{ours_too}")
+        for our_package in ("configs", "environments"):
+            archive.add(ROOT / our_package, f"/srv/{our_package}")
         extensions = [
             *(library / "lib-dynload").glob("*.so"),
             *(file for package in imported_packages() for file in package.rglob("*.so")),
@@ -146,13 +149,13 @@ def image(client: docker.DockerClient) -> Iterator[str]:
 
 @pytest.fixture
 def open_folder() -> Iterator[Path]:
-    """A folder that another user may read; pytest's own are this user's alone."""
+    """Make a folder that other users may read. Pytest's own folders are private."""
     with tempfile.TemporaryDirectory() as folder:
         Path(folder).chmod(0o755)
         yield Path(folder)
 
 
-def ours(client: docker.DockerClient, name: str) -> list[str]:
+def containers_named(client: docker.DockerClient, name: str) -> list[str]:
     return [
         found.name
         for found in client.containers.list(all=True, filters={"label": f"provision.name={name}"})
@@ -163,9 +166,9 @@ def test_a_container_serves_and_is_removed(client: docker.DockerClient, image: s
     with started(ContainerServer("served", image, start_deadline_s=PATIENCE_S)) as server:
         assert answers(f"{server.url}/health")
         assert "serving" in server.log_tail()
-        assert len(ours(client, "served")) == 1
+        assert len(containers_named(client, "served")) == 1
     assert not answers(f"{server.url}/health")
-    assert ours(client, "served") == []
+    assert containers_named(client, "served") == []
     with pytest.raises(LifecycleError):
         server.start()
 
@@ -181,7 +184,7 @@ def test_killed_container_restarts_on_its_port(client: docker.DockerClient, imag
         victim.kill()
         wait_until(lambda: servers.restarts == 1 and answers(f"{servers.urls[0]}/health"))
         assert answers(f"{servers.urls[1]}/health")
-    assert ours(client, "textcraft-0") == ours(client, "textcraft-1") == []
+    assert containers_named(client, "textcraft-0") == containers_named(client, "textcraft-1") == []
 
 
 def test_container_that_ends_during_its_start_shows_its_log(
@@ -191,7 +194,7 @@ def test_container_that_ends_during_its_start_shows_its_log(
         ContainerServer(
             "failing", image, command=["no-such-world"], start_deadline_s=PATIENCE_S
         ).start()
-    assert ours(client, "failing") == []
+    assert containers_named(client, "failing") == []
 
 
 def test_missing_image_is_named() -> None:
@@ -213,7 +216,12 @@ os.kill(os.getpid(), 9)
 
 
 def orphan_of(image: str, watch: str) -> None:
-    """Starts a container in a process that is then killed; if it is to be "unwatched", so is the process that watches over it."""
+    """Start a container in a process that is then killed.
+
+    Args:
+        image: Image of the container.
+        watch: "unwatched" to kill the process that watches over the container too.
+    """
     words = [sys.executable, "-c", ORPHAN, image, str(PATIENCE_S), watch]
     killed = subprocess.run(
         words, cwd=ROOT, capture_output=True, text=True, check=False, timeout=2 * PATIENCE_S
@@ -223,7 +231,7 @@ def orphan_of(image: str, watch: str) -> None:
 
 def test_container_ends_with_its_killed_owner(client: docker.DockerClient, image: str) -> None:
     orphan_of(image, "watched")
-    wait_until(lambda: ours(client, "orphan") == [])
+    wait_until(lambda: containers_named(client, "orphan") == [])
 
 
 def test_containers_of_a_killed_owner_are_swept_by_the_next_start(
@@ -231,12 +239,12 @@ def test_containers_of_a_killed_owner_are_swept_by_the_next_start(
 ) -> None:
     orphan_of(image, "unwatched")
     kept = ContainerServer("kept", image, start_deadline_s=PATIENCE_S)
-    [orphan] = ours(client, "orphan")
+    [orphan] = containers_named(client, "orphan")
     kept.start()  # sweeps
     try:
-        assert ours(client, "orphan") == []
+        assert containers_named(client, "orphan") == []
         assert orphan not in sweep(client)
-        assert len(ours(client, "kept")) == 1
+        assert len(containers_named(client, "kept")) == 1
         assert client.containers.list(filters={"label": OWNER_LABEL})
     finally:
         kept.end()

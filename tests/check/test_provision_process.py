@@ -1,3 +1,5 @@
+"""Tests of child processes: start, end, logs, exit status, and sweeps after a killed owner."""
+
 from __future__ import annotations
 
 import json
@@ -27,7 +29,7 @@ subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"], start_n
 print("family complete", flush=True)
 time.sleep(600)
 """
-"""A command with two children, one of which has left the process group and has no environment to be known by."""
+"""A command with two children. One has left the process group and has an empty environment."""
 
 
 def python(code: str) -> list[str]:
@@ -35,7 +37,7 @@ def python(code: str) -> list[str]:
 
 
 def family_of(process: ChildProcess) -> list[psutil.Process]:
-    """The subreaper, the command and its two children."""
+    """Wait for the command's children; return the subreaper, the command and its children."""
     process.wait_until(lambda: "family complete" in process.log_tail(), PATIENCE_S)
     subreaper = psutil.Process(process.pid)
     wait_until(lambda: len(subreaper.children(recursive=True)) == 3)
@@ -188,7 +190,7 @@ def test_the_process_outlives_the_thread_that_started_it(
     )
     thread.start()
     thread.join()
-    time.sleep(0.5)  # a death signal of the thread would have arrived long ago
+    time.sleep(0.5)  # long enough for a death signal of the thread
     assert processes[0].alive()
 
 
@@ -229,7 +231,7 @@ def test_sweep_kills_survivors_of_owner_and_subreaper(tmp_path: Path) -> None:
     process.wait(PATIENCE_S)
     family[0].kill()
     survivors = [member for member in family if not all_gone([member])]
-    assert survivors, "the children of the command have no subreaper any more"
+    assert survivors, "the command's children did not survive the subreaper"
     assert sweep(tmp_path) == ["owned"]
     wait_until(lambda: all_gone(family))
     assert list(tmp_path.glob("*.json")) == []
@@ -246,7 +248,7 @@ def test_sweep_keeps_processes_with_an_owner(
 
 
 def test_sweep_recognises_a_reused_process_id(tmp_path: Path) -> None:
-    """The state file names an owner whose id now belongs to another process: this one."""
+    """Sweep a state file whose owner has ended and whose process id now belongs to this process."""
     bystander = subprocess.Popen(python("import time; time.sleep(600)"))
     try:
         state = {

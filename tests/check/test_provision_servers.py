@@ -1,3 +1,5 @@
+"""Tests of provisioned servers: replicas, restarts, ports, and no survivors of a run."""
+
 from __future__ import annotations
 
 import errno
@@ -28,7 +30,7 @@ PATIENCE_S = 60.0
 
 
 def listener(url: str) -> psutil.Process | None:
-    """The process below this one that listens where the URL points."""
+    """Return the descendant of this process that listens on the URL's port, or None."""
     for process in psutil.Process().children(recursive=True):
         try:
             if any(
@@ -71,7 +73,7 @@ def test_dead_replica_restarts_on_its_port_and_is_counted(tmp_path: Path) -> Non
 
 
 class DyingServer:
-    """A server that died, and whose first restarts fail with an error of the operating system."""
+    """A server that dies at once. Its first `failures` restarts fail because the disk is full."""
 
     name, url = "dying", "http://127.0.0.1:1"
 
@@ -120,7 +122,7 @@ def test_check_raises_after_the_restart_budget(tmp_path: Path) -> None:
             )
             wait_until(
                 lambda: servers._failure is not None or answers(f"{servers.urls[0]}/health")
-            )  # its log then has a line
+            )  # so that its log has a line
         with pytest.raises(RestartBudgetError, match="serving"):
             servers.check()
         assert servers.restarts == 1

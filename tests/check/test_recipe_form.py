@@ -1,4 +1,4 @@
-"""The form of a run in Prefect: filled-in, empty and invalid fields."""
+"""Tests of the form of a run in Prefect: filled-in, empty and invalid fields."""
 
 from __future__ import annotations
 

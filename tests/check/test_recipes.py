@@ -1,4 +1,4 @@
-"""A wrong recipe fails before anything starts, and says which field, which value, and what to do."""
+"""Tests of recipes, overrides and settings: errors name the field, the value and the fix."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from flows.commands.collect import collection_arguments
 def test_every_recipe_that_comes_with_the_project_is_valid(name: str) -> None:
     recipe = load_recipe(name)
     assert recipe.algorithm.steps > 0
-    # So the trainer gets it, and so a checkpoint carries it.
+    # Recipes pass to the trainer as JSON.
     assert Experiment.model_validate_json(recipe.model_dump_json()) == recipe
 
 
@@ -112,7 +112,7 @@ def test_the_error_of_an_override_starts_with_the_override() -> None:
     assert "algorithm.steps = 'many'" in first
     assert "seeds.training" not in first
     with pytest.raises(RecipeError) as refused:
-        load_recipe("textcraft", {"rollout.turn_tokens": 4096})  # excludes another field's value
+        load_recipe("textcraft", {"rollout.turn_tokens": 4096})  # conflicts with another field
     assert "rollout.turn_tokens = 4096" in str(refused.value).splitlines()[0]
 
 
@@ -157,7 +157,7 @@ def test_a_recipe_that_starts_from_a_checkpoint_uses_its_format(checkpoint: str)
     assert (other.policy.action_format, other.rollout.trajectory_tokens) == ("react", 10752)
 
 
-def test_what_is_said_beside_the_checkpoint_wins_over_its_format(
+def test_explicit_fields_override_the_format_of_the_checkpoint(
     checkpoint: str, tmp_path: Path
 ) -> None:
     recipe = load_recipe(
@@ -178,7 +178,7 @@ def test_what_is_said_beside_the_checkpoint_wins_over_its_format(
     assert load_recipe(str(path)).policy.action_format == "bare"
 
 
-def test_a_collection_by_a_checkpoint_uses_its_format_and_the_conditions_of_its_evaluations(
+def test_collection_with_a_checkpoint_uses_its_format_and_evaluation_conditions(
     checkpoint: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     collection, _ = collection_arguments(
@@ -192,7 +192,7 @@ def test_a_collection_by_a_checkpoint_uses_its_format_and_the_conditions_of_its_
     assert (collection.rollout.turn_tokens, collection.rollout.trajectory_tokens) == (33, 777)
     assert (collection.horizon, collection.temperature) == (8, 1.0)
     assert "turn_tokens 33" in capsys.readouterr().err
-    told = [
+    options = [
         "--action-format",
         "react",
         "--instruction",
@@ -205,7 +205,7 @@ def test_a_collection_by_a_checkpoint_uses_its_format_and_the_conditions_of_its_
         "--rollout.turn_tokens",
         "9",
     ]
-    collection, _ = collection_arguments(["textcraft", "--model", checkpoint, *told])
+    collection, _ = collection_arguments(["textcraft", "--model", checkpoint, *options])
     assert (
         collection.source.action_format,
         collection.source.instruction,
@@ -219,7 +219,7 @@ def test_a_collection_by_a_checkpoint_uses_its_format_and_the_conditions_of_its_
     assert collection.rollout.trajectory_tokens == 777
 
 
-def test_a_collection_by_a_server_of_a_checkpoint_uses_the_checkpoints_format(
+def test_collection_from_a_server_of_a_checkpoint_uses_the_checkpoints_format(
     checkpoint: str,
 ) -> None:
     with serving({"data": [{"id": "step-2", "root": checkpoint}]}) as url:
@@ -232,7 +232,7 @@ def test_a_collection_by_a_server_of_a_checkpoint_uses_the_checkpoints_format(
     assert (collection.horizon, collection.rollout.trajectory_tokens) == (5, 777)
 
 
-def test_a_collection_by_a_server_of_another_model_uses_the_usual_format() -> None:
+def test_collection_from_a_server_of_another_model_uses_the_default_format() -> None:
     with serving({"data": [{"id": "qwen", "root": "Qwen/Qwen2.5-3B-Instruct"}]}) as url:
         collection, _ = collection_arguments(["textcraft", "--vllm", url])
     assert (collection.source.action_format, collection.horizon) == ("react", 30)
@@ -252,7 +252,7 @@ def test_an_address_that_serves_no_model_is_refused_before_anything_is_started(
 
 @contextmanager
 def serving(models: dict[str, Any]) -> Iterator[str]:
-    """The address of a server that lists these models as vLLM does."""
+    """Serve this list of models as vLLM does, and yield the server's address."""
 
     class Models(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
@@ -270,18 +270,18 @@ def serving(models: dict[str, Any]) -> Iterator[str]:
         server.shutdown()
 
 
-def test_a_recipe_in_a_checkpoint_that_is_not_understood_is_named(checkpoint: str) -> None:
+def test_invalid_recipe_in_a_checkpoint_is_named(checkpoint: str) -> None:
     (Path(checkpoint) / "recipe.yaml").write_text("algorithm: {steps: never}\n")
     with pytest.raises(RecipeError, match=r"recipe.yaml"):
         load_recipe("textcraft", {"policy.model": checkpoint})
 
 
 @pytest.mark.parametrize("name", ["Qwen/Qwen2.5-3B-Instruct", "gpt2"])
-def test_a_name_of_the_hub_is_left_to_the_hub(name: str) -> None:
+def test_names_of_the_hub_are_not_checked(name: str) -> None:
     check_model(name)
 
 
-def test_a_model_that_is_not_there_is_refused_with_the_checkpoints_that_are(
+def test_missing_model_is_refused_with_the_available_checkpoints(
     checkpoint: str, tmp_path: Path
 ) -> None:
     for wrong in (Path(checkpoint).with_name("step-000009"), tmp_path, Path(checkpoint).parent):
@@ -291,13 +291,13 @@ def test_a_model_that_is_not_there_is_refused_with_the_checkpoints_that_are(
         check_model("./nowhere")
 
 
-def test_a_missing_recipe_is_named_with_the_ones_that_exist() -> None:
+def test_unknown_recipe_is_refused_with_a_suggestion() -> None:
     with pytest.raises(RecipeError, match="'quickstart'"):
         load_recipe("quikstart")
 
 
 @pytest.mark.parametrize("text", ["a: [", "- 1\n- 2", "", "name: x"])
-def test_a_file_that_is_no_recipe_is_refused(tmp_path: Path, text: str) -> None:
+def test_file_that_is_not_a_recipe_is_refused(tmp_path: Path, text: str) -> None:
     path = tmp_path / "recipe.yaml"
     path.write_text(text)
     with pytest.raises(RecipeError):
@@ -327,12 +327,12 @@ def test_overrides_are_read_as_yaml() -> None:
 @pytest.mark.parametrize(
     "arguments", [["steps", "3"], ["--algorithm.steps"], ["--", "3"], ["--a.b", "[1"]]
 )
-def test_arguments_that_are_no_overrides_are_refused(arguments: list[str]) -> None:
+def test_arguments_that_are_not_overrides_are_refused(arguments: list[str]) -> None:
     with pytest.raises(RecipeError):
         parse_overrides(arguments)
 
 
-def test_equal_recipes_have_equal_fingerprints_and_a_seed_changes_it() -> None:
+def test_equal_recipes_have_equal_fingerprints_and_a_seed_changes_them() -> None:
     prints = [load_recipe("textcraft", {"seeds.training": seed}).fingerprint() for seed in (0, 1)]
     assert load_recipe("textcraft").fingerprint() == prints[0] != prints[1]
 
@@ -349,7 +349,7 @@ def _models(annotation: Any) -> list[type[BaseModel]]:
 
 
 @pytest.mark.parametrize("part", _parts(Experiment), ids=lambda part: part.__name__)
-def test_every_part_forbids_unknown_fields_and_describes_its_own(part: type[BaseModel]) -> None:
+def test_every_section_forbids_unknown_fields_and_describes_its_own(part: type[BaseModel]) -> None:
     assert part.model_config["extra"] == "forbid"
     assert [name for name, field in part.model_fields.items() if not field.description] == []
 
@@ -361,7 +361,7 @@ def test_settings_come_from_the_environment_and_lists_are_comma_separated(
     assert InfraSettings().environment_urls == ["http://a:1", "http://b:2"]
 
 
-def test_a_server_without_a_gpu_of_its_own_is_refused_where_gpus_are_named(
+def test_engine_gpus_without_a_server_for_each_are_refused(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("AGENTGYM_ENGINE_GPUS", "6, 7")
@@ -381,7 +381,7 @@ def test_a_wrong_setting_is_named_with_its_fix(monkeypatch: pytest.MonkeyPatch) 
 
 
 @pytest.mark.parametrize("field", ["environment_urls", "engine_urls"])
-def test_the_address_of_a_server_is_a_url(monkeypatch: pytest.MonkeyPatch, field: str) -> None:
+def test_server_address_must_be_a_url(monkeypatch: pytest.MonkeyPatch, field: str) -> None:
     variable = f"AGENTGYM_{field.upper()}"
     monkeypatch.setenv(variable, "http://a:8000,localhost:8000")
     with pytest.raises(SettingsError) as refused:

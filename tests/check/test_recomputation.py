@@ -1,4 +1,4 @@
-"""Gradient checkpointing of a share of the blocks: the same gradients, and as many second passes."""
+"""Tests of gradient checkpointing for a share of the blocks."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ LAYERS = 5
 
 
 def passes_and_gradients(share: bool | float) -> tuple[list[int], dict[str, Any]]:
-    """Return how often each block computed in an update, and the gradients."""
+    """Return the number of forward passes of each block in an update, and the gradients."""
     torch.manual_seed(0)
     config = LlamaConfig(
         vocab_size=97,

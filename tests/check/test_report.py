@@ -1,3 +1,5 @@
+"""Tests of evaluation reports: tables, details and learning curves."""
+
 from __future__ import annotations
 
 from dataclasses import replace
@@ -16,7 +18,7 @@ from tasks.rollout.trajectory import Outcome, Trajectory, Turn
 def measured(
     label: str, step: int, solved: int, failed: int = 0, reward: float = 1.0
 ) -> EvaluationResult:
-    """Twenty tasks with four samples each, of which the first `solved` tasks are always solved."""
+    """Evaluate 20 tasks with 4 samples each. The first `solved` tasks always succeed."""
     trajectories = []
     for task in range(20):
         for member in range(4):
@@ -49,7 +51,7 @@ def test_the_table_has_a_row_for_each_measurement_and_its_change_from_the_start(
     assert "+20.0 [" in lines[3]
     assert "[" not in lines[2].replace(share(start.success), "").replace(
         share(start.pass_at[4]), ""
-    )  # no change from itself
+    )  # the start has no change
     assert len({len(lines[0]), len(lines[2]), len(lines[3])}) == 1  # the columns line up
 
 

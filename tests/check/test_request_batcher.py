@@ -1,3 +1,5 @@
+"""Tests of the request batcher: shared requests, cancelled calls, faults and deadlines."""
+
 from __future__ import annotations
 
 import asyncio
@@ -15,7 +17,7 @@ from environments.request_batcher import MAX_BATCH, RequestBatcher
 
 @dataclass
 class Server:
-    """Answers each item with its session's name, when it is let."""
+    """A server that answers each item with its session's name after `open` is set."""
 
     requests: list[list[str]] = field(default_factory=list)
     fault: EnvironmentCallError | None = None
@@ -40,7 +42,7 @@ def ask(batcher: RequestBatcher, name: str, deadline: float | None = None) -> as
     return asyncio.ensure_future(batcher.ask("close", CloseItem(name), deadline or soon()))
 
 
-def test_calls_of_one_turn_share_a_request_and_each_gets_its_own_reply() -> None:
+def test_concurrent_calls_share_a_request_and_each_gets_its_own_reply() -> None:
     async def play() -> None:
         server = Server()
         server.open.set()
@@ -53,7 +55,7 @@ def test_calls_of_one_turn_share_a_request_and_each_gets_its_own_reply() -> None
     asyncio.run(play())
 
 
-def test_a_request_holds_so_many_items_and_no_more() -> None:
+def test_request_has_at_most_max_batch_items() -> None:
     async def play() -> None:
         server = Server()
         server.open.set()
@@ -66,12 +68,12 @@ def test_a_request_holds_so_many_items_and_no_more() -> None:
     asyncio.run(play())
 
 
-def test_who_is_cancelled_leaves_the_others_their_replies() -> None:
+def test_cancelled_call_does_not_affect_the_others() -> None:
     async def play() -> None:
         server = Server()
         batcher = RequestBatcher(server.send)
         tasks = [ask(batcher, name) for name in "abc"]
-        while not server.requests:  # noqa: ASYNC110 - turns of the loop
+        while not server.requests:  # noqa: ASYNC110 - one iteration of the event loop
             await asyncio.sleep(0)
         tasks[1].cancel()
         await asyncio.sleep(0)

@@ -1,4 +1,4 @@
-"""A vLLM server may take as long as it wants for a message while it generates tokens; one that generates none is stuck."""
+"""Tests of request deadlines: only a vLLM server that generates no tokens counts as stuck."""
 
 from __future__ import annotations
 
@@ -19,7 +19,16 @@ GENERATED = itertools.count(1)
 async def completed(
     metrics: Callable[[], str] | None, answer_s: float, max_tokens: int = 1
 ) -> Completion:
-    """The answer of a server that answers after `answer_s` seconds and tells `metrics`, to a client whose request_seconds is 1."""
+    """Send one request to a slow server, from a client with request_seconds 1.
+
+    Args:
+        metrics: Returns the text of the server's metrics page. None for a server without one.
+        answer_s: Seconds until the server answers.
+        max_tokens: Token budget of the request.
+
+    Returns:
+        The server's completion.
+    """
 
     async def complete(_: web.Request) -> web.Response:
         await asyncio.sleep(answer_s)
@@ -48,7 +57,7 @@ def growing() -> str:
     return f"vllm:generation_tokens_total {next(GENERATED)}.0\n"
 
 
-def standing() -> str:
+def stalled() -> str:
     return "vllm:generation_tokens_total 7.0\n"
 
 
@@ -56,7 +65,7 @@ def test_generating_server_has_no_deadline() -> None:
     assert asyncio.run(completed(growing, 4.0)).tokens == [3]
 
 
-@pytest.mark.parametrize("metrics", [standing, None])
+@pytest.mark.parametrize("metrics", [stalled, None])
 def test_server_without_progress_is_stuck(metrics: Callable[[], str] | None) -> None:
     with pytest.raises(ServerUnavailableError):
         asyncio.run(completed(metrics, 60.0))

@@ -1,4 +1,4 @@
-"""Results of flows as objects: runs and evaluations read from their folders."""
+"""Tests of the results of flows: runs and evaluations read from their folders."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_a_run_is_read_as_evaluations_metrics_and_episodes(tmp_path: Path) -> No
     assert run.gain.n == 3
 
 
-def test_a_run_that_goes_on_or_was_moved_is_read_as_far_as_it_is(tmp_path: Path) -> None:
+def test_unfinished_and_moved_runs_are_read(tmp_path: Path) -> None:
     folder = recorded_run(tmp_path, tasks=2)
     folder.mark_undone(FINISHED)
     for name in ("start", "phase-1", "phase-2", "phase-3"):

@@ -1,4 +1,4 @@
-"""Runs are named after what distinguishes them, and a name given by a user is kept."""
+"""Tests of run names: they show what distinguishes runs, and names given by users are kept."""
 
 from __future__ import annotations
 
