@@ -1,4 +1,4 @@
-"""What a killed collection leaves on disk, and who may write there."""
+"""Tests of the resumable trajectory writer: kills, damaged parts, failed members and its lock."""
 
 from __future__ import annotations
 
@@ -53,16 +53,16 @@ os.kill(os.getpid(), 9)
 def test_kill_loses_only_episodes_since_the_last_save(tmp_path: Path) -> None:
     run_python(KILLED, str(tmp_path), status=-signal.SIGKILL)
     writer = ResumableTrajectoryWriter(tmp_path, {}, 3)
-    there = {
+    restored = {
         (group, member) for group in range(40) for member in range(3) if writer.has(group, member)
     }
     saved = {(group, member) for group in range(40) for member in (0, 1)} | {
         (group, 2) for group in range(10)
     }
-    assert there in (
+    assert restored in (
         saved,
         saved | {(10, 2)},
-    )  # a slow machine takes long enough for the last one to be saved, too
+    )  # on a slow machine the last episode may be saved too
     for group in range(10, 40):
         if not writer.has(group, 2):
             writer.add(episode(group, 2))
@@ -74,9 +74,9 @@ def test_kill_loses_only_episodes_since_the_last_save(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "damage",
     [
-        lambda whole: whole[: len(whole) // 2],
-        lambda whole: b"",
-        lambda whole: whole[:-8] + bytes(8),
+        lambda content_of_part: content_of_part[: len(content_of_part) // 2],
+        lambda content_of_part: b"",
+        lambda content_of_part: content_of_part[:-8] + bytes(8),
     ],
 )
 def test_damaged_part_is_moved_and_its_groups_are_played_again(
@@ -126,7 +126,7 @@ def test_kill_between_part_and_pending_cleanup_duplicates_no_episode(tmp_path: P
     assert stored(tmp_path / "a") == [(group, member) for group in range(3) for member in (0, 1)]
 
 
-def test_parts_are_written_whole_while_groups_are_open(tmp_path: Path) -> None:
+def test_full_parts_are_written_before_the_writer_closes(tmp_path: Path) -> None:
     writer = ResumableTrajectoryWriter(tmp_path, {}, 1)
     for group in range(PART_EPISODES + 5):
         writer.add(episode(group, 0))

@@ -1,4 +1,4 @@
-"""A run's folder in shared storage: in a folder, in memory and in a real S3 server, cut off at every point."""
+"""Tests of the copy of a run in shared storage: a folder, memory or S3, and any interruption."""
 
 from __future__ import annotations
 
@@ -44,27 +44,27 @@ def test_empty_machine_restores_newest_checkpoint_and_results(
         if not name.startswith("checkpoints/step-000001")
     }
     assert contents(fetched) == expected
-    key, anew = Outbox(run / "records").key, Outbox(fetched / "records")
-    assert anew.replaces == [key]  # MLflow may have been given more than was uploaded
-    assert run_copy.restore(storage, fetched, FINGERPRINT) is None  # it is as far
+    key, fetched_outbox = Outbox(run / "records").key, Outbox(fetched / "records")
+    assert fetched_outbox.replaces == [key]  # MLflow may hold records that were not uploaded
+    assert run_copy.restore(storage, fetched, FINGERPRINT) is None  # it is up to date
     assert not list(fetched.glob("**/.fetched*"))
 
 
 def test_only_changed_files_are_uploaded_again(storage: SharedStorage, tmp_path: Path) -> None:
     run, put = make_run(tmp_path), []
 
-    class Seen(Cut):
+    class RecordingStorage(Cut):
         def put(self, files: Mapping[str, Path]) -> None:
             put.extend(files)
             super().put(files)
 
     upload(storage, run)
-    upload(Seen(storage), run)
+    upload(RecordingStorage(storage), run)
     assert put == []
     assert run_copy.is_stored(run, storage.url)
     add_step(run, 3)
     assert not run_copy.is_stored(run, storage.url)
-    upload(Seen(storage), run)
+    upload(RecordingStorage(storage), run)
     new = {
         "metrics.jsonl",
         "rollouts/step-000003.parquet",
@@ -86,7 +86,7 @@ def test_storage_keeps_the_same_checkpoints_and_drops_rolled_back_ones(
     assert {name.split("/")[0] for name in storage.files(f"{NAME}/checkpoints")} == {"step-000002"}
 
 
-def test_damaged_checkpoint_is_not_uploaded_and_a_repeated_one_is(
+def test_damaged_checkpoint_is_not_uploaded_and_a_rewritten_one_is(
     storage: SharedStorage, tmp_path: Path
 ) -> None:
     run = make_run(tmp_path / "here")
@@ -94,7 +94,9 @@ def test_damaged_checkpoint_is_not_uploaded_and_a_repeated_one_is(
     weights = run / "checkpoints" / "step-000002" / "model-0.safetensors"
     weights.write_bytes(b"torn")
     manifest = run / "checkpoints" / "step-000002" / "manifest.json"
-    manifest.write_text(manifest.read_text() + " ")  # so that it is looked at
+    manifest.write_text(
+        manifest.read_text() + " "
+    )  # the checkpoint changed, so the upload checks it
     upload(storage, run)
     step, fetched = restored(storage, tmp_path / "there")
     assert (step, (fetched / weights.relative_to(run)).read_bytes()) == (2, b"weights of step 2, 0")
@@ -161,7 +163,7 @@ def test_interrupted_upload_leaves_a_resumable_run_and_continues(tmp_path: Path)
 
 
 def assert_complete(fetched: Path, step: int) -> None:
-    """The folder has everything that the steps up to its checkpoint left behind, and marks of no later step."""
+    """Check that the folder has all results of the steps up to `step`, and no later mark."""
     steps = range(1, step + 1)
     for number in steps:
         assert (

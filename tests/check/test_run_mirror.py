@@ -1,4 +1,4 @@
-"""Uploads beside a run: over HTTP, of a killed process, and of a run that another machine wants too."""
+"""Tests of uploads during a run: HTTP, a killed uploader, and a takeover by another machine."""
 
 from __future__ import annotations
 
@@ -69,10 +69,8 @@ def test_upload_of_a_killed_process_is_continued_by_the_next(
     before = proxy.sent
     subprocess.run(
         command, cwd=ROOT, env={**os.environ}, check=True, timeout=300
-    )  # the owner before it is surely gone: nothing is waited for
-    assert proxy.sent - before < (24 - len(arrived) + 2) << 20, (
-        "what had arrived was uploaded again"
-    )
+    )  # does not wait, because the previous owner is known to be gone
+    assert proxy.sent - before < (24 - len(arrived) + 2) << 20, "stored files were uploaded again"
     step, fetched = restored(of_s3, tmp_path / "there")
     assert step == 2
     assert contents(fetched) == {
@@ -94,28 +92,28 @@ def test_leased_run_is_refused_and_an_expired_lease_is_taken_over(
     storage: SharedStorage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(run_lease, "LOOK_S", 0.1)
-    theirs = lease_of_another_machine(storage, "run/owner.json", monkeypatch)
-    theirs.take()
+    other_lease = lease_of_another_machine(storage, "run/owner.json", monkeypatch)
+    other_lease.take()
     stop = threading.Event()
 
     def beat() -> None:
         while not stop.wait(0.05):
-            theirs.renew()
+            other_lease.renew()
 
     heart = threading.Thread(target=beat)
     heart.start()
-    ours = RunLease(storage, "run/owner.json")
+    own_lease = RunLease(storage, "run/owner.json")
     with pytest.raises(RunBusyError, match=r"node-7.*run/owner\.json"):
-        ours.take()
+        own_lease.take()
     stop.set()
     heart.join()
     monkeypatch.setattr(run_lease, "LEASE_S", 0.3)
-    ours.take()
+    own_lease.take()
     with pytest.raises(RunTakenOverError):
-        theirs.renew()
-    theirs.release()  # which is not theirs to give back
-    ours.renew()
-    ours.release()
+        other_lease.renew()
+    other_lease.release()  # has no effect, because the lease has a new owner
+    own_lease.renew()
+    own_lease.release()
     assert storage.files("run") == {}
 
 

@@ -1,4 +1,4 @@
-"""Playing SciWorld: what is earned, what is said, how sessions keep apart, and that they play as the package does."""
+"""Tests of SciWorld: rewards, observations, separate sessions, and equality with its package."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from environments.sciworld.tasks import all_tasks, task, task_lists
 from environments.sciworld.world import MAX_CHARACTERS, SciWorld, SciWorldEnvironment
 
 pytestmark = pytest.mark.skipif(
-    shutil.which("java") is None, reason=f"there is no Java; run: {INSTALL}"
+    shutil.which("java") is None, reason=f"Java is not installed. Run: {INSTALL}"
 )
 
 WANDERING = (
@@ -46,7 +46,7 @@ def index_of(name: str, variation: int = 0) -> int:
 
 
 def advance(session: SciWorldEnvironment, action: str) -> list[Step]:
-    """What the action is answered, nothing once the episode is over."""
+    """Return the step of an action, or an empty list if the episode is over."""
     try:
         return [session.step(action)]
     except EpisodeOverError:
@@ -58,7 +58,7 @@ def script(index: int, length: int) -> list[str]:
     return [chosen.choice(WANDERING) for _ in range(length)]
 
 
-def test_an_episode_from_the_first_observation_to_the_full_score(world: SciWorld) -> None:
+def test_expert_episode_reaches_the_full_score(world: SciWorld) -> None:
     session = world.create()
     first = session.reset(index_of("find-living-thing", 299))
     description, _, view = first.partition("\n")
@@ -116,7 +116,7 @@ def test_punctuation_around_an_action_makes_no_difference_by_our_rules(
     assert other.score == pytest.approx(1.0)
 
 
-def test_progress_is_paid_once(world: SciWorld) -> None:
+def test_progress_is_rewarded_once(world: SciWorld) -> None:
     session = world.create()
     session.reset(index_of("boil", 3))
     rewards = [
@@ -144,7 +144,7 @@ def test_random_draws_of_a_session_do_not_depend_on_other_sessions(world: SciWor
     session.reset(index_of("inclined-plane-friction-named-surfaces", 141))
     alone = [session.step(action) for action in actions]
     assert len({step.observation for step in alone}) == len(actions), (
-        "nothing is drawn that could differ"
+        "the observations contain no random draws"
     )
     session.reset(index_of("inclined-plane-friction-named-surfaces", 141))
     other.reset(0)
@@ -161,12 +161,12 @@ def test_random_draws_of_a_session_do_not_depend_on_other_sessions(world: SciWor
 def test_the_expert_refuses_an_episode_that_left_its_solution(world: SciWorld) -> None:
     session = world.create()
     session.reset(index_of("find-plant", 299))
-    way = session.oracle_action()
+    first_action = session.oracle_action()
     session.step("wait1")
     with pytest.raises(OracleError):
         session.oracle_action()
     session.reset(index_of("find-plant", 299))
-    assert session.oracle_action() == way
+    assert session.oracle_action() == first_action
     session.close()
 
 
@@ -209,7 +209,10 @@ def _fuzzed(world: SciWorld, sessions: list[SciWorldEnvironment] = []) -> SciWor
 
 @pytest.fixture(scope="module")
 def package(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    """The package's own interface, in a virtual machine set up as ours are but with one session for itself."""
+    """Start the package's own interface in a Java virtual machine with our options.
+
+    It has one session, and shares nothing with the world under test.
+    """
     classes, jar = tmp_path_factory.mktemp("classes"), package_folder() / "scienceworld.jar"
     compiler = [
         "java",
@@ -240,8 +243,11 @@ def package(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     process.stdin.close()
 
 
-def test_interleaved_sessions_play_as_the_package_does(world: SciWorld, package: Any) -> None:
-    """Text, score and end after each of the expert's actions and of others between them, for kinds with random processes among them."""
+def test_interleaved_sessions_match_the_package(world: SciWorld, package: Any) -> None:
+    """Compare text, score and end after each action.
+
+    The expert's actions alternate with random ones. Some of the tasks have random processes.
+    """
     names = ("grow-fruit", "test-conductivity", "find-animal")
     episodes = []
     for name in names:
@@ -252,15 +258,17 @@ def test_interleaved_sessions_play_as_the_package_does(world: SciWorld, package:
         for action in script(index, 12):
             actions += [session.oracle_action(), action]
             session.step(actions[-2])
-        # The expert knows only its own way, so this plays it up to here and mixes the other actions
-        # in on the second time.
+        # The expert refuses an episode that left its solution. This first pass therefore performs
+        # only the expert's actions. The second pass below performs the others too.
         episodes.append((session, index, actions))
-    seen: list[list[Any]] = [[session.reset(index)] for session, index, _ in episodes]
+    transcripts: list[list[Any]] = [[session.reset(index)] for session, index, _ in episodes]
     for turn in range(24):
-        for (session, _, actions), said in zip(episodes, seen, strict=True):
-            said += [(step.observation, step.done) for step in advance(session, actions[turn])]
+        for (session, _, actions), transcript in zip(episodes, transcripts, strict=True):
+            transcript += [
+                (step.observation, step.done) for step in advance(session, actions[turn])
+            ]
 
-    for (session, index, actions), said in zip(episodes, seen, strict=True):
+    for (session, index, actions), transcript in zip(episodes, transcripts, strict=True):
         package.load(task(index).name, task(index).variation, "", False)
         first = f"{package.getTaskDescription()}\n{package.step('look around')}"
         expected: list[Any] = [first]
@@ -272,12 +280,12 @@ def test_interleaved_sessions_play_as_the_package_does(world: SciWorld, package:
             expected.append((observation, over))
             if over:
                 break
-        assert said == expected
+        assert transcript == expected
         assert session.score == pytest.approx(best, abs=1e-9)
         session.close()
 
 
-def test_the_table_of_kinds_and_the_splits_are_the_packages(package: Any) -> None:
+def test_task_kinds_and_splits_match_the_package(package: Any) -> None:
     names = {each.name for each in all_tasks()}
     assert set(package.getTaskNames()) == names
     for name in names:
@@ -305,6 +313,6 @@ def test_the_instruction_names_the_actions_of_the_package(world: SciWorld) -> No
     session.reset(0)
     forms = json.loads(session.hints())["possible_actions"]
     assert len(forms) > 20
-    for form in set(forms) - {"reset task"}:  # which only takes progress away
+    for form in set(forms) - {"reset task"}:  # it only removes progress
         assert form.split()[0] in SciWorld.instruction, form
     session.close()

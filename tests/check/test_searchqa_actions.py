@@ -1,4 +1,4 @@
-"""What a reply means."""
+"""Tests of reading SearchQA's actions from replies."""
 
 from __future__ import annotations
 

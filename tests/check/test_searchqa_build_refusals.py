@@ -1,4 +1,4 @@
-"""What the builder of SearchQA's libraries refuses, with file and place, and its command line."""
+"""Tests of the command that builds SearchQA's libraries. Its errors name file and place."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def run_build(*arguments: str) -> subprocess.CompletedProcess[str]:
     return run_module("environments.searchqa.build", *arguments)
 
 
-def test_the_command_builds_what_a_server_can_open(tmp_path: Path) -> None:
+def test_command_builds_a_library_that_a_server_can_open(tmp_path: Path) -> None:
     corpus, questions = (
         write_corpus(tmp_path / "corpus.jsonl"),
         write_lines(tmp_path / "nq.jsonl", QUESTIONS),
@@ -109,7 +109,7 @@ def test_the_command_builds_what_a_server_can_open(tmp_path: Path) -> None:
     assert "--output" in again.stderr
 
 
-def test_the_command_says_what_is_wrong_without_a_traceback(tmp_path: Path) -> None:
+def test_command_reports_an_error_without_a_traceback(tmp_path: Path) -> None:
     failed = run_build(
         "published",
         "--output",

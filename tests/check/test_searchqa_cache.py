@@ -1,4 +1,4 @@
-"""Where the embedded corpus is kept, and that it is built once."""
+"""Tests of the cached corpus of facts: its folder, a single build, and errors."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def test_a_folder_appears_only_when_it_is_complete(tmp_path: Path) -> None:
     with pytest.raises(RuntimeError, match="no space left"):
         fail()
     assert list(tmp_path.iterdir()) == []
-    (tmp_path / ".made.part").mkdir()  # of a build that was killed
+    (tmp_path / ".made.part").mkdir()  # left by a killed build
     with atomic_folder(tmp_path / "made") as folder:
         (folder / "part").write_text("y")
         assert not (tmp_path / "made").exists()

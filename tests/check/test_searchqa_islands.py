@@ -1,4 +1,4 @@
-"""Questions about made-up islands: found by the search engine, answered by what is read, and held out by island and by relation."""
+"""Tests of questions about made-up islands: held-out islands and relations, search and oracle."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def world() -> SearchQA:
 
 
 @pytest.fixture(scope="module")
-def asked(world: SearchQA) -> dict[str, list[Question]]:
+def questions_by_side(world: SearchQA) -> dict[str, list[Question]]:
     corpus = corpus_of(world)
     return {
         side: [corpus.question(index) for index in world.tasks(f"islands-{side}")] for side in SIDES
@@ -48,20 +48,22 @@ def corpus_of(world: SearchQA) -> Corpus:
     return world.create()._corpus
 
 
-def test_no_two_lists_ask_about_the_same_island(asked: dict[str, list[Question]]) -> None:
+def test_no_two_lists_ask_about_the_same_island(
+    questions_by_side: dict[str, list[Question]],
+) -> None:
     sides = {island.name: island.side for island in islands()}
     assert len(sides) == len(islands()) == 2 * sum(SIDES.values())
-    for side, questions in asked.items():
+    for side, questions in questions_by_side.items():
         assert {sides[island_of(question)] for question in questions} == {side}
 
 
-def test_there_are_thousands_of_lessons_and_held_out_lists_ask_as_often_for_one_hop_as_for_two(
-    asked: dict[str, list[Question]],
+def test_lessons_are_many_and_held_out_lists_balance_one_and_two_hops(
+    questions_by_side: dict[str, list[Question]],
 ) -> None:
-    assert len(asked["lessons"]) > 10_000
-    assert len(asked["train"]) > 5000
+    assert len(questions_by_side["lessons"]) > 10_000
+    assert len(questions_by_side["train"]) > 5000
     for side in HELD_OUT:
-        assert Counter(len(question.hops) for question in asked[side]) == dict.fromkeys(
+        assert Counter(len(question.hops) for question in questions_by_side[side]) == dict.fromkeys(
             (1, 2), HELD_OUT_TASKS // 2
         )
 
@@ -85,9 +87,9 @@ def test_questions_for_a_neighbours_held_out_relation_are_only_in_its_lists(
 
 
 def test_the_last_passage_states_the_answer_and_the_question_does_not(
-    asked: dict[str, list[Question]], world: SearchQA
+    questions_by_side: dict[str, list[Question]], world: SearchQA
 ) -> None:
-    for question in chain.from_iterable(asked.values()):
+    for question in chain.from_iterable(questions_by_side.values()):
         assert (
             f" {normalise(question.answers[0])} "
             in f" {normalise(corpus_of(world).passage(question.hops[-1].passage))} "
@@ -96,11 +98,11 @@ def test_the_last_passage_states_the_answer_and_the_question_does_not(
 
 
 def test_half_of_the_passages_name_the_answer_before_the_island(
-    asked: dict[str, list[Question]], world: SearchQA
+    questions_by_side: dict[str, list[Question]], world: SearchQA
 ) -> None:
     texts = [
         corpus_of(world).passage(question.hops[-1].passage).partition("\n")[2]
-        for question in asked["test"]
+        for question in questions_by_side["test"]
     ]
     assert 0.35 < sum(text.startswith("The ") for text in texts) / len(texts) < 0.65
 
@@ -124,7 +126,7 @@ def test_the_oracle_searches_once_per_hop_states_its_finding_and_is_right(
 
 
 @pytest.mark.parametrize("side", SIDES)
-def test_the_right_passage_is_at_a_random_place_and_that_place_is_the_kind_of_a_task(
+def test_right_passage_has_a_random_place_which_determines_the_tag_of_a_task(
     world: SearchQA, side: str
 ) -> None:
     session, places, kinds = world.create(), Counter[int](), Counter[str]()

@@ -1,4 +1,4 @@
-"""Libraries from a Wikipedia dump and the seven question sets: formats, AgentGym's task indices, splits, what is refused."""
+"""Tests of libraries built from a Wikipedia dump and the seven published question sets."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from environments.searchqa.world import SearchQA
 from tests.support.tiny_searchqa import CORPUS, QUESTIONS, build, write_corpus, write_lines
 
 
-def test_the_indices_are_agentgyms() -> None:
+def test_task_indices_are_those_of_agentgym() -> None:
     assert {name: (some.start, some.stop) for name, some in RANGES.items()} == {
         "nq-test": (0, 3610),
         "triviaqa-test": (3610, 14923),
@@ -191,7 +191,9 @@ def test_a_set_is_read_as_flashrag_publishes_it(tmp_path: Path, name: str) -> No
     assert read == [(RANGES[name].start + n, name, f"q{n}?", ("x", "y")) for n in range(3)]
 
 
-def test_merged_files_of_search_r1_are_told_apart_by_their_source(tmp_path: Path) -> None:
+def test_questions_in_merged_files_of_search_r1_are_assigned_by_their_source(
+    tmp_path: Path,
+) -> None:
     rows = [
         {"data_source": name, "question": f"{name}?", "golden_answers": ["x"], "ability": "fact"}
         for name in ("nq", "nq", "hotpotqa")
@@ -205,7 +207,7 @@ def test_merged_files_of_search_r1_are_told_apart_by_their_source(tmp_path: Path
     ]
 
 
-def test_answers_of_search_r1_may_stand_in_the_reward_alone(tmp_path: Path) -> None:
+def test_answers_of_search_r1_may_be_in_the_reward_model_only(tmp_path: Path) -> None:
     rows = [
         {
             "data_source": "bamboogle",
@@ -234,7 +236,7 @@ def test_files_may_be_compressed(tmp_path: Path) -> None:
     assert library.question(51589).answers == ("the llama",)
 
 
-def test_a_corpus_may_have_title_and_text_apart_and_any_line_ends(tmp_path: Path) -> None:
+def test_corpus_may_have_separate_titles_and_any_line_ending(tmp_path: Path) -> None:
     corpus = tmp_path / "corpus.jsonl"
     corpus.write_bytes(
         b'{"id": 0, "title": "A", "text": "first"}\r\n{"id": 1, "contents": "B\\nsecond"}'
@@ -254,7 +256,7 @@ def test_a_corpus_may_have_title_and_text_apart_and_any_line_ends(tmp_path: Path
     )
 
 
-def test_training_questions_that_are_tested_are_left_out_and_validation_is_taken_from_the_rest(
+def test_test_questions_are_left_out_of_training_and_validation(
     tmp_path: Path,
 ) -> None:
     train = [{"question": f"question {n}", "golden_answers": ["x"]} for n in range(2000)]
@@ -275,11 +277,11 @@ def test_training_questions_that_are_tested_are_left_out_and_validation_is_taken
     assert 5 <= len(splits["validation"]) <= 60
     assert (51720 in splits["train"]) == (
         130882 in splits["train"]
-    )  # the same question, whichever set it is of
+    )  # one question that two sets contain
     assert splits["train"] == {*world.tasks("nq-train"), *world.tasks("hotpotqa-train")}
 
 
-def test_the_evaluation_list_takes_400_questions_from_all_test_sets_alike(tmp_path: Path) -> None:
+def test_evaluation_list_has_400_questions_spread_evenly_over_the_test_sets(tmp_path: Path) -> None:
     files = {
         name.replace("-", "_") if name[0].isalpha() else f"s{name}".replace("-", "_"): write_lines(
             tmp_path / f"{name}.jsonl",
@@ -300,7 +302,7 @@ def test_the_evaluation_list_takes_400_questions_from_all_test_sets_alike(tmp_pa
     } == {57, 58}
     assert {51588 + n for n in range(57)} != {
         index for index in chosen if index >= 51588
-    }  # not simply the first ones
+    }  # the questions are not just the first ones of their set
 
 
 def test_the_version_identifies_the_content(tmp_path: Path) -> None:

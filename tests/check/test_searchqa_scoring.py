@@ -1,4 +1,4 @@
-"""Exact match as SQuAD published it."""
+"""Tests of exact match as published with SQuAD."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from environments.searchqa.scoring import exact_match, normalise
         ("8,516,543", "8516543"),
         ("theatre", "theatre"),
         ("Don't", "dont"),
-        ("café – Zürich", "café – zürich"),  # only ASCII punctuation goes
-        ("a.k.a. the-man", "aka theman"),  # punctuation goes first, so what it joined is one word
+        ("café – Zürich", "café – zürich"),  # only ASCII punctuation is removed
+        ("a.k.a. the-man", "aka theman"),  # punctuation is removed first
         ("The The", "the the"),
         ("!?", "!?"),
         ("", ""),

@@ -1,4 +1,4 @@
-"""SearchQA: every bad setting and every bad argument of its build ends in one message that names it and what to do."""
+"""Tests that a bad SearchQA setting or build argument ends in one message that names it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.support.tiny_searchqa import (
 
 @pytest.fixture(scope="module")
 def corpora(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """Built corpora by what has happened to them since."""
+    """Build corpora and damage one file of each. Return them by the damaged part."""
     folder = tmp_path_factory.mktemp("corpora")
     made: dict[str, Path] = {}
     for name in ("about", "format", "index", "index_file", "lists", "offsets", "passages"):
@@ -54,7 +54,7 @@ def corpora(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 
 def messages(capsys: pytest.CaptureFixture[str]) -> list[str]:
-    """What was written to stderr, without progress bars."""
+    """Return the lines written to stderr, without progress bars."""
     return [line for line in capsys.readouterr().err.splitlines() if line and "%|" not in line]
 
 

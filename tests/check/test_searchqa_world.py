@@ -1,4 +1,4 @@
-"""Playing SearchQA: what searches and answers do, and what the settings change."""
+"""Tests of playing SearchQA: searches, answers, rewards and settings."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def begin(
     return session
 
 
-def test_an_episode_from_the_question_to_the_reward(corpus: Path) -> None:
+def test_episode_with_a_search_and_the_right_answer(corpus: Path) -> None:
     session = SearchQA(Settings(data=corpus)).create()
     assert session.reset(0) == "Question: what is the capital of peru"
     found = session.step("<think>Let me look.</think> <search>capital Peru</search>")
@@ -93,7 +93,7 @@ def test_format_reward_is_part_of_the_reward(
     assert sum(session.step(action).reward for action in actions) == pytest.approx(reward)
 
 
-def test_without_an_end_of_guessing_form_earns_nothing(corpus: Path) -> None:
+def test_format_earns_nothing_if_guessing_is_allowed(corpus: Path) -> None:
     session = begin(corpus, wrong_ends=False, format_reward=0.2)
     rewards = [
         session.step(f"<answer>{answer}</answer>").reward
@@ -102,7 +102,7 @@ def test_without_an_end_of_guessing_form_earns_nothing(corpus: Path) -> None:
     assert rewards == [0.0, 0.0, 0.0, 1.0]
 
 
-def test_the_instruction_says_how_many_attempts_there_are(corpus: Path) -> None:
+def test_instruction_states_the_number_of_attempts(corpus: Path) -> None:
     assert "one attempt" in SearchQA(Settings(corpus)).instruction
     assert "one attempt" not in SearchQA(Settings(corpus, wrong_ends=False)).instruction
 
@@ -129,11 +129,11 @@ def test_a_search_without_results_is_reported(corpus: Path, query: str) -> None:
 
 def test_search_ignores_accents_case_and_word_endings(corpus: Path) -> None:
     session = begin(corpus)
-    said = {
+    observations = {
         session.step(f"<search>{query}</search>").observation
         for query in ("São Paulo", "sao PAULO", "largest cities in sao paulo's")
     }
-    assert all('Doc 1(Title: "São Paulo")' in observation for observation in said)
+    assert all('Doc 1(Title: "São Paulo")' in observation for observation in observations)
 
 
 @pytest.mark.parametrize(
@@ -174,7 +174,9 @@ def test_a_malformed_answer_is_wrong(corpus: Path, answer: str) -> None:
 
 @pytest.mark.parametrize("rules", ["guessing", "agentgym"])
 @pytest.mark.parametrize("answer", WRONG_FORMS)
-def test_with_guessing_a_malformed_answer_is_refused(corpus: Path, answer: str, rules: str) -> None:
+def test_malformed_answer_is_refused_if_guessing_is_allowed(
+    corpus: Path, answer: str, rules: str
+) -> None:
     world = (
         SearchQA(Settings(corpus), rules="agentgym")
         if rules == "agentgym"
@@ -220,16 +222,14 @@ def test_reset_discards_the_previous_episode(corpus: Path) -> None:
 
 
 @pytest.mark.parametrize("index", [-1, 2, 3610, 51_712, 10**12])
-def test_a_task_that_was_not_built_is_refused_and_leaves_the_episode_alone(
-    corpus: Path, index: int
-) -> None:
+def test_task_that_was_not_built_is_refused_and_keeps_the_episode(corpus: Path, index: int) -> None:
     session = begin(corpus)
     with pytest.raises(TaskIndexError):
         session.reset(index)
     assert session.step("<answer>Lima</answer>").reward == 1.0
 
 
-def test_the_oracle_searches_before_it_answers_where_no_hops_are_known(corpus: Path) -> None:
+def test_oracle_searches_before_it_answers_if_no_hops_are_known(corpus: Path) -> None:
     session = begin(corpus)
     actions = [session.oracle_action()]
     session.step(actions[0])

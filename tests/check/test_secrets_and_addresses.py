@@ -1,6 +1,6 @@
-"""A secret goes only to the address that it was set for.
+"""Tests that a secret is sent only to the address that it was set for.
 
-A real server plays the other addresses and records the headers.
+A real server stands for the other addresses and records the headers.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def key(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv(name, raising=False)
 
 
-def ask_judge(url: str) -> str:
+def ask_endpoint(url: str) -> str:
     async def ask() -> str:
         agent = ChatAgent(url, "model", action_format="bare", instruction=None)
         try:
@@ -40,16 +40,16 @@ def ask_judge(url: str) -> str:
 
 def test_the_key_of_openai_is_not_sent_to_another_endpoint() -> None:
     with listener() as stranger:
-        assert ask_judge(stranger.url) == "CORRECT"
+        assert ask_endpoint(stranger.url) == "CORRECT"
     assert [headers.get("authorization") for headers in stranger.headers] == [None]
 
 
 def test_endpoint_gets_the_key_of_its_address(monkeypatch: pytest.MonkeyPatch) -> None:
     with listener() as own, listener() as stranger:
         monkeypatch.setenv(ADDRESS, f"{own.origin}/other-path")
-        ask_judge(own.url)
-        ask_judge(stranger.url)
-        ask_judge(own.url.replace("127.0.0.1", "localhost"))
+        ask_endpoint(own.url)
+        ask_endpoint(stranger.url)
+        ask_endpoint(own.url.replace("127.0.0.1", "localhost"))
     assert [headers.get("authorization") for headers in own.headers] == ["Bearer sk-secret", None]
     assert [headers.get("authorization") for headers in stranger.headers] == [None]
 
@@ -59,7 +59,7 @@ def test_endpoint_that_requires_a_key_names_the_setting() -> None:
         listener(status=401) as stranger,
         pytest.raises(EngineError, match=f"{ADDRESS}={stranger.url}"),
     ):
-        ask_judge(stranger.url)
+        ask_endpoint(stranger.url)
     assert len(stranger.headers) == 1
 
 
@@ -67,7 +67,7 @@ def test_redirects_are_not_followed(monkeypatch: pytest.MonkeyPatch) -> None:
     with listener() as stranger, listener(status=307, location=stranger.url) as own:
         monkeypatch.setenv(ADDRESS, own.url)
         with pytest.raises(EngineError):
-            ask_judge(own.url)
+            ask_endpoint(own.url)
         with pytest.raises(JudgeError):
             asyncio.run(
                 Judge(own.url, "model", "judge-key").says_the_same(

@@ -1,4 +1,4 @@
-"""Tests over a study's seeds, compared with enumerations and textbook formulas."""
+"""Tests of the significance tests over a study's seeds, against enumerations and formulas."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`agentgym serve`: a world by its name, else a policy with the settings of its checkpoint."""
+"""Tests of `agentgym serve`: worlds, policies with the settings of their checkpoint, champions."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from flows.commands.serve import champion, served
 from tasks.evaluation.nights import Night, write_night
 
 
-def test_a_name_that_is_no_world_is_a_policy(capsys: pytest.CaptureFixture[str]) -> None:
+def test_name_that_is_not_a_world_is_a_policy(capsys: pytest.CaptureFixture[str]) -> None:
     shown = {}
     for name in ("textcraft", "nowhere/model"):
         with pytest.raises(SystemExit):

@@ -1,4 +1,4 @@
-"""Requests in every form that HTTP/1.1 allows, byte by byte over raw sockets, reach the operations all the same."""
+"""Tests of HTTP/1.1 requests that are sent to the server byte by byte over raw sockets."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ CREATE = json.dumps({"items": [{"index": 3}]}).encode()
 
 @contextmanager
 def connected(url: str) -> Iterator[socket.socket]:
-    """A connection whose answers may take their time."""
+    """Connect to the server with a timeout of 60 seconds."""
     address = urlsplit(url)
     with socket.create_connection((address.hostname, address.port), timeout=60) as connection:
         yield connection
 
 
 def request(path: str, body: bytes, *headers: str, method: str = "POST") -> bytes:
-    """A request with its length said."""
+    """Return a request with a Content-Length header."""
     lines = [f"{method} {path} HTTP/1.1", "Host: h", f"Content-Length: {len(body)}", *headers]
     return "\r\n".join([*lines, "", ""]).encode() + body
 
 
 def answers(connection: socket.socket, count: int) -> list[tuple[int, dict[str, str], Any]]:
-    """Status, headers and JSON of the next answers, in the order in which they come."""
+    """Read the next `count` answers in order, and return their status, headers and JSON."""
     stream = connection.makefile("rb")
     found = []
     for _ in range(count):
@@ -99,7 +99,7 @@ def test_a_query_or_an_escape_in_the_path_changes_nothing(counting_server: str, 
         assert answers(connection, 1)[0][0] == 200
 
 
-def test_a_client_that_waits_to_be_told_to_send_is_told(counting_server: str) -> None:
+def test_client_that_expects_100_continue_gets_it(counting_server: str) -> None:
     with connected(counting_server) as connection:
         connection.sendall(
             request("/v1/create", CREATE, "Expect: 100-continue").removesuffix(CREATE)
@@ -109,7 +109,7 @@ def test_a_client_that_waits_to_be_told_to_send_is_told(counting_server: str) ->
         assert answers(connection, 1)[0][0] == 200
 
 
-def test_a_body_over_the_limit_is_refused_before_it_has_come(counting_server: str) -> None:
+def test_body_over_the_limit_is_refused_before_it_is_sent(counting_server: str) -> None:
     head = f"POST /v1/step HTTP/1.1\r\nHost: h\r\nContent-Length: {MAX_BODY_BYTES + 1}\r\n\r\n"
     with connected(counting_server) as connection:
         connection.sendall(head.encode())
@@ -117,7 +117,7 @@ def test_a_body_over_the_limit_is_refused_before_it_has_come(counting_server: st
     assert (status, content["error"]["type"]) == (413, "body_too_large")
 
 
-def test_a_body_over_the_limit_whose_length_is_not_said_is_refused_and_the_connection_goes_on(
+def test_chunked_body_over_the_limit_is_refused_and_the_connection_stays_open(
     counting_server: str,
 ) -> None:
     part = b"%x\r\n%b\r\n" % (2**20, bytes(2**20))
@@ -132,7 +132,7 @@ def test_a_body_over_the_limit_whose_length_is_not_said_is_refused_and_the_conne
     assert [status for status, _, _ in got] == [413, 200]
 
 
-def test_other_methods_are_told_what_the_path_takes(counting_server: str) -> None:
+def test_other_methods_are_not_allowed(counting_server: str) -> None:
     with connected(counting_server) as connection:
         connection.sendall(
             request("/v1/step", b"", method="GET") + request("/v1/step", b"", method="PUT")
@@ -152,7 +152,7 @@ def test_other_methods_are_told_what_the_path_takes(counting_server: str) -> Non
     ("version", "header", "closes"),
     [("1.1", "", False), ("1.1", "Connection: close\r\n", True), ("1.0", "", True)],
 )
-def test_the_connection_ends_when_the_client_wants_it(
+def test_connection_closes_if_the_client_asks_for_it(
     counting_server: str, version: str, header: str, closes: bool
 ) -> None:
     head = f"POST /v1/create HTTP/{version}\r\nHost: h\r\n{header}Content-Length: {len(CREATE)}\r\n\r\n"
@@ -167,7 +167,9 @@ def test_the_connection_ends_when_the_client_wants_it(
             assert answers(connection, 1)[0][0] == 200
 
 
-def test_clients_that_leave_in_the_middle_of_a_request_harm_nobody(counting_server: str) -> None:
+def test_clients_that_disconnect_during_a_request_do_not_affect_others(
+    counting_server: str,
+) -> None:
     whole = request("/v1/create", CREATE)
     for length in range(1, len(whole), 5):
         with connected(counting_server) as connection:
@@ -177,7 +179,7 @@ def test_clients_that_leave_in_the_middle_of_a_request_harm_nobody(counting_serv
         assert answers(connection, 1)[0][0] == 200
 
 
-def test_what_is_no_http_is_told_so(counting_server: str) -> None:
+def test_bytes_that_are_not_http_get_status_400(counting_server: str) -> None:
     with connected(counting_server) as connection:
         connection.sendall(b"\x16\x03\x01 hello\r\n\r\n")
         assert connection.makefile("rb").read().startswith(b"HTTP/1.1 400 ")

@@ -1,4 +1,4 @@
-"""What the supervisor of `make up` writes down, and how it chooses ports."""
+"""Tests of the services of `make up`: the supervisor's record, its ports, and a moved folder."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def test_record_of_a_dead_supervisor_is_ignored(tmp_path: Path) -> None:
     assert started is not None
     write(tmp_path, Record(os.getpid(), started, somewhere))
     assert addresses(tmp_path) == somewhere
-    write(tmp_path, Record(os.getpid(), started - 1, somewhere))  # another process that had our pid
+    write(tmp_path, Record(os.getpid(), started - 1, somewhere))  # an earlier process with our pid
     assert addresses(tmp_path) is None
     with subprocess.Popen([sys.executable, "-c", "pass"]) as ended:
         started = started_at(ended.pid) or 0
@@ -54,7 +54,10 @@ def test_used_port_is_skipped() -> None:
 def test_services_end_if_their_folder_is_moved(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Else they would go on writing to the old place, and the record at the new one would send everybody to them."""
+    """Move the folder of running services.
+
+    Services that stayed up would write to the old path, and the moved record would still name them.
+    """
 
     class Pieces:
         def __init__(self, runs: Path) -> None:

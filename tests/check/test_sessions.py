@@ -1,3 +1,5 @@
+"""Tests of the server's sessions: leases, turns, closing, limits and state keys."""
+
 from __future__ import annotations
 
 import asyncio
@@ -12,7 +14,7 @@ from environments.server.dispatcher import Dispatcher
 from tests.support.echo_sessions import Clock, Echo, EchoEpisode, answer, create, make, now
 
 
-def test_every_request_renews_the_lease_and_none_lets_it_run_out() -> None:
+def test_requests_renew_the_lease_and_an_idle_session_expires() -> None:
     world, clock = Echo(), Clock()
     sessions = make(world, clock)
     session = create(sessions, 1, 10.0).session
@@ -84,7 +86,7 @@ def test_a_session_in_use_by_a_thread_is_not_swept() -> None:
     assert sessions.expired() == []
 
 
-def test_repeating_the_last_turn_answers_the_same_and_performs_nothing() -> None:
+def test_repeated_turn_gets_the_same_answer_and_is_not_performed_again() -> None:
     sessions = make()
     session = create(sessions, 1, None).session
     assert session is not None
@@ -96,7 +98,7 @@ def test_repeating_the_last_turn_answers_the_same_and_performs_nothing() -> None
 
 
 @given(st.lists(st.tuples(st.integers(0, 6), st.sampled_from("ab")), max_size=30))
-def test_turns_are_performed_in_order_and_once_whatever_is_asked(
+def test_turns_are_performed_in_order_and_only_once(
     asked: list[tuple[int, str]],
 ) -> None:
     sessions = make()
@@ -118,14 +120,14 @@ def test_turns_are_performed_in_order_and_once_whatever_is_asked(
     assert session.environment.performed == performed
 
 
-def test_an_ended_session_is_told_from_one_that_never_was() -> None:
+def test_ended_and_unknown_sessions_get_different_statuses() -> None:
     sessions = make()
     reply = create(sessions, None, None, numbered=True)
     assert answer(sessions, "close", (reply.session,)).status == 200
     assert answer(sessions, "close", (reply.session,)).status == 410
     assert answer(sessions, "close", (reply.number,)).status == 410
     assert reply.number is not None
-    for never in (
+    for unknown in (
         "",
         "-",
         "abc",
@@ -136,10 +138,10 @@ def test_an_ended_session_is_told_from_one_that_never_was() -> None:
         -1,
         0,
     ):
-        assert answer(sessions, "close", (never,)).status == 404
+        assert answer(sessions, "close", (unknown,)).status == 404
 
 
-def test_a_session_can_be_closed_by_the_key_of_its_create_and_that_is_final() -> None:
+def test_session_closed_by_the_key_of_its_create_stays_closed() -> None:
     sessions = make()
     create(sessions, 1, None, "key")
     assert answer(sessions, "close", ("key",)).status == 200
@@ -150,7 +152,7 @@ def test_a_session_can_be_closed_by_the_key_of_its_create_and_that_is_final() ->
     assert len(sessions) == 0
 
 
-def test_a_session_that_is_closed_while_it_is_opened_ends_once_it_is_open() -> None:
+def test_session_that_is_closed_while_it_opens_ends_after_it_has_opened() -> None:
     class Slow(Echo):
         def create(self) -> EchoEpisode:
             assert answer(sessions, "close", ("key",)).status == 200
@@ -174,7 +176,7 @@ def test_sessions_of_our_dialect_cannot_be_reached_by_a_number() -> None:
     assert sessions.get(session.number) is None
 
 
-def test_the_session_limit_is_refused_as_busy_and_frees_up() -> None:
+def test_sessions_over_the_limit_are_refused_until_one_closes() -> None:
     sessions = make(limit=2)
     first = create(sessions, 1, None).session
     create(sessions, 1, None)
@@ -219,7 +221,7 @@ class KeyedEcho(Echo):
         return Keyed(self)
 
 
-def test_replies_carry_a_digest_of_the_state_where_the_world_tells_one() -> None:
+def test_replies_have_a_digest_of_the_state_if_the_world_has_state_keys() -> None:
     sessions = make(KeyedEcho())
     begun = [answer(sessions, "create", (1, None, None)) for _ in range(2)]
     assert begun[0].state_key == begun[1].state_key != ""

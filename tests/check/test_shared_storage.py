@@ -1,4 +1,4 @@
-"""What shared storage is refused, and what is kept there beside runs."""
+"""Tests of shared storage: unusable addresses, and a starter policy for all machines."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every chat template that TRL ships carries five turns exactly, or is refused with a reason."""
+"""Tests that each chat template of TRL renders five turns exactly or is refused with a code."""
 
 from __future__ import annotations
 
@@ -37,20 +37,20 @@ RESULTS = {
     "thoughts thoughts": "nemotron_3_5_lightning nemotron_3_5_lightning_training nemotron_3_nano nemotron_3_nano_training nemotron_3_super "
     "nemotron_3_super_training nemotron_3_ultra nemotron_3_ultra_training",
     "ends exact": "gptoss gptoss_training",
-    # templates that change earlier turns, or whose calls nothing reads
+    # templates that change earlier turns, or whose tool calls cannot be read
     "exact changed_turn_start": "diffusion_gemma diffusion_gemma_training",
     "channels unknown_calls": "muse_glimmer muse_glimmer_training",
-    # templates that take content in parts
+    # templates that require content as a list of parts
     "missing_message missing_message": "idefics3 idefics3_training llava_next llava_next_training smolvlm smolvlm_training",
 }
 """Result in the formats "bare" and "tools", and the templates that have it.
 
-- exact: the tokens of the episode are those of the whole conversation as the template writes it.
-- thoughts: the same, but for empty thoughts, which the template adds to or removes from earlier
-  turns.
-- ends: the same, but a text ends with the token that the policy writes, and the template replaces
-  it by another one in earlier turns.
-- otherwise the code of the refusal.
+- exact: The episode has the tokens of the full conversation as the template renders it.
+- thoughts: The tokens differ only in empty thoughts, which the template adds to earlier turns or
+  removes from them.
+- ends: The tokens differ only in the end of a message. The template replaces the policy's token by
+  another one in earlier turns.
+- Any other result is the code of a refusal.
 """
 
 
@@ -66,15 +66,15 @@ def result(name: str, action_format: Literal["bare", "tools"]) -> str:
         assert chat_format.action_in(chat_format.text(message)) == action
         assert message[-1] in chat_format.stop_tokens
         played += [*message, *chat_format.reply(observation(turn), message)]
-    whole = conversation(chat_format, action_format)
-    if played == tokenizer.encode(whole, add_special_tokens=False):
+    rendered = conversation(chat_format, action_format)
+    if played == tokenizer.encode(rendered, add_special_tokens=False):
         return "exact"
     ends = [chat_format._own_end, chat_format._end_of_turn]
     if ends[0] != ends[1]:
         replaced = [ends[1] if token == ends[0] else token for token in played]
-        assert replaced == tokenizer.encode(whole, add_special_tokens=False)
+        assert replaced == tokenizer.encode(rendered, add_special_tokens=False)
         return "ends"
-    assert without_thoughts(tokenizer.decode(played)) == without_thoughts(whole)
+    assert without_thoughts(tokenizer.decode(played)) == without_thoughts(rendered)
     return "thoughts"
 
 

@@ -1,4 +1,4 @@
-"""The pages: all are in the navigation of the documentation site, and their source lines are short."""
+"""Tests of the documentation pages: navigation, line length and version."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ CONFIG = yaml.safe_load((ROOT / "mkdocs.yml").read_text(encoding="utf-8"))
 
 
 def pages(entry: Any) -> Iterator[str]:
-    """The pages of a part of the navigation."""
+    """Yield the pages of an entry of the navigation."""
     if isinstance(entry, str):
         yield entry
     for each in (
@@ -32,7 +32,7 @@ def test_every_page_of_docs_is_in_the_navigation_once() -> None:
 
 
 def test_source_lines_of_pages_have_at_most_100_columns_outside_tables() -> None:
-    """ruff formats Python code in pages. A link in the glossary cannot be broken."""
+    """Skip Python code, which ruff formats, and the glossary's links, which cannot be broken."""
     long = []
     for page in [
         ROOT / "README.md",

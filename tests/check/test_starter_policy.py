@@ -1,3 +1,5 @@
+"""Tests of the starter policy: reproducible builds, the cloning loss, and its tokenizer."""
+
 from __future__ import annotations
 
 import json
@@ -32,7 +34,7 @@ BARE = Policy(starter=TINY, action_format="bare")
 
 
 def bare(**changes: float | str | tuple[float, ...]) -> Policy:
-    """The policy with other fields of `policy.starter`."""
+    """Return the policy with changed fields of `policy.starter`."""
     return BARE.model_copy(update={"starter": TINY.model_copy(update=changes)})
 
 
@@ -57,14 +59,14 @@ def played() -> list[Demonstration]:
 
 
 def files(report: StarterReport) -> dict[str, bytes]:
-    """What determines the policy: everything but the record of how long it took."""
+    """Return the contents of all files but the manifest, which also records the duration."""
     return {file.name: file.read_bytes() for file in report.path.iterdir() if file.name != MANIFEST}
 
 
 def test_same_seed_gives_the_same_bytes_and_another_seed_others(
     made: StarterReport, tmp_path: Path
 ) -> None:
-    torch.manual_seed(17)  # whatever was drawn before
+    torch.manual_seed(17)  # earlier random draws have no effect
     again, other = build(0, tmp_path), build(1, tmp_path)
     assert files(again) == files(made)
     assert files(other)["model.safetensors"] != files(made)["model.safetensors"]
@@ -81,7 +83,7 @@ def test_excerpts_precede_full_demonstrations_and_add_to_the_tokens(
     also = build_starter_policy(bare(excerpts=(0.2, 0.5)), "textcraft", 0, tmp_path)
     assert (
         2 * made.tokens < also.tokens < 4 * made.tokens
-    )  # a goal is one line, so that little is left out of it
+    )  # a goal is one line, so an excerpt leaves out little
     assert also.demonstrations == made.demonstrations
     assert files(also)["tokenizer.json"] == files(made)["tokenizer.json"]
     assert files(also)["model.safetensors"] != files(made)["model.safetensors"]
@@ -273,12 +275,12 @@ def test_an_example_counts_as_exact_if_every_token_of_the_oracle_is_the_most_lik
     learned = [False, False, False, False, True, True, False, True]
     exact = cloning.Example(tokens, learned)
     missed = cloning.Example([*tokens[:-1], tokens[-1] + 1], learned)
-    told_nothing = cloning.Example(tokens, [False] * len(tokens))
+    nothing_learned = cloning.Example(tokens, [False] * len(tokens))
     for batch, count in (
         ([exact], 1),
         ([missed], 0),
-        ([told_nothing], 0),
-        ([exact, missed, told_nothing, exact], 2),
+        ([nothing_learned], 0),
+        ([exact, missed, nothing_learned, exact], 2),
     ):
         assert cloning.cloning_loss(model, batch)[1] == count
 

@@ -1,3 +1,5 @@
+"""Tests of success rates, pass@k, paired differences and means, with their intervals."""
+
 from __future__ import annotations
 
 import math
@@ -31,11 +33,11 @@ def test_interval_with_one_sample_per_task_is_wilson(successes: int, n: int) -> 
 def test_samples_of_one_task_do_not_count_as_independent_tasks() -> None:
     alike = success_rate(
         tallies([8] * 10 + [0] * 10, samples=8)
-    )  # each task always or never solved: 8 samples tell what 1 tells
+    )  # each task is always or never solved, so 8 samples say no more than 1
     single = success_rate(tallies([1] * 10 + [0] * 10))
     mixed = success_rate(
         tallies([4] * 20, samples=8)
-    )  # tasks do not differ: every sample tells something
+    )  # tasks do not differ, so every sample adds information
     assert alike.value == single.value == mixed.value == 0.5
     assert alike.high - alike.low >= single.high - single.low > 1.8 * (mixed.high - mixed.low)
 
@@ -105,7 +107,7 @@ def test_the_interval_of_a_difference_covers_the_truth_about_95_times_in_100(
     covered, trials = 0, 1500
     for _ in range(trials):
         before = random.beta(0.6, 1.2, size=n)
-        after = before + 0.3 * (1 - before)  # on average a rise of 0.3 * (1 - 1/3)
+        after = before + 0.3 * (1 - before)  # the mean increase is 0.3 * (1 - 1/3)
         counts = [
             tallies(random.binomial(samples, rates).tolist(), samples) for rates in (before, after)
         ]

@@ -1,4 +1,4 @@
-"""Estimates of the time of a step, compared with computations by hand."""
+"""Tests of the estimated time of a step, against computations by hand."""
 
 from __future__ import annotations
 
@@ -39,15 +39,15 @@ GPU = Gpu(operations=7.2e9 / UTILISATION, bandwidth=1e9 / BANDWIDTH_SHARE, memor
 
 
 def test_operations_follow_from_the_passes_of_the_recipe() -> None:
-    # Twice 2 forward, 2 again for the checkpointed activations, 4 backward; 2 each for old and
-    # reference log-probabilities.
+    # Two epochs of 2 forward, 2 to recompute the activations, and 4 backward. Old and reference
+    # log-probabilities take 2 each.
     assert operations_per_token(load_recipe("textcraft-qwen2.5-7b")) == 2 * (2 + 2 + 4) + 2 + 2
-    # LoRA: no gradients of the weights.
+    # LoRA skips the gradients of the weights.
     assert (
         operations_per_token(load_recipe("textcraft-qwen2.5-7b", {"policy.lora": {"rank": 8}}))
         == 2 * (2 + 2 + 2) + 2 + 2
     )
-    # Policy and critic, old log-probabilities, values.
+    # The terms are policy, critic, old log-probabilities and values.
     ppo = {"algorithm": {"name": "ppo", "steps": 1, "importance_correction": "truncated"}}
     assert operations_per_token(load_recipe("textcraft", ppo)) == 6 + 6 + 2 + 2
     behaviour = {"algorithm": {"name": "grpo", "steps": 1, "importance_correction": "behaviour"}}
@@ -61,10 +61,9 @@ def test_update_time_is_divided_by_the_number_of_gpus() -> None:
 
 
 def test_decoding_time_is_bound_by_memory_bandwidth() -> None:
-    # An engine has 4 episodes of 1,000 tokens and room for 2 of them. A token of each takes 1 GB of
-    # weights and 2 x 500 tokens x 1 MB of
-    # cache, 2 s; its 400 tokens are written in 200 such turns. The 3,600 tokens that it reads take
-    # 2 x 10^6 operations each, 1 s.
+    # An engine has 4 episodes of 1,000 tokens and room for 2 of them. One token for both reads 1 GB
+    # of weights and 2 x 500 tokens x 1 MB of cache, which takes 2 s. The engine writes 400 tokens
+    # in 200 such passes. It reads 3,600 tokens with 2 x 10^6 operations each, which takes 1 s.
     assert rollout_seconds(STEP, 1_000_000, ENGINES, GPU) == pytest.approx(200 * 2 + 1)
 
 
@@ -86,7 +85,7 @@ def test_seconds_are_formatted_with_units(seconds: tuple[float, float], words: s
     assert in_words(*seconds) == words
 
 
-def asked(gpu: str | None, recipe: Experiment | None = None) -> PlanRequest:
+def plan_request(gpu: str | None, recipe: Experiment | None = None) -> PlanRequest:
     machine = Machine(gpus=8, gpu_memory=80, sharding="fsdp2", engine_fraction=0.45, gpu=gpu)
     plan = MemoryPlan(
         trainer={},
@@ -97,16 +96,18 @@ def asked(gpu: str | None, recipe: Experiment | None = None) -> PlanRequest:
     )
     recipe = recipe or load_recipe("textcraft-qwen2.5-7b")
     made = PlanRequest(recipe, InfraSettings(), machine)
-    made.__dict__["memory"] = PlanAnswer(text="", fits=True, plan=plan)  # the trace takes a minute
+    made.__dict__["memory"] = PlanAnswer(
+        text="", fits=True, plan=plan
+    )  # avoids a trace of a minute
     return made
 
 
 def test_the_plan_has_the_times_of_each_phase_and_the_assumptions() -> None:
-    said = time_section(asked("H100"))
-    lines = said.splitlines()
+    section = time_section(plan_request("H100"))
+    lines = section.splitlines()
     assert "8 x H100" in lines[0]
     assert [line.split()[:2] for line in lines[3:5]] == [["phase", "1"], ["phase", "2"]]
-    assert "35%" in said
+    assert "35%" in section
 
 
 @pytest.mark.parametrize(
@@ -114,7 +115,7 @@ def test_the_plan_has_the_times_of_each_phase_and_the_assumptions() -> None:
     ["textcraft-qwen2.5-7b", "textcraft-qwen2.5-3b", "babyai-qwen2.5-7b", "searchqa-qwen2.5-7b"],
 )
 def test_the_range_of_a_step_is_at_most_a_factor_of_five(recipe: str) -> None:
-    request = asked("H100", load_recipe(recipe))
+    request = plan_request("H100", load_recipe(recipe))
     for _, amount in request.phases(likely_work):
         least, most = _tokens(amount, 1)
         for seconds in (update_of, rollout_of):
@@ -132,10 +133,11 @@ def rollout_of(step: StepTokens) -> float:
     return rollout_seconds(step, 7_600_000_000, engines, GPUS["H100"])
 
 
-def test_a_likely_episode_is_between_the_experts_and_a_longer_one_up_to_the_limits() -> None:
+def test_likely_work_ranges_from_the_expert_to_longer_episodes_within_the_limits() -> None:
     recipe = load_recipe("textcraft-qwen2.5-7b", {"policy.action_format": "bare"})
     expert = [ExpertEpisode(turns=4, characters=800, actions=160)]
-    # 4 turns of 10 tokens, and 640 characters to read. 2.5 times as many turns of 20 tokens.
+    # The expert has 4 turns of 10 tokens, and 640 characters to read. The upper bound has 2.5 times
+    # as many turns, of 20 tokens each.
     assert likely_work(recipe, 10, 30, expert) == Work(10, (40, 100), (400, 2000), (2000, 6000))
     assert likely_work(recipe, 1, 6, expert).turns == (4, 6)
     assert likely_work(recipe, 1, 2, expert).turns == (2, 2)
@@ -147,8 +149,8 @@ def test_a_likely_episode_is_between_the_experts_and_a_longer_one_up_to_the_limi
     assert likely_work(thinking, 1, 30, expert).policy_tokens == (4 * 60, 10 * 120)
 
 
-def test_published_runs_took_what_their_first_steps_predict_within_a_factor_of_two() -> None:
-    shares = {1: 0.85, 5: 1.0}  # measured steps -> least share of the runs that they predict
+def test_first_steps_predict_the_time_of_published_runs_within_a_factor_of_two() -> None:
+    shares = {1: 0.85, 5: 1.0}  # measured steps -> minimum share of the runs that they predict
     ratios: dict[int, list[float]] = {measured: [] for measured in shares}
     for file in Path("docs/evidence").glob("*/runs.jsonl.gz"):
         for key, run in read_runs(file).items():
@@ -181,12 +183,12 @@ def test_published_runs_took_what_their_first_steps_predict_within_a_factor_of_t
 
 
 def test_an_unknown_gpu_has_no_estimate() -> None:
-    assert "--gpu" in time_section(asked(None))
+    assert "--gpu" in time_section(plan_request(None))
 
 
-def test_a_step_on_cores_equals_a_computation_by_hand() -> None:
-    # 7,200 tokens read at 2 x 10 operations, 800 written; 8,000 updated at 6 + 2 operations per
-    # parameter, over two cores.
+def test_time_of_a_step_on_cpu_cores_equals_a_computation_by_hand() -> None:
+    # Two cores read 7,200 tokens and write 800, with 2 x 10 operations each. They update on 8,000
+    # tokens with 6 + 2 operations per parameter.
     rollout, update = cpu_seconds(
         STEP, 10, per_token=6, cores=2, core=Core("a core", update=1000, reading=100, writing=10)
     )
@@ -214,7 +216,7 @@ def test_the_speed_of_measured_steps_carries_over_to_longer_horizons() -> None:
     assert speed.seconds(episodes=20, horizon=12) == (60.0, 120.0)
 
 
-def test_one_step_is_enough_and_none_is_an_error() -> None:
+def test_speed_requires_at_least_one_measured_step() -> None:
     assert measured_speed({3: step(8, 4, 20.0, 40.0)}).share == 0.5
     for nothing in ({}, {1: {"update/seconds": 3.0}}, {1: step(8, 0, 1.0, 1.0)}):
         with pytest.raises(ValueError, match="measured"):

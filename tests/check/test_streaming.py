@@ -1,4 +1,4 @@
-"""Streaming: which groups a step trains on, the age of their weights, and the plan of a run."""
+"""Tests of streaming: the groups that a step trains on, the age of their weights, and the plan."""
 
 from __future__ import annotations
 
@@ -27,10 +27,15 @@ STREAM: dict[str, Any] = {"rollout.stream": True, "rollout.max_off_policy_steps"
 def trained_in(
     ranks: Sequence[int], per_step: int, max_off_policy_steps: int, luck: random.Random
 ) -> list[list[int]]:
-    """The groups that each step of a simulated run trains on.
+    """Simulate a run, and return the groups that each step trains on.
 
-    A fifth of the groups finishes only if the step waits for it. `ranks` is the number of ranks in
-    each step: where it changes, a run was resumed.
+    A fifth of the groups finish only if the step waits for them.
+
+    Args:
+        ranks: Number of ranks in each step. It changes where the run was resumed.
+        per_step: Groups that a step trains on.
+        max_off_policy_steps: Limit of the age of a group's weights, in steps.
+        luck: Source of random numbers.
     """
     steps, waiting, found = len(ranks), list[int](), list[list[int]]()
     slow = {number for number in range(steps * per_step) if luck.random() < 0.2}
@@ -75,12 +80,12 @@ def test_every_group_is_trained_on_once_and_its_weights_are_bounded_in_age(
         ([False, True, False, True, True], 0, 2, [1, 3]),
         ([False, True, False, True, True], 1, 2, [0, 1]),
         ([True, False, True, True], 2, 3, [0, 1, 2]),
-        ([False, False, True], 0, 2, [2, 0]),  # what the deadline of a step gives up
+        ([False, False, True], 0, 2, [2, 0]),  # the deadline of the step ended batch 0
         ([True, False, True], 2, 1, [0, 1]),  # more are due than a rank's share
         ([], 0, 1, []),
     ],
 )
-def test_due_batches_come_before_finished_ones_and_these_before_the_others(
+def test_due_batches_come_first_then_finished_ones_then_the_others(
     finished: list[bool], due: int, count: int, returned: list[int]
 ) -> None:
     assert first_finished(finished, due, count) == returned
@@ -163,7 +168,7 @@ def test_collector_returns_the_groups_that_finish_first(counting_server: str) ->
         agent.held[31].set()
         last = collector.collect([b for b in left if b.requests[0].task == 31], due=1, count=1)
         assert {t.outcome for t in (*first, *second, *last)} == {Outcome.SUCCESS}
-        assert agent.spoken.count((31, 1)) == 2  # once for each member
+        assert agent.spoken.count((31, 1)) == 2  # one for each member
 
 
 @pytest.mark.parametrize(
@@ -179,7 +184,7 @@ def test_collector_returns_the_groups_that_finish_first(counting_server: str) ->
         ),
     ],
 )
-def test_streaming_is_refused_where_it_cannot_work(fields: dict[str, Any], named: str) -> None:
+def test_streaming_is_refused_with_incompatible_fields(fields: dict[str, Any], named: str) -> None:
     with pytest.raises(RecipeError) as refused:
         load_recipe("textcraft", STREAM | fields)
     assert named in str(refused.value)

@@ -1,4 +1,4 @@
-"""The file with the episodes of a study's evaluations."""
+"""Tests of the file with the episodes of a study's evaluations."""
 
 from __future__ import annotations
 
