@@ -74,9 +74,9 @@ def test_kill_loses_only_episodes_since_the_last_save(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "damage",
     [
-        lambda content_of_part: content_of_part[: len(content_of_part) // 2],
-        lambda content_of_part: b"",
-        lambda content_of_part: content_of_part[:-8] + bytes(8),
+        lambda content: content[: len(content) // 2],
+        lambda content: b"",
+        lambda content: content[:-8] + bytes(8),
     ],
 )
 def test_damaged_part_is_moved_and_its_groups_are_played_again(

@@ -1,4 +1,4 @@
-"""A study: its file, the results of its runs, and its tables, compared with computations by hand."""
+"""Tests of studies: their file, the results of their runs, and tables computed by hand."""
 
 from __future__ import annotations
 
@@ -159,15 +159,17 @@ def test_holm_equals_a_computation_by_hand() -> None:
     assert holm([0.01, 0.04, 0.03, 0.005]) == pytest.approx([0.03, 0.06, 0.06, 0.02])
     assert holm([0.5, 0.9]) == pytest.approx([1.0, 1.0])
     assert math.isnan(holm([math.nan, 0.01])[0])
-    assert holm([math.nan, 0.01])[1] == pytest.approx(0.02)  # it was still one of two
+    assert holm([math.nan, 0.01])[1] == pytest.approx(
+        0.02
+    )  # the unknown value counts as one of two
     assert holm([]) == []
 
 
-def test_the_median_time_includes_runs_that_never_reach_the_threshold() -> None:
+def test_median_time_includes_runs_that_never_reach_the_threshold() -> None:
     assert median_time([4.0, 2.0, 6.0], [9.0] * 3) == 4.0
     assert (
         median_time([4.0, None, 2.0, None], [9.0, 3.0, 9.0, 9.0]) == 4.0
-    )  # of 4: 3/4 after 2, then of two at risk one: 3/8
+    )  # Kaplan-Meier: 3/4 remain after time 2, and 3/8 after time 4, with two at risk
     assert math.isnan(median_time([2.0, None, None], [9.0] * 3))
     assert math.isnan(median_time([None, None], [9.0, 9.0]))
     times = [3.0, 5.0, 8.0, 9.0, 11.0, 14.0]
@@ -265,7 +267,7 @@ def test_all_named_comparisons_have_p_values_adjusted_together() -> None:
     rows = {row[0]: row for row in section.rows}
     assert rows["long - short"][1].startswith(
         "+37.5 ["
-    )  # (11 - 6) / 12 under seed 0, (10 - 6) / 12 under seed 1
+    )  # (11 - 6) / 12 with seed 0, (10 - 6) / 12 with seed 1
     assert rows["long - start"][-1] == "2 of 2"
     found = section.data["long - short"]
     assert found["p_holm"] >= found["p"] == pytest.approx(0.5)  # two seeds have four sign flips
@@ -287,7 +289,7 @@ def test_an_endpoint_at_equal_turns_uses_the_results_up_to_that_turn() -> None:
     [section] = family_section(study(endpoint={"at": "turns"}), {"long": LONG, "short": SHORT})
     assert section.data["long - short"]["difference"] == pytest.approx(
         (2 + 1 + 1 - 6) / 12
-    )  # after 300 turns of both
+    )  # after 300 turns in both arms
     assert "after 300 environment turns" in section.note
 
 
@@ -298,17 +300,17 @@ def test_an_endpoint_over_training_is_the_area_under_the_curve_of_the_evaluation
     )
     assert fall(falls, "success") == pytest.approx(0.5)
     back = replace(falls, results=[*falls.results[:-1], replace(falls.results[-1], step=5)])
-    assert area(back, "success") == area(falls, "success")  # a collapsed run is measured earlier
-    asked = study(endpoint={"at": "area"}, comparisons=[("long", "start")])
-    [section] = family_section(asked, {"long": [falls]})
+    assert area(back, "success") == area(falls, "success")  # a collapsed run is evaluated earlier
+    spec = study(endpoint={"at": "area"}, comparisons=[("long", "start")])
+    [section] = family_section(spec, {"long": [falls]})
     rises = (0.5, 0.8125 - 1, 0.0)
     assert section.data["long - start"]["difference"] == pytest.approx(sum(rises) / 3)
-    titles = [each.title for each in findings(asked, {"long": [falls], "short": SHORT}, {})]
+    titles = [each.title for each in findings(spec, {"long": [falls], "short": SHORT}, {})]
     assert "The curve of the evaluations" in titles
 
 
 @pytest.mark.parametrize("endpoint", [{"at": "turns", "budget": 301}, {"at": "turns"}])
-def test_no_comparison_after_more_turns_than_a_run_had(endpoint: dict[str, Any]) -> None:
+def test_arms_are_not_compared_after_more_turns_than_a_run_had(endpoint: dict[str, Any]) -> None:
     idle = [replace(each, steps={}) for each in SHORT] if "budget" not in endpoint else SHORT
     [section] = family_section(study(endpoint=endpoint), {"long": LONG, "short": idle})
     assert set(section.data) == {"not shown"}
@@ -403,7 +405,7 @@ def test_the_report_compares_refused_and_repeated_turns_and_the_sources_of_answe
     assert section.data["refused turns"] == {"long": [0.25, pytest.approx(0.05)]}
     assert section.data["repeated turns"] == {"long": [0.5, 0.5]}
     assert section.data["answers from passage 1"] == {"long": [1.0, 0.5]}
-    assert behaviour_section({"short": SHORT}) == []  # these runs have no such figures
+    assert behaviour_section({"short": SHORT}) == []  # these runs have no such metrics
 
 
 def test_the_page_of_an_unfinished_study_has_its_finished_runs(tmp_path: Path) -> None:
@@ -414,7 +416,7 @@ def test_the_page_of_an_unfinished_study_has_its_finished_runs(tmp_path: Path) -
 
 
 def test_a_study_of_rewards_has_tables_of_rewards(tmp_path: Path) -> None:
-    """Of tasks that are partly done, success says nothing."""
+    """Use tasks that are only partly completed, so that no episode counts as a success."""
 
     def half(each: StudyRun) -> StudyRun:
         results = [
@@ -439,13 +441,13 @@ def coarse(each: StudyRun) -> StudyRun:
 
 @pytest.mark.parametrize("axis", ["turns", "seconds"])
 def test_arms_evaluated_after_different_steps_are_not_compared_by_turns_or_time(axis: Axis) -> None:
-    asked, alike, unlike = (
+    spec, alike, unlike = (
         study(thresholds=[0.4]),
         {"long": LONG, "short": SHORT},
         {"long": LONG, "short": [*map(coarse, SHORT)]},
     )
     for section in (budget_section, threshold_section):
-        [shown], [left_out] = section(asked, alike, axis), section(asked, unlike, axis)
+        [shown], [left_out] = section(spec, alike, axis), section(spec, unlike, axis)
         assert shown.rows
         assert not left_out.rows
         assert "- long: 0, 3, 6\n- short: 0, 6" in left_out.data["not shown"]
@@ -453,27 +455,27 @@ def test_arms_evaluated_after_different_steps_are_not_compared_by_turns_or_time(
 
 
 def test_runs_evaluated_only_at_their_ends_have_no_threshold_times() -> None:
-    asked, ends = (
+    spec, ends = (
         study(thresholds=[0.4]),
         {arm: [*map(coarse, runs)] for arm, runs in {"long": LONG, "short": SHORT}.items()},
     )
-    [section] = threshold_section(asked, ends, "turns")
+    [section] = threshold_section(spec, ends, "turns")
     assert not section.rows
     assert section.data["not shown"]
-    [section] = budget_section(asked, ends, "turns")  # the line is the same for both arms
+    [section] = budget_section(spec, ends, "turns")  # both arms have the same steps
     assert section.rows
 
 
 def test_an_endpoint_at_equal_turns_uses_the_common_evaluations_of_both_runs() -> None:
-    asked = study(endpoint={"at": "turns"})
+    spec = study(endpoint={"at": "turns"})
     [both_coarse] = family_section(
-        asked, {"long": [*map(coarse, LONG)], "short": [*map(coarse, SHORT)]}
+        spec, {"long": [*map(coarse, LONG)], "short": [*map(coarse, SHORT)]}
     )
-    [one_coarse] = family_section(asked, {"long": LONG, "short": [*map(coarse, SHORT)]})
-    [fine] = family_section(asked, {"long": LONG, "short": SHORT})
+    [one_coarse] = family_section(spec, {"long": LONG, "short": [*map(coarse, SHORT)]})
+    [fine] = family_section(spec, {"long": LONG, "short": SHORT})
     assert (
-        budget_section(asked, {"long": LONG, "short": SHORT}, "turns") == []
-    )  # the endpoint is the same figure
+        budget_section(spec, {"long": LONG, "short": SHORT}, "turns") == []
+    )  # the endpoint already has this comparison
     assert (
         one_coarse.data["long - short"]
         == both_coarse.data["long - short"]
@@ -502,21 +504,21 @@ def test_two_evaluations_are_drawn_as_two_points(at: list[int], line: str) -> No
 def test_the_stored_horizon_studies_have_no_threshold_times_and_no_difference_at_equal_time(
     name: str,
 ) -> None:
-    asked = load_study(name)
+    spec = load_study(name)
     kept = read_runs(Path(__file__).parents[2] / "docs" / "evidence" / name / "runs.jsonl.gz")
-    runs = {arm: [run for run in kept.values() if run.arm == arm] for arm in asked.arms}
-    whole = {arm: of_arm for arm, of_arm in runs.items() if of_arm}
+    runs = {arm: [run for run in kept.values() if run.arm == arm] for arm in spec.arms}
+    arms_with_runs = {arm: of_arm for arm, of_arm in runs.items() if of_arm}
     for axis in ("turns", "seconds"):
         assert not any(
             section.rows
             for section in (
-                *threshold_section(asked, whole, axis),
-                *budget_section(asked, whole, axis),
+                *threshold_section(spec, arms_with_runs, axis),
+                *budget_section(spec, arms_with_runs, axis),
             )
         )
     recipes = [Experiment.model_validate(json.loads(key)["recipe"]) for key in kept]
     assert all(
-        recipe == asked.experiment(run.arm, run.seed)
+        recipe == spec.experiment(run.arm, run.seed)
         for recipe, run in zip(recipes, kept.values(), strict=True)
     )
 
@@ -558,7 +560,7 @@ def test_the_page_is_written_from_the_stored_runs_without_their_folders(
     assert "| policy | one-command-validation, horizon 16 |" in whole.markdown
     lines = [json.loads(line) for line in gzip.decompress(kept).splitlines()]
     for facts, _ in lines:
-        del facts["recipe"]["keep_checkpoints"]  # as if recipes had gained this field since
+        del facts["recipe"]["keep_checkpoints"]  # as if this field was added later
     (folder / "runs.jsonl.gz").write_bytes(
         gzip.compress("".join(f"{json.dumps(line)}\n" for line in lines).encode())
     )
@@ -568,15 +570,15 @@ def test_the_page_is_written_from_the_stored_runs_without_their_folders(
     assert (folder / "runs.jsonl.gz").read_bytes() == kept
     assert (
         len(list((folder.parent / "scripted").iterdir())) == 6
-    )  # each policy's: they are not played again
+    )  # the stored results of the policies, which are not played again
 
     with pytest.raises(EvaluationFileError, match="AGENTGYM_RUNS"):
-        report(name, {"overrides": {"algorithm.steps": 7}})  # other runs than those that are kept
+        report(name, {"overrides": {"algorithm.steps": 7}})  # these runs are not stored
     assert (folder / "report.md").read_text() == whole.markdown
     assert (folder / "runs.jsonl.gz").read_bytes() == kept
 
 
-def test_kept_runs_are_found_without_their_model(tmp_path: Path) -> None:
+def test_stored_runs_are_found_without_their_model(tmp_path: Path) -> None:
     model = {"overrides": {"policy.model": str(tmp_path / "deleted")}}
     name = written(tmp_path, seeds=1)
     made = load_study(name, model)
@@ -614,7 +616,7 @@ def test_each_run_trains_the_recipe_of_its_arm(tmp_path: Path) -> None:
     assert runs.found() == {"long": [], "short": []}
 
 
-def test_an_arm_decides_about_its_fields_and_its_run_trains_what_is_registered(
+def test_fields_of_an_arm_override_the_study_and_its_run_trains_the_registered_recipe(
     tmp_path: Path,
 ) -> None:
     (tmp_path / "models" / "0").mkdir(parents=True)
@@ -649,7 +651,7 @@ def test_two_arms_of_the_same_recipe_are_refused(tmp_path: Path) -> None:
 
 
 def finished_runs(runs: Path, study: Study, starts: dict[str, str]) -> dict[str, RunFolder]:
-    """Write a finished run of seed 0 per arm, which began from a policy of `starts`."""
+    """Write a finished run with seed 0 for each arm, which started from the arm's policy."""
     folders = {}
     for arm, start in starts.items():
         folder = folders[arm] = RunFolder(runs, fit_experiment(study.experiment(arm, 0)))

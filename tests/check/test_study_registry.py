@@ -1,4 +1,4 @@
-"""The registry of studies: frozen fields, looks at held-out tasks, and published studies."""
+"""Tests of the registry of studies: frozen fields, looks at held-out tasks, published studies."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def test_a_registered_study_with_a_changed_field_is_refused_by_name(
     entered(tmp_path, "another question", **fields | {"name": "second"})
 
 
-def test_held_out_tasks_of_another_study_need_a_reason_which_the_page_prints(
+def test_held_out_tasks_of_another_study_require_a_reason_which_the_page_prints(
     tmp_path: Path,
 ) -> None:
     entered(tmp_path)
@@ -106,7 +106,7 @@ def test_held_out_tasks_of_another_study_need_a_reason_which_the_page_prints(
     assert stored["look_again"] == "The reviewers ask for it."
 
 
-def test_validation_lists_and_other_test_lists_are_free(tmp_path: Path) -> None:
+def test_validation_lists_and_other_test_lists_require_no_reason(tmp_path: Path) -> None:
     entered(tmp_path)
     for number, tasks in enumerate(
         ("one-command-validation", "one-command-validation", "one-command-fresh-test")
@@ -115,8 +115,8 @@ def test_validation_lists_and_other_test_lists_are_free(tmp_path: Path) -> None:
         assert free.looks == ()
 
 
-@pytest.mark.parametrize("way", ["indices", "further evaluation", "mixture"])
-def test_looks_are_found_by_their_tasks_under_any_selection(tmp_path: Path, way: str) -> None:
+@pytest.mark.parametrize("selection", ["indices", "further evaluation", "mixture"])
+def test_looks_are_found_by_their_tasks_under_any_selection(tmp_path: Path, selection: str) -> None:
     entered(tmp_path)
     some = list(load_world("textcraft").tasks("one-command-test"))[:5]
     fields: dict[str, Any] = {
@@ -126,7 +126,7 @@ def test_looks_are_found_by_their_tasks_under_any_selection(tmp_path: Path, way:
             "recipe": "mixed",
             "overrides": {"evaluation.tasks": "one-command-test+islands-validation"},
         },
-    }[way]
+    }[selection]
     with pytest.raises(TasksLookedAtError) as refused:
         entered(tmp_path, name="second", **fields)
     assert [look.study for look in refused.value.looks] == ["first"]
@@ -158,7 +158,7 @@ def test_looks_of_published_studies_count(tmp_path: Path) -> None:
         entered(tmp_path, name="second")
 
 
-def test_a_field_that_recipes_gained_since_is_no_change() -> None:
+def test_field_that_was_added_to_recipes_later_is_not_a_change() -> None:
     made = registration_of(study())
     recipes = {arm: dict(recipe) for arm, recipe in made.recipes.items()}
     for recipe in recipes.values():

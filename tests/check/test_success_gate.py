@@ -1,4 +1,4 @@
-"""The success-gated schedule: when it advances, when it goes back, and that nothing but the metrics of the steps decides."""
+"""Tests of the success-gated schedule: when it advances and retreats, and on which metrics."""
 
 from __future__ import annotations
 
@@ -38,7 +38,10 @@ def played(
     groups: float = 16.0,
     history: Steps | None = None,
 ) -> Steps:
-    """The metrics of steps that were played under the schedule's own horizons, with these shares of success."""
+    """Simulate steps with these success rates, and return their metrics.
+
+    The schedule sets the horizon of each step.
+    """
     history = dict(history or {})
     for success in successes:
         step = len(history)
@@ -56,7 +59,7 @@ def horizons(experiment: Experiment, history: Steps) -> list[float]:
     return [history[step]["rollout/horizon"] for step in sorted(history)]
 
 
-def test_it_advances_once_the_lower_bound_of_recent_success_passes_the_threshold() -> None:
+def test_horizon_advances_when_the_lower_bound_of_success_passes_the_threshold() -> None:
     experiment = gated()
     low, _ = score_bounds(0.625, 48)
     assert 0.5 < low < 0.51
@@ -64,44 +67,42 @@ def test_it_advances_once_the_lower_bound_of_recent_success_passes_the_threshold
     assert horizons(experiment, played(experiment, [0.6] * 8)) == [4] * 8  # its lower bound is 0.48
     assert (
         horizons(experiment, played(experiment, [0.625] * 8, groups=8)) == [4] * 8
-    )  # fewer groups know less
+    )  # with fewer groups the lower bound is below the threshold
 
 
-def test_the_bounds_are_wilsons() -> None:
+def test_score_bounds_equal_those_of_wilson() -> None:
     expected = stats.binomtest(30, 48).proportion_ci(confidence_level=0.9, method="wilson")
     assert score_bounds(30 / 48, 48) == pytest.approx((expected.low, expected.high), abs=1e-4)
     assert pytest.approx(stats.norm.ppf(0.95), abs=1e-3) == QUANTILE
 
 
-def test_it_advances_where_the_horizon_cuts_episodes_and_success_no_longer_rises() -> None:
+def test_horizon_advances_if_it_cuts_episodes_and_success_stops_rising() -> None:
     experiment = gated()
     assert horizons(experiment, played(experiment, [0.2] * 8, cut=0.4)) == [4] * 6 + [8, 8]
     assert (
         horizons(experiment, played(experiment, [0.2] * 8, cut=0.1)) == [4] * 8
-    )  # not the horizon's doing
+    )  # the horizon cuts too few episodes
     assert (
         horizons(experiment, played(experiment, [0.05 * n for n in range(8)], cut=0.4)) == [4] * 8
-    )  # still rising
+    )  # success still rises
 
 
-def test_it_stays_at_the_last_horizon() -> None:
+def test_schedule_stays_at_the_last_horizon() -> None:
     experiment = gated()
     assert horizons(experiment, played(experiment, [0.9] * 10)) == [4] * 3 + [8] * 3 + [16] * 4
 
 
-def test_it_goes_back_on_a_collapse_only_where_that_is_asked_for() -> None:
+def test_horizon_retreats_after_a_collapse_only_if_enabled() -> None:
     collapsing = [0.9] * 3 + [0.02] * 4
     assert horizons(gated(), played(gated(), collapsing)) == [4] * 3 + [8] * 4
     experiment = gated(retreat_below=0.2)
     assert horizons(experiment, played(experiment, collapsing)) == [4] * 3 + [8] * 3 + [4]
     assert (
         horizons(experiment, played(experiment, [0.02] * 6)) == [4] * 6
-    )  # there is nothing below the first
+    )  # no horizon is below the first
 
 
-def test_the_phases_of_the_steps_that_are_done_are_final_and_the_present_horizon_is_supposed_to_stay() -> (
-    None
-):
+def test_phases_of_finished_steps_are_final_and_the_current_horizon_is_assumed_to_stay() -> None:
     experiment = gated()
     history = played(experiment, [0.9, 0.9, 0.9, 0.1])
     assert [(p.horizon, p.first_step, p.end_step) for p in phases(experiment, history)] == [
@@ -113,7 +114,7 @@ def test_the_phases_of_the_steps_that_are_done_are_final_and_the_present_horizon
     assert [(p.horizon, p.end_step) for p in final] == [(4, 3), (8, 6), (16, 30)]
 
 
-def test_a_step_is_decided_by_the_steps_before_it_alone() -> None:
+def test_horizon_of_a_step_depends_only_on_earlier_steps() -> None:
     experiment = gated()
     history = played(experiment, [0.9] * 12)
     for step in range(12):
@@ -126,7 +127,7 @@ def test_a_step_is_decided_by_the_steps_before_it_alone() -> None:
 
 
 def test_a_batch_that_is_played_ahead_has_the_horizon_of_its_step() -> None:
-    """With two steps ahead, the batch of step s is planned after s - 2 steps: what comes between must not matter."""
+    """Plan the batch of step s after s - 2 steps. The steps between must have no effect."""
     experiment = gated(off_policy=2)
     history = played(experiment, [0.9] * 14)
     assert horizons(experiment, history) == [4] * 5 + [8] * 5 + [16] * 4
@@ -139,7 +140,7 @@ def test_a_batch_that_is_played_ahead_has_the_horizon_of_its_step() -> None:
         assert planned == horizon_at(experiment, step, history)
 
 
-def test_steps_without_a_sound_episode_tell_nothing() -> None:
+def test_steps_without_groups_do_not_change_the_horizon() -> None:
     experiment = gated()
     history: Steps = {step: {"rollout/horizon": 4.0, "rollout/groups": 0.0} for step in range(1, 9)}
     assert horizon_at(experiment, 8, history) == 4
@@ -159,6 +160,6 @@ def test_invalid_fields_are_refused_with_name_and_value(fields: dict[str, Any], 
 
 
 @pytest.mark.parametrize("method", ["sft", "dpo", "agentevol"])
-def test_methods_that_play_nothing_in_most_steps_cannot_be_gated_by_them(method: str) -> None:
+def test_methods_without_episodes_in_most_steps_cannot_be_gated(method: str) -> None:
     with pytest.raises(RecipeError, match=rf"curriculum.kind \(success-gated\).*{method}"):
         load_recipe("textcraft", {"curriculum": GATE, "algorithm.name": method})

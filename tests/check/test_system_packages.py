@@ -1,4 +1,4 @@
-"""What is installed beside Python: that nothing is skipped in silence, and that everybody names the same packages."""
+"""Tests of the system packages beside Python: installation, skipped tests and equal lists."""
 
 from __future__ import annotations
 
@@ -22,7 +22,10 @@ DRIVER_LIBRARY = "libatomic1"
 
 
 def machine(folder: Path, *commands: str, uid: int = 1000) -> Path:
-    """A folder of programs that stands for a machine which has only these; its apt-get installs what it is asked for."""
+    """Make a folder of programs that stands for a machine with only these commands.
+
+    Its apt-get creates an executable for each package that it should install.
+    """
     programs = dict.fromkeys(commands, "exit 0") | {"id": f"echo {uid}"}
     if "apt-get" in commands:
         installs = f'case "$*" in *install*) for p; do case $p in {JAVA}) ln -sf /bin/true {folder}/java;; {BROWSER}) '
@@ -41,7 +44,7 @@ def machine(folder: Path, *commands: str, uid: int = 1000) -> Path:
     return folder
 
 
-def see_to_worlds(path: Path, **variables: str) -> tuple[int, str]:
+def run_worlds_script(path: Path, **variables: str) -> tuple[int, str]:
     environment = {"PATH": str(path), **variables}
     done = subprocess.run(
         [ROOT / "locks" / "worlds.sh"], env=environment, capture_output=True, text=True, check=False
@@ -49,38 +52,40 @@ def see_to_worlds(path: Path, **variables: str) -> tuple[int, str]:
     return done.returncode, done.stdout + done.stderr
 
 
-def test_what_will_be_skipped_is_said_in_one_line_with_the_command_that_installs_it(
+def test_skipped_tests_are_named_in_one_line_with_the_command_that_installs_the_packages(
     tmp_path: Path,
 ) -> None:
-    status, said = see_to_worlds(machine(tmp_path / "bin", "apt-get"))
+    status, output = run_worlds_script(machine(tmp_path / "bin", "apt-get"))
     assert status == 0
-    assert said == (
+    assert output == (
         "The tests of SciWorld and WebArena will be skipped; to run them too: "
         f"sudo apt-get install -y --no-install-recommends {JAVA} {BROWSER} {DRIVER_LIBRARY}\n"
     )
-    _, said = see_to_worlds(machine(tmp_path / "bin", "apt-get", "chromium"))
-    assert said.startswith("The tests of SciWorld will be skipped;")
-    assert BROWSER not in said
+    _, output = run_worlds_script(machine(tmp_path / "bin", "apt-get", "chromium"))
+    assert output.startswith("The tests of SciWorld will be skipped;")
+    assert BROWSER not in output
 
 
-def test_root_installs_them_and_a_second_call_is_silent(tmp_path: Path) -> None:
+def test_root_installs_the_packages_and_a_second_call_is_silent(tmp_path: Path) -> None:
     path = machine(tmp_path / "bin", "apt-get", uid=0)
-    assert see_to_worlds(path) == (
+    assert run_worlds_script(path) == (
         0,
         f"Installing {JAVA} {BROWSER} {DRIVER_LIBRARY} for the tests of SciWorld and WebArena\n",
     )
-    assert see_to_worlds(path) == (0, "")
-    assert see_to_worlds(path, WEBARENA_CHROMIUM="another")[1].startswith(f"Installing {BROWSER} ")
+    assert run_worlds_script(path) == (0, "")
+    assert run_worlds_script(path, WEBARENA_CHROMIUM="another")[1].startswith(
+        f"Installing {BROWSER} "
+    )
 
 
 @pytest.mark.parametrize(("apt", "uid"), [("apt-get", 1000), ("failing-apt-get", 0), ("java", 0)])
-def test_with_ci_set_what_would_be_skipped_is_a_failure(tmp_path: Path, apt: str, uid: int) -> None:
+def test_missing_package_is_a_failure_in_ci(tmp_path: Path, apt: str, uid: int) -> None:
     path = machine(tmp_path / "bin", apt, uid=uid)
-    assert see_to_worlds(path)[0] == 0
-    status, said = see_to_worlds(path, CI="true")
+    assert run_worlds_script(path)[0] == 0
+    status, output = run_worlds_script(path, CI="true")
     assert status == 1
-    assert "would be skipped; to run them too: " in said
-    assert BROWSER in said
+    assert "would be skipped; to run them too: " in output
+    assert BROWSER in output
 
 
 TESTS = """
@@ -95,7 +100,7 @@ def test_known(): assert False
 """
 
 
-def test_in_ci_a_skip_for_want_of_a_package_fails(tmp_path: Path) -> None:
+def test_skip_because_of_a_missing_package_fails_in_ci(tmp_path: Path) -> None:
     (tmp_path / "test_some.py").write_text(TESTS)
     (tmp_path / "test_module.py").write_text(
         'import pytest\npytest.importorskip("not_installed_anywhere")'
@@ -139,7 +144,7 @@ def test_messages_readme_images_and_ci_name_the_same_packages() -> None:
 
 
 ON_DEMAND = {"torch", "transformers", "faiss", "pyarrow"}
-"""What SearchQA imports only over an operator's own Wikipedia."""
+"""Packages that SearchQA imports only for an operator's own corpus."""
 
 
 def test_the_images_of_the_environment_servers_have_what_their_worlds_import() -> None:

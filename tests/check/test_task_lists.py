@@ -1,4 +1,4 @@
-"""What a world's package says of its task lists is what the world has, and saying it builds nothing."""
+"""Tests of the task lists and variables that a package declares without loading its world."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tests.support.processes import run_python
 
 
 @pytest.mark.parametrize("name", ["babyai", "sciworld", "textcraft", "webarena"])
-def test_the_lists_that_a_package_names_are_those_that_the_world_has(name: str) -> None:
+def test_declared_task_lists_are_those_of_the_world(name: str) -> None:
     described, world = task_lists_of(name), load_world(name)
     assert described is not None
     for each in described:
@@ -20,7 +20,7 @@ def test_the_lists_that_a_package_names_are_those_that_the_world_has(name: str) 
     assert set(refusal.value.known) == set(described)
 
 
-def test_the_lists_of_a_world_are_not_known_where_a_variable_replaces_its_tasks(
+def test_task_lists_are_unknown_if_a_variable_replaces_the_tasks(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     assert "test" in (task_lists_of("webarena") or {})
@@ -28,7 +28,7 @@ def test_the_lists_of_a_world_are_not_known_where_a_variable_replaces_its_tasks(
     assert task_lists_of("webarena") is None
 
 
-def test_task_lists_are_named_without_loading_worlds() -> None:
+def test_task_lists_are_read_without_loading_worlds() -> None:
     program = (
         "import sys; from environments.registry import WORLDS, task_lists_of; [task_lists_of(name) "
         "for name in WORLDS]; "

@@ -1,4 +1,4 @@
-"""Which tasks a step plays, and with which seeds, depends on the recipe's seed and the step alone."""
+"""Tests that the tasks and seeds of a step depend only on the recipe's seed and the step."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Task order by success: its weights, its draws, and what a resumed run and other ranks know of it."""
+"""Tests of the task order by success: weights, draws, resumed runs and several ranks."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def test_first_pass_is_shuffled_and_later_draws_follow_the_weights() -> None:
     assert tasks_of_step(tasks, 0, 4, 3, weights) == tasks_of_step(tasks, 0, 4, 3)
     second = tasks_of_step(tasks, 1, 4, 3, weights)
     assert second[0] == tasks_of_step(tasks, 1, 4, 3)[0]  # the rest of the first pass
-    assert len(set(second)) == 4  # none repeats within a step
+    assert len(set(second)) == 4  # no task repeats within a step
     drawn = Counter(tasks_of_step(tasks, step, 1, 3, weights)[0] for step in range(5, 10_005))
     resampled = Counter(
         resampling_plans(tasks, [0], step, 1, 1, 1, 3, weights)[0].task for step in range(10_000)
@@ -86,10 +86,10 @@ def test_a_step_with_more_groups_than_tasks_repeats_them_equally() -> None:
 
 
 def share_of_zero_variance(order: str, seed: int) -> float:
-    """Share of groups without variance in the last 30 of 60 steps.
+    """Simulate 60 steps, and return the share of zero-variance groups in the last 30.
 
-    Of 90 tasks a third always fails, a third always succeeds, and a third succeeds half of the
-    time.
+    There are 90 tasks. A third always fails, a third always succeeds, and a third succeeds half of
+    the time.
     """
     rates = {task: (0.0, 1.0, 0.5)[task % 3] for task in range(90)}
     results: TaskResults = {}
@@ -144,9 +144,9 @@ def planned(rank: int, ranks: int, results: TaskResults) -> dict[int, int]:
 
 
 def test_all_ranks_plan_the_step_of_one_rank() -> None:
-    alone = planned(0, 1, RESULTS)
-    assert planned(0, 2, RESULTS) | planned(1, 2, RESULTS) == alone
-    assert alone != planned(0, 1, {})
+    of_one_rank = planned(0, 1, RESULTS)
+    assert planned(0, 2, RESULTS) | planned(1, 2, RESULTS) == of_one_rank
+    assert of_one_rank != planned(0, 1, {})
 
 
 def test_stored_results_draw_the_same_tasks(tmp_path: Path) -> None:
@@ -157,7 +157,7 @@ def test_stored_results_draw_the_same_tasks(tmp_path: Path) -> None:
 
 
 def test_batches_that_begin_early_keep_their_tasks() -> None:
-    """Step 6 is planned with step 5, whose results are unknown then, and again by itself."""
+    """Plan step 6 together with step 5, whose results are still unknown, and again on its own."""
     fields = {"rollout.max_off_policy_steps": 1}
     before = {step: found for step, found in RESULTS.items() if step <= 5}
     early = batches(0, 1, before, **fields).plan(5, {}).batches[1]
@@ -165,7 +165,7 @@ def test_batches_that_begin_early_keep_their_tasks() -> None:
     assert early == in_time
 
 
-def test_episodes_that_fail_in_the_update_leave_metrics_results_and_the_stored_step(
+def test_episodes_that_fail_in_the_update_count_as_failed_everywhere(
     tmp_path: Path,
 ) -> None:
     results: TaskResults = {}

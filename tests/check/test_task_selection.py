@@ -1,4 +1,4 @@
-"""Which tasks a recipe plays: a list by name, indices, or a file of AgentGym's ids."""
+"""Tests of the tasks that a recipe selects: a named list, indices, or a file of AgentGym's ids."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_a_file_of_task_ids_is_read_in_each_of_its_forms(tmp_path: Path, name: s
     assert experiment.evaluation.tasks == (5,)
 
 
-def test_a_file_is_looked_for_beside_the_recipe_too_and_its_content_is_part_of_the_experiment(
+def test_file_beside_the_recipe_is_found_and_its_content_changes_the_fingerprint(
     tmp_path: Path,
 ) -> None:
     recipe = (
@@ -79,8 +79,10 @@ def test_ids_with_a_set_in_their_name_keep_their_index() -> None:
     assert indices(read_ids('["searchqa_nq_17", 4]')) == [17, 4]
 
 
-def test_agentgyms_ids_of_textcraft_mean_the_goal_that_stands_beside_them(tmp_path: Path) -> None:
-    """AgentGym's trajectories hold the first observation; its index of a goal depends on the server."""
+def test_agentgyms_ids_of_textcraft_are_resolved_by_the_goal_in_their_record(
+    tmp_path: Path,
+) -> None:
+    """Read the goal from the first observation, since AgentGym's index depends on the server."""
     first = "Crafting commands:\ncraft 4 stick using 2 planks\n\nGoal: craft stick."
     path = tmp_path / "trajectories.json"
     path.write_text(
@@ -91,7 +93,7 @@ def test_agentgyms_ids_of_textcraft_mean_the_goal_that_stands_beside_them(tmp_pa
     tasks = load_recipe("textcraft", {"evaluation.tasks": str(path)}).evaluation.tasks
     assert tasks == ("textcraft_17: stick", 3)
     assert task_indices_of("textcraft", tasks) == [task_of("stick"), 3]
-    assert indices(tasks) == [17, 3]  # on a server of AgentGym's its own numbers count
+    assert indices(tasks) == [17, 3]  # AgentGym's own servers use its indices
 
 
 @pytest.mark.parametrize("item", ["textcraft_17", "textcraft_17: unobtainium"])

@@ -1,4 +1,4 @@
-"""Chains: deep goals that can only be read, whose templates are each on one side only, also those that are part of another."""
+"""Tests of chains: deep goals in which no training plan contains a held-out plan."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from environments.textcraft.world import TextCraft
 
 
 def some(name: str) -> list[int]:
-    """The tasks of a list, of a long one 600."""
+    """Return the tasks of a list, at most 600 of them."""
     return Random(0).sample(LISTS[name], min(600, len(LISTS[name])))
 
 
@@ -51,10 +51,10 @@ def test_the_oracle_takes_the_declared_turns_and_each_command_once() -> None:
     ("name", "turns"),
     [("test", DEEP_TURNS), ("validation", DEEP_TURNS), ("train", TURNS), ("lessons", TURNS)],
 )
-def test_lists_contain_every_number_of_turns_equally_often(name: str, turns: range) -> None:
-    often = Counter(map(turns_of, LISTS[name]))
-    assert set(often) == set(turns)
-    assert max(often.values()) == min(often.values())
+def test_lists_contain_each_number_of_turns_equally_often(name: str, turns: range) -> None:
+    frequencies = Counter(map(turns_of, LISTS[name]))
+    assert set(frequencies) == set(turns)
+    assert max(frequencies.values()) == min(frequencies.values())
 
 
 def test_no_training_plan_contains_a_held_out_plan() -> None:

@@ -1,4 +1,4 @@
-"""Tasks under made-up words: the same problems, whose words say nothing before they are read, split by template on their own."""
+"""Tests of tasks with made-up words. They have their own split by template."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from environments.textcraft.templates import Tree, template_of, trees, trees_by
 from environments.textcraft.world import TextCraft
 
 LEARNED = task_lists()["nonce-train"][::4]
-"""Enough to find what were there by design, and few enough to stay in the cache of tasks."""
+"""A quarter of the training tasks: enough to find systematic overlap, and few enough to cache."""
 SPLITS = ("train", "validation", "test")
 OURS = {"crafting", "commands", "craft", "using", "goal", "get", "got", "crafted", "minecraft"}
 
@@ -45,7 +45,7 @@ def test_splits_share_no_plan_and_no_held_out_plan_is_part_of_a_training_plan() 
     for split in ("validation", "test"):
         for index in task_lists()[f"nonce-{split}"]:
             begun = task(index)
-            assert trees_by(begun.book, begun.goal) == trees(begun.goal)  # the game's own
+            assert trees_by(begun.book, begun.goal) == trees(begun.goal)  # the game's own plans
             assert learned.isdisjoint(trees(begun.goal))
 
 
@@ -63,7 +63,7 @@ def test_unlisted_items_do_not_exist_in_a_nonce_task() -> None:
     )
 
 
-def test_there_are_enough_templates_to_learn_from_and_held_out_ones_of_every_length() -> None:
+def test_training_has_many_templates_and_held_out_lists_have_plans_of_every_length() -> None:
     assert len(templates_of("train")) >= 30
     assert len(templates_of("test")) >= 15
     for split in ("validation", "test"):
@@ -85,7 +85,7 @@ def test_fresh_tasks_have_training_templates_and_unused_draws() -> None:
         assert shown.isdisjoint(task(index).observation for index in fresh)
 
 
-def test_training_tasks_never_list_the_command_of_a_held_out_goal_distractors_included() -> None:
+def test_training_tasks_and_their_distractors_never_list_the_command_of_a_held_out_goal() -> None:
     for index in LEARNED:
         assert {nonce_splits().get(recipe.output, "train") for recipe in task(index).recipes} == {
             "train"
@@ -115,7 +115,7 @@ def test_another_variant_has_other_words() -> None:
     assert NonceNames(1, ["stick"]).there != NonceNames(2, ["stick"]).there
 
 
-def test_names_are_exchanged_whole_the_longest_first() -> None:
+def test_whole_names_are_replaced_longest_first() -> None:
     names = NonceNames(3, ["oak planks", "planks", "oak"])
     there = names.there
     assert names.apply("Crafted 4 minecraft:oak_planks, planks, oak, cloak") == (

@@ -1,4 +1,4 @@
-"""Tasks of one command: counts drawn from templates that are each on one side only, and lines that share nothing but that side."""
+"""Tests of tasks of one command: their split by template, fresh counts and distractors."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tasks.evaluation.baselines import NO_REPEAT, baselines
 
 @cache
 def listed(name: str) -> tuple[Task, ...]:
-    """The tasks of a list, of a long one 1,200."""
+    """Return the tasks of a list, at most 1,200 of them."""
     indices = task_lists()[f"one-command-{name}"]
     return tuple(task(index) for index in Random(0).sample(indices, min(1200, len(indices))))
 
@@ -41,14 +41,14 @@ def wanted(begun: Task) -> tuple[int, tuple[int, ...]]:
     return counts(next(recipe for recipe in begun.recipes if recipe.output == begun.goal))
 
 
-def test_no_training_task_shows_the_counts_of_a_held_out_goal_distractors_included() -> None:
+def test_no_training_task_or_distractor_shows_the_counts_of_a_held_out_goal() -> None:
     shown = {counts(recipe) for begun in learned() for recipe in begun.recipes}
     for split in ("validation", "test"):
         assert shown.isdisjoint(map(wanted, listed(split)))
     assert {wanted(begun) for begun in listed("validation")}.isdisjoint(map(wanted, listed("test")))
 
 
-def test_the_side_of_a_template_depends_on_neither_names_nor_order() -> None:
+def test_split_of_a_template_depends_on_neither_names_nor_order() -> None:
     for recipe in one_command_recipes():
         turned = Recipe(
             "sponge",
@@ -75,7 +75,7 @@ def test_the_oracle_gets_each_ingredient_and_crafts_once() -> None:
         assert craft.startswith("craft ")
 
 
-def test_every_list_has_as_many_tasks_of_each_number_of_turns() -> None:
+def test_lists_have_each_number_of_turns_equally_often() -> None:
     assert set(one_command_goals()) == {2, 3, 4}
     for name in ("validation", "test", "fresh-validation", "fresh-test"):
         assert Counter(

@@ -1,4 +1,4 @@
-"""The oracle's plans: right, short, and made from whatever is held."""
+"""Tests of the oracle's plans: they are correct and short, and start from any inventory."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ NAMES = sorted(recipe_book().depth.keys() - (recipe_book().members.keys() - reci
     [
         ("oak planks", {}, ["get 1 oak logs", "craft 4 oak planks using 1 oak logs"]),
         ("oak planks", {"stripped oak wood": 2}, ["craft 4 oak planks using 1 stripped oak wood"]),
-        # One layer of sticks from the fence's own wood is shorter than a second material.
+        # Sticks from the fence's own wood need fewer actions than sticks from another material.
         (
             "birch fence gate",
             {},
@@ -45,7 +45,7 @@ NAMES = sorted(recipe_book().depth.keys() - (recipe_book().members.keys() - reci
                 "craft 1 chest using 8 oak planks",
             ],
         ),
-        # What is held is used up first, and members of a kind may be mixed.
+        # Held items are used first, and members of a kind may be mixed.
         (
             "chest",
             {"birch planks": 3, "warped planks": 1, "oak log": 1},
@@ -54,22 +54,22 @@ NAMES = sorted(recipe_book().depth.keys() - (recipe_book().members.keys() - reci
                 "craft 1 chest using 3 birch planks, 1 warped planks, 4 oak planks",
             ],
         ),
-        # Planks that the goal asks for by name are not spent as any planks.
+        # Planks that the goal requires by name are not used where any planks fit.
         (
             "oak sign",
             {"oak planks": 6, "birch planks": 2},
             ["craft 4 stick using 2 birch planks", "craft 3 oak sign using 6 oak planks, 1 stick"],
         ),
-        # Bamboo: one get and one craft, where wood would take two crafts.
+        # Bamboo takes one get and one craft. Wood would take two crafts.
         ("stick", {}, ["get 2 bamboo", "craft 1 stick using 2 bamboo"]),
-        # A shorter recipe from what is held wins over the first in the list.
+        # A shorter recipe from held items is preferred to the first in the list.
         ("light gray dye", {"oxeye daisy": 1}, ["craft 1 light gray dye using 1 oxeye daisy"]),
         (
             "orange bed",
             {"white bed": 1, "orange dye": 1},
             ["craft 1 orange bed using 1 white bed, 1 orange dye"],
         ),
-        # A narrower kind serves a wider one.
+        # A narrower kind satisfies a wider one.
         (
             "campfire",
             {"stick": 3, "birch logs": 2, "oak log": 1, "charcoal": 1},
@@ -89,7 +89,10 @@ def holding(goal: str, held: Mapping[str, int]) -> TextCraftEnvironment:
 
 
 def solve(session: TextCraftEnvironment) -> int:
-    """Follows the oracle to the end and returns the number of actions; every one must work and bring the end nearer."""
+    """Follow the oracle to the end of the episode, and return the number of actions.
+
+    Each action must succeed and leave a shorter plan.
+    """
     assert session.goal is not None
     goal, left = session.goal, len(plan(session.goal, session.inventory))
     for done in range(1, left + 1):
@@ -103,7 +106,7 @@ def solve(session: TextCraftEnvironment) -> int:
         now = len(plan(goal, session.inventory))
         assert now < left, (goal, action)
         left = now
-    raise AssertionError(f"the plan for {goal} did not end in it")
+    raise AssertionError(f"the plan for {goal} did not reach the goal")
 
 
 def test_the_oracle_solves_every_goal_from_the_start() -> None:
@@ -184,21 +187,17 @@ def test_a_thought_ends_in_its_action_and_uses_the_names_of_the_task() -> None:
         while not done:
             thought, action = session.oracle_thought(), session.oracle_action()
             parts = [
-                (item, re.sub(r" \d+ times$", "", said))
-                for item, said in (part.split(": ") for part in thought.split("; "))
+                (item, re.sub(r" \d+ times$", "", how))
+                for item, how in (part.split(": ") for part in thought.split("; "))
             ]
             assert parts[0][0] == session.objective
-            assert {f"craft {said}" for _, said in parts if said not in ("hold", "get")} <= set(
-                lines
-            )
-            item, said = parts[-1]
-            if said == "get":
+            assert {f"craft {how}" for _, how in parts if how not in ("hold", "get")} <= set(lines)
+            item, how = parts[-1]
+            if how == "get":
                 assert re.fullmatch(rf"get \d+ {item}", action)
             else:
-                assert said == "hold"
-                assert action == next(
-                    f"craft {said}" for _, said in reversed(parts) if said != "hold"
-                )
+                assert how == "hold"
+                assert action == next(f"craft {how}" for _, how in reversed(parts) if how != "hold")
             done = session.step(action).done
 
 

@@ -1,4 +1,4 @@
-"""TextCraft behind the real server: AgentGym's dialect shows what the world shows."""
+"""Tests that TextCraft plays over HTTP in AgentGym's dialect as it plays without a server."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Trace = list[tuple[str, float, bool]]
 
 
 def solved(index: int) -> tuple[str, list[str], Trace]:
-    """The first observation, the expert's actions and what they are answered, without a server."""
+    """Solve a task without a server, and return first observation, actions and their steps."""
     episode = TextCraft().create()
     first, actions, trace = episode.reset(index), ["inventory", "dance"], []
     for _ in range(100):

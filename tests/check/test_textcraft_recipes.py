@@ -1,4 +1,4 @@
-"""The crafting rules that are read from minecraft-data."""
+"""Tests of the crafting rules that are read from minecraft-data."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def test_variants_of_a_recipe_become_one_recipe_that_takes_a_kind() -> None:
     assert commands("painting") == ["craft 1 painting using 8 stick, 1 wool"]
 
 
-def test_recipes_that_are_no_variants_of_each_other_stay_apart() -> None:
+def test_recipes_that_are_not_variants_stay_separate() -> None:
     assert commands("stick") == ["craft 4 stick using 2 planks", "craft 1 stick using 2 bamboo"]
     assert commands("yellow dye") == [
         "craft 1 yellow dye using 1 dandelion",
@@ -66,7 +66,7 @@ def test_kinds_with_a_raw_member_can_be_got_and_kinds_without_cannot() -> None:
     assert not {"planks", "wooden slabs", "wool"} & BOOK.raw
 
 
-def test_no_craftable_item_is_raw_and_everything_is_one_of_item_or_kind() -> None:
+def test_no_craftable_item_is_raw_and_each_ingredient_is_a_known_item_or_kind() -> None:
     assert not BOOK.raw & set(BOOK.recipes)
     mentioned = {
         name for some in BOOK.recipes.values() for recipe in some for name, _ in recipe.ingredients
@@ -79,7 +79,7 @@ def test_nothing_is_needed_to_craft_itself() -> None:
         item: {name for recipe in some for name, _ in recipe.ingredients}
         for item, some in BOOK.recipes.items()
     }
-    # A kind that can be got is a member of itself; that is no way to craft it.
+    # A kind that can be got is a member of itself, which is not a way to craft it.
     needs |= {kind: set(some) - {kind} for kind, some in BOOK.members.items()}
     order = list(TopologicalSorter(needs).static_order())
     assert order.index("iron nugget") < order.index("iron ingot") < order.index("iron block")
@@ -131,7 +131,7 @@ def test_no_item_fits_two_ingredients_of_a_recipe() -> None:
             assert len(accepted) == len(set(accepted)), recipe.command()
 
 
-def test_names_are_told_apart_without_their_spaces_and_are_not_mistaken_for_a_prefix() -> None:
+def test_names_are_unique_without_spaces_and_do_not_begin_with_the_prefix() -> None:
     squeezed = [name.replace(" ", "") for name in BOOK.depth]
     assert len(squeezed) == len(set(squeezed))
     assert not any(name.startswith("minecraft") for name in squeezed)

@@ -1,4 +1,4 @@
-"""Renamed tasks are the same problems in other words."""
+"""Tests of renamed tasks, which are the same problems in other words."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def test_undoing_a_renaming_gives_the_text_back(variant: int, text: str) -> None
     assert exchanged.undo(exchanged.apply(text)) == text
 
 
-def test_whole_words_are_exchanged_and_our_own_sentences_stay() -> None:
+def test_whole_words_are_replaced_and_other_text_stays() -> None:
     exchanged = next(
         r
         for r in (renaming(v, WORDS) for v in range(1, 50))
@@ -37,7 +37,7 @@ def test_whole_words_are_exchanged_and_our_own_sentences_stay() -> None:
     )
 
 
-def test_capitals_make_no_difference_in_a_renamed_task() -> None:
+def test_case_makes_no_difference_in_a_renamed_task() -> None:
     session, other = TextCraft().create(), TextCraft().create()
     for each in (session, other):
         each.reset(RENAMED[len(RENAMED) // 2])
@@ -52,7 +52,7 @@ def test_there_are_many_variants_and_none_is_a_held_out_task() -> None:
     observations = {task(index).observation for index in RENAMED}
     assert (
         len(observations) > len(RENAMED) / 2
-    )  # a goal of one short command has few variants that differ
+    )  # a goal with one short command has few distinct variants
     assert observations.isdisjoint(task(index).observation for index in task_lists()["wood-test"])
 
 

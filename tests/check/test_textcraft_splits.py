@@ -1,6 +1,6 @@
-"""Held-out tasks share no template and no solution with training tasks.
+"""Tests that held-out tasks share no template and no solution with training tasks.
 
-The tests check whole lists, renamed tasks included.
+They check complete lists, including those of renamed tasks.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ LEARNED = sorted({*task_lists()["train"], *task_lists()["renamed-train"]})
 
 @cache
 def actions(index: int) -> tuple[str, ...]:
-    """The oracle's plan, in the words that the agent sees."""
+    """Return the oracle's plan in the words that the agent sees."""
     exchanged = task(index).renaming
     return tuple(
         plan(goal(index), {})
@@ -40,7 +40,7 @@ def _plain_plan(wanted: str) -> tuple[str, ...]:
 
 
 def without_names(index: int) -> tuple[str, ...]:
-    """A plan with its names numbered in the order in which they come."""
+    """Return a plan whose names are replaced by numbers, in order of appearance."""
     numbers: dict[str, str] = {}
     names = re.compile(r"(?<=\d )[a-z][a-z ]*?(?= using|,|$)")
     return tuple(
@@ -62,7 +62,7 @@ def test_the_splits_share_no_goal_and_cover_all() -> None:
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_no_two_sides_share_a_plan(family: str) -> None:
+def test_no_two_splits_share_a_plan(family: str) -> None:
     plans = {
         split: {without_names(index) for index in task_lists()[f"{family}{split}"]}
         for split in ("train", "validation", "test")
@@ -71,9 +71,7 @@ def test_no_two_sides_share_a_plan(family: str) -> None:
         assert not one & other
 
 
-def test_no_other_way_to_make_a_held_out_goal_is_a_way_or_part_of_a_way_to_make_a_training_goal() -> (
-    None
-):
+def test_no_plan_for_a_held_out_goal_is_part_of_a_plan_for_a_training_goal() -> None:
     learned = set().union(
         *(subtrees(tree) for index in task_lists()["train"] for tree in trees(goal(index)))
     )
@@ -86,12 +84,12 @@ def test_no_training_goal_needs_a_held_out_one() -> None:
         assert held_out.isdisjoint(recipe.output for recipe in needed_recipes(goal(index)))
 
 
-def test_no_held_out_plan_is_made_of_actions_of_training_plans_renamed_ones_included() -> None:
+def test_last_action_of_a_held_out_plan_is_in_no_training_plan() -> None:
     shown = {action for index in LEARNED for action in actions(index)}
     assert [goal(index) for index in HELD_OUT if actions(index)[-1] in shown] == []
 
 
-def test_a_training_task_never_lists_the_command_of_a_held_out_goal_distractors_included() -> None:
+def test_training_tasks_and_their_distractors_never_list_the_command_of_a_held_out_goal() -> None:
     commands = {
         recipe.command()
         for index in HELD_OUT
@@ -106,7 +104,7 @@ def test_a_training_task_never_lists_the_command_of_a_held_out_goal_distractors_
         assert commands.isdisjoint(exchanged.undo(task(index).observation).splitlines())
 
 
-def test_the_lists_of_the_wood_family_are_its_part_of_the_whole_game() -> None:
+def test_lists_of_the_wood_family_are_its_tasks_of_the_full_lists() -> None:
     for name in ("train", "validation", "test", "renamed-train"):
         assert task_lists()[f"wood-{name}"] == tuple(
             index for index in task_lists()[name] if goal(index) in wood_goals()

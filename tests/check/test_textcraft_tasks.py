@@ -1,4 +1,4 @@
-"""Task indices, first observations, splits and named lists."""
+"""Tests of TextCraft's tasks: indices, first observations, splits and named lists."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from tests.support.processes import run_python
 ALL = range(len(goals()))
 LINE = re.compile(r"^craft (\d+) (.*?) using (.*)$")
 
-# Everything that a task index means, for each version that there has been. If this fails, what an
-# index means has changed:
-# undo that, or change VERSION and add its digest. A removed list changes the digest alone.
+# Digests of the tasks behind the indices, for each version so far. If the test fails, an index has
+# another task. Undo that, or change VERSION and add its digest. If only a list was removed, change
+# only the digest.
 MEANING = {
     "minecraft-1.16.1-2": "a61cd96d43f16dd1ebbb47a1cfbf09699533d2ef6bbf6c07591ba748d744eb64",
     "minecraft-1.16.1-3": "545de75b52b28160e8c351dd57001eaad3e68e635c6bf6a08b25c454aa1bbd26",
@@ -32,7 +32,7 @@ CHAINS = dict.fromkeys(
     ("minecraft-1.16.1-5", "minecraft-1.16.1-6"),
     "8333dec10fd72aace0e6e1b708201541d83478205d1d71ce6e870b22ec512bd5",
 )
-"""The same of the chains."""
+"""Digests of the chains, for each version."""
 
 DIGEST_SCRIPT = """
 import random
@@ -40,18 +40,18 @@ from hashlib import sha256
 from environments.textcraft.lists import goals, task_lists
 from environments.textcraft.world import TextCraft
 random.seed()
-said = [repr(task_lists())]
+transcript = [repr(task_lists())]
 session = TextCraft().create()
 for index in range(len(goals())):
-    said.append(session.reset(index))
+    transcript.append(session.reset(index))
     for _ in range(3):
         random.random()
         action = session.oracle_action()
         step = session.step(action)
-        said += [action, step.observation]
+        transcript += [action, step.observation]
         if step.done:
             break
-print(sha256("\\n".join(said).encode()).hexdigest())
+print(sha256("\\n".join(transcript).encode()).hexdigest())
 """
 
 
@@ -71,7 +71,7 @@ def test_tasks_change_only_with_the_version() -> None:
         name: some
         for name, some in task_lists().items()
         if not name.startswith(("chains-", "renamed-deep-"))
-    }  # which came later
+    }  # these lists were added later
     meaning = "\n".join(
         [
             *(task(index).observation for index in [*ALL, *renamed, *nonce, *one_command]),
@@ -88,7 +88,7 @@ def test_chains_change_only_with_the_version() -> None:
     assert sha256(meaning.encode()).hexdigest() == CHAINS[VERSION]
 
 
-def test_nothing_depends_on_the_hash_seed_or_the_global_random_state() -> None:
+def test_tasks_depend_on_neither_the_hash_seed_nor_the_global_random_state() -> None:
     printed = {run_python(DIGEST_SCRIPT, PYTHONHASHSEED=seed) for seed in ("0", "1", "20250918")}
     assert len(printed) == 1
 
@@ -105,7 +105,7 @@ def test_an_index_without_a_task_is_refused_with_the_range(index: int) -> None:
             ask(index)
 
 
-def test_the_first_observation_reads_as_agentgym_words_it() -> None:
+def test_first_observation_has_the_wording_of_agentgym() -> None:
     *lines, blank, last = task(goals().index("oak fence")).observation.split("\n")
     assert lines[0] == "Crafting commands:"
     assert blank == ""
@@ -148,7 +148,7 @@ def test_the_position_of_a_line_does_not_reveal_needed_commands() -> None:
     assert 0.2 < first_is_needed / len(crowded) < 0.8
 
 
-def test_needed_recipes_are_enough_and_close_under_ingredients() -> None:
+def test_needed_recipes_are_closed_under_ingredients() -> None:
     book = recipe_book()
     for index in ALL:
         made = {recipe.output for recipe in needed_recipes(goal(index))}

@@ -1,4 +1,4 @@
-"""Playing TextCraft: what each action does, what is said of actions that cannot be done, and how sessions keep apart."""
+"""Tests of playing TextCraft: effects of actions, refusals, spelling and state keys."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def play(session: TextCraftEnvironment, *actions: str) -> list[str]:
     return [session.step(action).observation for action in actions]
 
 
-def test_an_episode_from_the_first_observation_to_the_reward() -> None:
+def test_solved_episode_ends_with_the_reward() -> None:
     session = begin("oak fence")
     steps = [
         session.step(action)
@@ -54,7 +54,7 @@ def test_an_episode_from_the_first_observation_to_the_reward() -> None:
         "  GET 2   Oak_Log \n",
         "get 2 minecraft:oak_log",
         "Get 02 minecraft:oak log",
-        "get 2 oaklog",  # AgentGym's client has dropped the underscore of "oak_log",
+        "get 2 oaklog",  # AgentGym's client drops the underscore of "oak_log",
         "get 2 minecraftoaklog",  # and the colon
     ],
 )
@@ -104,7 +104,7 @@ def test_members_of_a_kind_may_be_mixed_and_named_twice() -> None:
 
 
 @pytest.mark.parametrize(
-    ("action", "said"),
+    ("action", "expected"),
     [
         ("", "The action is empty. The actions are:"),
         ("   \n", "The action is empty. The actions are:"),
@@ -151,12 +151,12 @@ def test_members_of_a_kind_may_be_mixed_and_named_twice() -> None:
     ],
 )
 def test_an_impossible_action_is_refused_with_the_reason_and_changes_nothing(
-    action: str, said: str
+    action: str, expected: str
 ) -> None:
     session = begin()
     session.inventory.update({"oak planks": 1})
     step = session.step(action)
-    assert said in step.observation
+    assert expected in step.observation
     assert (step.reward, step.done, session.inventory) == (0.0, False, {"oak planks": 1})
 
 

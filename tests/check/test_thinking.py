@@ -1,4 +1,4 @@
-"""Thinking models: a switch, actions after the thought, demonstrations outside it, channels."""
+"""Tests of thinking models: the template's switch, actions after a thought, and channels."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_unused_template_variable_is_refused_by_name() -> None:
         chat_format(SWITCHED, enable_thinkng=False)
 
 
-def test_a_template_whose_channels_nothing_reads_is_refused() -> None:
+def test_template_with_unreadable_channels_is_refused() -> None:
     with pytest.raises(ChatTemplateError) as refused:
         chat_format(HARMONY, ["<|start|>", "<|channel|>", "<|message|>", "<|end|>"])
     assert refused.value.code == "channels"
@@ -95,8 +95,12 @@ def test_demonstration_closes_a_thought_opened_by_the_prompt(special: bool) -> N
     assert made.thought_opened
     tokens = made.message("get 1 log")
     assert made.action_in(made.text(tokens)) == "get 1 log"
-    whole = shown(made, [*made.prompt("Goal"), *tokens])
-    assert whole.index("<think>") < whole.index("</think>") < whole.index("get 1 log")
+    conversation = shown(made, [*made.prompt("Goal"), *tokens])
+    assert (
+        conversation.index("<think>")
+        < conversation.index("</think>")
+        < conversation.index("get 1 log")
+    )
 
 
 def test_thought_marks_that_are_special_tokens_stay_in_the_text() -> None:

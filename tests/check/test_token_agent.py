@@ -1,4 +1,4 @@
-"""Budgets of a token policy: which one ended a message or an episode is said."""
+"""Tests of the budgets of a token agent. The reached budget is named."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ STOP = 0
 
 
 class Writer:
-    """An engine that writes `length` tokens, the last of them the stop token, as far as it may."""
+    """An engine that writes `length` tokens up to the budget. The last one is the stop token."""
 
     name = "writer"
     out_of_process = False
@@ -36,7 +36,7 @@ class Writer:
 
 
 class Words:
-    """A dialogue in which an observation of n letters is n tokens."""
+    """A chat format in which an observation of n letters has n tokens."""
 
     stop_tokens = (STOP,)
     rewrites = compacts = False
@@ -57,7 +57,7 @@ class Words:
 def cut_and_end(
     length: int, context_length: int, budgets: Budgets, prompt: int = 10, observation: int = 4
 ) -> tuple[list[str], str]:
-    """What cut each message, and what ended the episode."""
+    """Play an episode, and return what cut each message and what ended the episode."""
 
     async def play() -> tuple[list[str], str]:
         policy = TokenAgent(Writer(length, context_length), [Words()])  # type: ignore[arg-type]
@@ -71,7 +71,7 @@ def cut_and_end(
                 await conversation.observe("x" * observation)
         except TokenBudgetError as spent:
             return cuts, str(spent)
-        raise AssertionError("no budget was spent")
+        raise AssertionError("no budget was reached")
 
     return asyncio.run(play())
 
@@ -98,7 +98,7 @@ def cut_and_end(
             ["rollout.turn_tokens", "context length of the engine (25)"],
             "context length of the engine (25)",
         ),
-        # not even the prompt fits
+        # the prompt does not fit
         (6, 1000, Budgets(1.0, 6, 10), [], "rollout.trajectory_tokens"),
     ],
 )
@@ -144,7 +144,12 @@ class Letters(Words):
 
 
 def played(budgets: Budgets, observations: int) -> list[str]:
-    """What the agent reads of `PAGE`, seen again and again, until its episode ends or it has seen so many."""
+    """Show `PAGE` to an agent repeatedly, and return what it reads.
+
+    Args:
+        budgets: Token budgets of the agent.
+        observations: Number of pages after the first, if no budget ends the episode before.
+    """
 
     async def play() -> list[str]:
         agent = TokenAgent(Writer(4, 100_000), [Letters()])  # type: ignore[arg-type]
@@ -170,9 +175,7 @@ def test_first_observation_above_the_budget_is_cut_and_leaves_room_for_a_turn() 
         f"\n[observation cut: {100 - shown} more lines]\nURL: http://shop.test\nOBJECTIVE: "
         "buy\nPREVIOUS ACTION: None"
     )
-    assert (
-        len(played(Budgets(1.0, 50, 1_000), 5)) == 1
-    )  # and then there is no room for another page
+    assert len(played(Budgets(1.0, 50, 1_000), 5)) == 1  # no room remains for another page
 
 
 def test_later_observation_is_cut_to_the_remaining_budget() -> None:
