@@ -1,4 +1,4 @@
-"""Tools: the worlds' actions as calls, read from messages, demonstrated, and played by a chat endpoint."""
+"""Tests of tools: actions as calls, calls in messages, demonstrations, and a chat endpoint."""
 
 from __future__ import annotations
 
@@ -143,7 +143,7 @@ CALL = '<tool_call>\n{"name": "get", "arguments": {"count": 1, "item": "log"}}\n
         (CALL.replace("1", DEEP), "unreadable_call"),
     ],
 )
-def test_a_message_without_one_good_call_is_malformed(text: str, code: str) -> None:
+def test_message_without_exactly_one_valid_call_is_malformed(text: str, code: str) -> None:
     with pytest.raises(MalformedActionError) as malformed:
         chat_format().action_in(text)
     assert malformed.value.code == code
@@ -193,7 +193,7 @@ def test_calls_of_mistrals_models_are_read(calls: str) -> None:
 
 
 def play_expert(world: World, form: ChatFormat | None) -> list[str]:
-    """Plays a task by the expert and returns its messages, after checking the action in each."""
+    """Play a task with the expert, and return its messages after checking the action in each."""
 
     async def play() -> list[str]:
         agent, environment = ScriptedAgent(world, "tools", [form] if form else ()), world.create()
@@ -213,7 +213,7 @@ def play_expert(world: World, form: ChatFormat | None) -> list[str]:
     return asyncio.run(play())
 
 
-def test_the_expert_demonstrates_by_calls_in_the_form_of_the_model() -> None:
+def test_expert_demonstrates_calls_in_the_format_of_the_model() -> None:
     world = load_world("textcraft")
     plain = play_expert(world, None)
     for template in ("qwen2_5", "llama3_1", "glm4moe", "gptoss"):
@@ -258,7 +258,7 @@ def test_the_server_of_a_mixture_lists_the_tools_of_each_world(state_dir: Path) 
 
 @pytest.mark.parametrize("malformed", ["{count: 1}", f'{{"count": {DEEP}}}'])
 def test_a_chat_endpoint_plays_by_calls(malformed: str) -> None:
-    """Its first call is malformed, and the error is the result of that call."""
+    """Let the endpoint begin with a malformed call. The error is the result of that call."""
     world = load_world("textcraft")
     task = world.tasks("train")[0]
     requests: list[dict[str, Any]] = []
@@ -329,8 +329,8 @@ def test_the_starter_policy_has_no_tools() -> None:
         Policy(action_format="tools")
 
 
-def test_a_tool_without_a_text_form_acts_by_the_call_as_json() -> None:
-    """So act the MCP tools of OpenEnv's servers."""
+def test_action_of_a_tool_without_a_text_form_is_its_call_as_json() -> None:
+    """Check the form in which the MCP tools of OpenEnv's servers are called."""
     tool = Tool("look", "Look.", {"at": {"type": "string"}})
     action = action_of([tool], "look", {"at": "sea"})
     form = form_of({}, [{"name": "look", "inputSchema": {"properties": tool.parameters}}])

@@ -1,4 +1,4 @@
-"""What a policy writes becomes a span that every store takes."""
+"""Tests of NUL characters in the spans of a trace."""
 
 from __future__ import annotations
 

@@ -1,3 +1,5 @@
+"""Tests of the names and values that MLflow accepts, and of the sample of stored traces."""
+
 from __future__ import annotations
 
 import math

@@ -1,3 +1,5 @@
+"""Tests of trajectory files: round trip, derived columns, atomic replacement and refusals."""
+
 from __future__ import annotations
 
 from dataclasses import replace
@@ -18,7 +20,7 @@ from tasks.rollout.trajectory_parquet import (
 floats = st.floats(allow_nan=False)
 texts = st.text(max_size=20)
 ids = st.lists(st.integers(0, 2**31 - 1), max_size=5)
-whole = st.integers(0, 2**63 - 1)
+whole_numbers = st.integers(0, 2**63 - 1)
 turns = st.builds(
     Turn,
     tokens=ids,
@@ -32,7 +34,7 @@ turns = st.builds(
     generate_seconds=floats,
     environment_seconds=floats,
     message=texts,
-    policy_version=whole,
+    policy_version=whole_numbers,
     cut=texts,
     state_key=texts,
     began=floats,
@@ -40,19 +42,19 @@ turns = st.builds(
 trajectories = st.builds(
     Trajectory,
     environment=texts,
-    task=whole,
-    group=whole,
-    member=whole,
-    seed=whole,
-    horizon=whole,
-    policy_version=whole,
+    task=whole_numbers,
+    group=whole_numbers,
+    member=whole_numbers,
+    seed=whole_numbers,
+    horizon=whole_numbers,
+    policy_version=whole_numbers,
     engine=texts,
     prompt=ids,
     first_observation=texts,
     turns=st.lists(turns, max_size=3),
     outcome=st.sampled_from(Outcome),
     reason=texts,
-    attempts=whole,
+    attempts=whole_numbers,
     seconds=floats,
     began=floats,
 )

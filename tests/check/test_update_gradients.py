@@ -1,4 +1,4 @@
-"""The gradient of each method's update against a plain reference in float64."""
+"""Tests of the gradient of each method's update, against a plain reference in float64."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_updates_have_the_gradients_of_the_formulas(case: str, policy: str, tmp_
 
 
 @pytest.mark.parametrize("case", ["rloo", "ppo", "gspo"])
-def test_shared_prefixes_leave_the_gradients_as_they_are(
+def test_shared_prefixes_do_not_change_the_gradients(
     case: str, policy: str, tmp_path: Path
 ) -> None:
     fields = {**CASES[case], "attention": SHARED}
@@ -66,7 +66,7 @@ def test_distillation_has_the_gradient_of_its_formula(policy: str, tmp_path: Pat
 
 
 @pytest.mark.parametrize("attention", [None, SHARED])
-def test_an_episode_of_several_rows_has_the_weight_of_one(
+def test_episode_of_several_rows_has_the_weight_of_one_episode(
     attention: str | None, policy: str, tmp_path: Path
 ) -> None:
     batch = recorded_trajectories(policy, 0, rows=True)

@@ -1,4 +1,4 @@
-"""What a world lists as valid can be done, and a policy that draws from it knows nothing more."""
+"""Tests of valid actions: the world performs them, and they follow from visible information."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_valid_actions_follow_from_the_listed_commands_and_the_inventory() -> No
     assert {action.split()[0] for action in session.valid_actions()} == {"get", "craft"}
 
 
-def test_a_kind_uses_a_member_of_which_enough_is_held() -> None:
+def test_command_uses_a_member_of_the_kind_that_is_held_often_enough() -> None:
     stick = next(
         recipe
         for recipe in recipe_book().recipes["stick"]

@@ -1,4 +1,4 @@
-"""vLLM on a CPU in bfloat16: packed weights and the fast sampler."""
+"""Tests of vLLM on a CPU in bfloat16: packed weights and the fast sampler."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def test_packed_weights_follow_each_load_and_only_stop_tokens_end_a_message(
         engine.close()
 
 
-def test_packed_weights_multiply_as_float32_does_to_the_precision_of_bfloat16() -> None:
+def test_packed_product_equals_that_of_float32_to_the_precision_of_bfloat16() -> None:
     generator = torch.Generator().manual_seed(0)
     weight = torch.randn(48, 64, generator=generator).bfloat16()
     bias = torch.randn(48, generator=generator).bfloat16()
@@ -85,7 +85,7 @@ def test_packed_weights_multiply_as_float32_does_to_the_precision_of_bfloat16() 
 
 
 def test_fast_sampler_follows_the_distribution_and_ignores_other_rows() -> None:
-    tokens = torch.tensor([0, 255, 256, 600, 699])  # of blocks of 256, the last of which has 188
+    tokens = torch.tensor([0, 255, 256, 600, 699])  # in blocks of 256 tokens. The last has 188
     logits = torch.full((700,), float("-inf"))
     logits[tokens] = torch.tensor([2.0, 0.0, 0.5, 1.0, -1.0])
     rows = 20_000

@@ -1,4 +1,4 @@
-"""WebArena: how a page's accessibility tree and layout become the numbered text that an agent reads."""
+"""Tests of the numbered text that WebArena makes of a page's accessibility tree and layout."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from environments.webarena.accessibility import View, view
 
 
 class Page:
-    """Builds what DevTools would say of a page."""
+    """A builder of the nodes and the layout that DevTools reports for a page."""
 
     def __init__(self) -> None:
         self.nodes: list[dict[str, Any]] = []
@@ -156,7 +156,7 @@ def test_the_content_of_a_field_is_shown() -> None:
     ]
 
 
-def test_states_that_matter_are_shown() -> None:
+def test_relevant_states_are_shown() -> None:
     page = Page()
     page.add("radio", "red", page.root, checked="false", focusable=True)
     page.add("checkbox", "news", page.root, checked="mixed")
@@ -167,7 +167,7 @@ def test_states_that_matter_are_shown() -> None:
     ]  # fmt: skip
 
 
-def test_an_option_of_a_closed_menu_is_shown_where_its_menu_is_but_has_no_place() -> None:
+def test_option_of_a_closed_menu_is_shown_below_its_menu_without_a_position() -> None:
     page = Page()
     menu = page.add("combobox", "Kind", page.root)
     page.add("option", "One", page.add("MenuListPopup", "", menu, box=None), box=None)

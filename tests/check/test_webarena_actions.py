@@ -1,4 +1,4 @@
-"""WebArena: what the text of an action means, and what is said of a text that means nothing."""
+"""Tests of reading WebArena actions from text, and of refusals with a hint."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ from environments.webarena.actions import (
         ("stop [the [first] one]", Stop("the [first] one")),
     ],
 )
-def test_the_published_forms(text: str, meant: object) -> None:
+def test_published_forms_are_read(text: str, meant: object) -> None:
     assert parse_action(text) == meant
 
 
@@ -103,7 +103,7 @@ def test_text_after_the_bracket_is_ignored(text: str, meant: object) -> None:
     assert parse_action(f"I see it.\n```{text}```") == meant
 
 
-def test_the_action_may_stand_in_backticks_anywhere_in_a_reply() -> None:
+def test_action_may_be_in_backticks_anywhere_in_a_reply() -> None:
     reply = "I see the link.\nIn summary, the next action I will perform is ```click [4]```. Not ```click [5]```."
     assert parse_action(reply) == Click(4)
     assert parse_action("```\nstop [a\nb]\n```") == Stop("a\nb")
@@ -131,7 +131,7 @@ def test_the_action_may_stand_in_backticks_anywhere_in_a_reply() -> None:
         ("press [Hyper+x]", "ArrowDown"),
         ("press []", "ArrowDown"),
         ("press [Control+Control+a]", "ArrowDown"),
-        ("press [Insert]", "ArrowDown"),  # would paste from a clipboard that all sessions share
+        ("press [Insert]", "ArrowDown"),  # it pastes from a clipboard that all sessions share
         ("scroll [left]", "scroll [down]"),
         ("x" * (MAX_CHARACTERS + 1), FORMS),
     ],
@@ -172,12 +172,12 @@ _PIECES = st.sampled_from(
     )
 )
 def test_any_text_is_an_action_or_refused_with_an_encodable_message(text: str) -> None:
-    meant, said = None, ""
+    meant, message = None, ""
     try:
         meant = parse_action(text)
     except InvalidActionError as refused:
-        said = str(refused)
-    assert said.encode() is not None
-    assert len(said) < 600
+        message = str(refused)
+    assert message.encode() is not None
+    assert len(message) < 600
     for part in ("text", "answer", "url"):
         assert getattr(meant, part, "").encode() is not None

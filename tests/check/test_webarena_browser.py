@@ -1,4 +1,4 @@
-"""WebArena in a real browser: what actions do, that sessions keep apart, and what happens when the browser fails."""
+"""Tests of WebArena in a real browser: actions, separate sessions, and faults."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def solve(session: WebArenaEnvironment, index: int) -> tuple[float, list[str]]:
         "Sign in as",
     ],
 )
-def test_the_oracle_earns_the_whole_reward(session: WebArenaEnvironment, intent: str) -> None:
+def test_oracle_earns_the_full_reward(session: WebArenaEnvironment, intent: str) -> None:
     reward, _ = solve(session, task_about(intent))
     assert reward == 1.0
     with pytest.raises(EpisodeOverError):
@@ -151,7 +151,7 @@ def test_an_observation_has_the_published_parts(session: WebArenaEnvironment) ->
     assert "URL: http://shop.test/cart" in seen
 
 
-def test_reset_brings_back_the_known_state(session: WebArenaEnvironment) -> None:
+def test_reset_restores_the_known_state(session: WebArenaEnvironment) -> None:
     index = task_about("Put ")
     first = session.reset(index)
     seen = play(session, "click [<link 'Moorgate Lamp'>]", "click [<button 'Add to cart'>]")
@@ -163,7 +163,7 @@ def test_reset_brings_back_the_known_state(session: WebArenaEnvironment) -> None
 # -- actions
 
 
-def test_actions_with_words_after_them_do_the_same(session: WebArenaEnvironment) -> None:
+def test_words_around_an_action_make_no_difference(session: WebArenaEnvironment) -> None:
     for intent in ("What does the", "Buy one"):
         session.reset(task_about(intent))
         for _ in range(30):
@@ -177,7 +177,7 @@ def test_actions_with_words_after_them_do_the_same(session: WebArenaEnvironment)
         assert (step.reward, step.done) == (1.0, True)
 
 
-def test_typing_replaces_what_a_field_held_and_enter_can_be_left_out(
+def test_typing_replaces_the_content_of_a_field_and_enter_is_optional(
     session: WebArenaEnvironment,
 ) -> None:
     session.reset(task_about("Put "))
@@ -357,7 +357,7 @@ def test_browsers_are_replaced_and_the_old_ones_end(monkeypatch: pytest.MonkeyPa
 
 
 @pytest.mark.parametrize("name", [name for name in EXECUTABLES if shutil.which(name)])
-def test_a_window_is_one_renderer_in_every_browser(
+def test_window_has_one_renderer_in_every_browser(
     name: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setenv("WEBARENA_CHROMIUM", name)
@@ -373,9 +373,9 @@ def test_a_window_is_one_renderer_in_every_browser(
     ]
     renderers = [command for command in commands if "--type=renderer" in command]
     assert not [command for command in renderers if "--top-chrome-webui" in command]
-    assert len(renderers) <= len(sessions) + 1  # Chromium keeps a process ready
+    assert len(renderers) <= len(sessions) + 1  # Chromium keeps a spare process
     assert ("to install that: sudo apt-get install" in caplog.text) == (name != EXECUTABLES[0])
-    # What Playwright turns off is still off: Chromium heeds the last list alone.
+    # Chromium uses only the last list, so it must contain the features that Playwright disables.
     [first, last] = next(lists for command in commands if len(lists := _features_off(command)) == 2)
     assert first < last
     browsers.stop()

@@ -1,4 +1,4 @@
-"""WebArena's tasks in drawn shops, in a real browser: each template, in a shop that is kept for the test."""
+"""Tests of WebArena's tasks in drawn shops, in a real browser: a held-out task of each template."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_the_oracle_solves_drawn_tasks_and_another_answer_earns_nothing(
         assert session.step("stop [10]").reward == 0.0, drawn_task(index).intent
 
 
-def test_each_episode_shows_its_own_shop_and_the_known_shop_stays_as_it_is(
+def test_each_episode_shows_its_own_shop_and_the_known_shop_is_unchanged(
     session: WebArenaEnvironment,
 ) -> None:
     first, second, known = session.reset(HELD_OUT[0]), session.reset(HELD_OUT[1]), session.reset(0)
@@ -45,5 +45,5 @@ def test_each_episode_shows_its_own_shop_and_the_known_shop_stays_as_it_is(
         [line for line in page.splitlines() if " row '" in line] for page in (first, second, known)
     ]
     assert rows[0] != rows[1]
-    assert len(rows[0]) == len(rows[1]) == 4  # the head of the table, and one product of each kind
+    assert len(rows[0]) == len(rows[1]) == 4  # the table's header, and one product of each kind
     assert session.reset(HELD_OUT[0]) == first

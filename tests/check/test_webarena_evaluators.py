@@ -1,4 +1,4 @@
-"""WebArena: the three evaluators as far as they are pure, and the judge behind a real HTTP endpoint."""
+"""Tests of WebArena's evaluators without a browser, and of the judge behind an HTTP endpoint."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def matches(answer: str, *, judge: Judge | None = None, **references: Any) -> bo
         ("", "Ada Yates", False),
     ],
 )
-def test_an_exact_match_looks_past_case_space_and_quotes(
+def test_exact_match_ignores_case_space_and_quotes(
     answer: str, reference: str, right: bool
 ) -> None:
     assert matches(answer, exact_match=reference) == right
@@ -66,14 +66,14 @@ def test_an_exact_match_looks_past_case_space_and_quotes(
         ("1 of 10", ["1"], True),
         ("There are 3.", ["3"], True),
         ("$3.50", ["3"], False),
-        ("10", ["1", "0"], True),  # as published: only where it is the only phrase
+        ("10", ["1", "0"], True),  # as published, the rule is for a single phrase
     ],
 )
 def test_every_phrase_must_be_included(answer: str, phrases: list[str], right: bool) -> None:
     assert matches(answer, must_include=phrases) == right
 
 
-def test_cleaning_takes_one_pair_of_quotes_only() -> None:
+def test_cleaning_removes_only_one_pair_of_quotes() -> None:
     assert clean("''A''") == "'a'"
     assert clean("'") == "'"
     assert includes("A", "b a c")
@@ -95,7 +95,7 @@ def test_cleaning_takes_one_pair_of_quotes_only() -> None:
         ("http://evil.test/http://shop.test/cart", "http://other.test/cart", False),
     ],
 )
-def test_a_page_matches_by_address_and_fields(url: str, reference: str, right: bool) -> None:
+def test_page_matches_by_address_and_query_fields(url: str, reference: str, right: bool) -> None:
     assert url_match(reference, url) == right
 
 
@@ -138,12 +138,12 @@ Reply = Callable[[str], str | int]
 async def _with_judge(
     reply: Reply, use: Callable[[Judge, list[dict[str, Any]]], Awaitable[Any]]
 ) -> Any:
-    asked: list[dict[str, Any]] = []
+    requests: list[dict[str, Any]] = []
 
     async def complete(request: web.Request) -> web.Response:
-        asked.append(await request.json())
+        requests.append(await request.json())
         assert request.headers["Authorization"] == "Bearer k"
-        answer = reply(asked[-1]["messages"][-1]["content"])
+        answer = reply(requests[-1]["messages"][-1]["content"])
         if isinstance(answer, int):
             return web.Response(status=answer)
         return web.json_response({"choices": [{"message": {"content": answer}}]})
@@ -156,16 +156,18 @@ async def _with_judge(
     await site.start()
     try:
         port = runner.addresses[0][1]
-        return await use(Judge(f"http://127.0.0.1:{port}/v1", "some-model", "k"), asked)
+        return await use(Judge(f"http://127.0.0.1:{port}/v1", "some-model", "k"), requests)
     finally:
         await runner.cleanup()
 
 
 def judged(reply: Reply, answer: str, **references: Any) -> tuple[bool, list[dict[str, Any]]]:
-    async def use(judge: Judge, asked: list[dict[str, Any]]) -> tuple[bool, list[dict[str, Any]]]:
+    async def use(
+        judge: Judge, requests: list[dict[str, Any]]
+    ) -> tuple[bool, list[dict[str, Any]]]:
         return await string_match(
             replace(TASK, answers=tuple(references.items())), answer, judge
-        ), asked
+        ), requests
 
     result: tuple[bool, list[dict[str, Any]]] = asyncio.run(_with_judge(reply, use))
     return result
@@ -174,23 +176,23 @@ def judged(reply: Reply, answer: str, **references: Any) -> tuple[bool, list[dic
 @pytest.mark.parametrize(
     ("verdict", "right"), [("CORRECT", True), ("Incorrect.", False), ("partial", False)]
 )
-def test_the_judge_compares_answers_where_words_may_differ(verdict: str, right: bool) -> None:
-    matched, asked = judged(lambda text: verdict, "about ten minutes", fuzzy_match=["10 min"])
+def test_judge_compares_answers_whose_wording_may_differ(verdict: str, right: bool) -> None:
+    matched, requests = judged(lambda text: verdict, "about ten minutes", fuzzy_match=["10 min"])
     assert matched == right
-    [request] = asked
+    [request] = requests
     assert (request["model"], request["temperature"]) == ("some-model", 0)
     for part in ("How many?", "10 min", "about ten minutes"):
         assert part in request["messages"][0]["content"]
 
 
 def test_every_reference_must_match() -> None:
-    matched, asked = judged(
+    matched, requests = judged(
         lambda text: "INCORRECT" if "second" in text else "CORRECT",
         "x",
         fuzzy_match=["first", "second", "third"],
     )
     assert not matched
-    assert len(asked) == 2
+    assert len(requests) == 2
 
 
 def test_an_impossible_task_accepts_na_or_the_true_reason() -> None:
@@ -204,14 +206,12 @@ def test_an_impossible_task_accepts_na_or_the_true_reason() -> None:
     assert not judged(lambda text: "DIFFERENT", "I did not want to", fuzzy_match="N/A")[0]
 
 
-def test_an_empty_answer_is_wrong_without_asking() -> None:
+def test_empty_answer_is_wrong_without_asking_the_judge() -> None:
     assert judged(lambda text: "CORRECT", "", fuzzy_match=["something"]) == (False, [])
 
 
 @pytest.mark.parametrize("reply", ["I cannot say.", 500])
-def test_without_a_verdict_nothing_is_scored(
-    reply: str | int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_missing_verdict_is_an_error(reply: str | int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(judging, "ATTEMPTS", 2)
     with pytest.raises(JudgeError):
         judged(lambda text: reply, "x", fuzzy_match=["y"])

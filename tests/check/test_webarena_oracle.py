@@ -1,4 +1,4 @@
-"""WebArena: the oracle carries out a plan with nothing but the observations."""
+"""Tests of WebArena's oracle, which carries out a plan from the observations alone."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def test_the_oracle_uses_the_numbers_of_the_current_page() -> None:
     assert follow(oracle, HOME) == "stop [done]"
 
 
-def test_it_scrolls_to_what_is_not_in_view_and_gives_up_at_the_end_of_the_page() -> None:
+def test_oracle_scrolls_to_hidden_elements_and_gives_up_at_the_end_of_the_page() -> None:
     oracle = Oracle((parse_move("button Send"), parse_move("stop")), "http://a")
     assert follow(oracle, HOME) == "scroll [down]"
     assert oracle.action("[9] button 'Send'") == "click [9]"
@@ -35,7 +35,7 @@ def test_it_scrolls_to_what_is_not_in_view_and_gives_up_at_the_end_of_the_page()
         oracle.action(HOME + " ")
 
 
-def test_names_must_match_as_a_whole() -> None:
+def test_names_must_match_completely() -> None:
     oracle = Oracle((parse_move("link Cart"), parse_move("stop")), "http://a")
     assert (
         oracle.action("[1] link 'Cart 2'\n[2] heading 'Cart'\n\t[3] link 'Cart' focused: True")
@@ -43,7 +43,7 @@ def test_names_must_match_as_a_whole() -> None:
     )
 
 
-def test_after_another_action_it_begins_again_from_the_start_page() -> None:
+def test_oracle_restarts_from_the_start_page_after_another_action() -> None:
     oracle = Oracle(PLAN, "http://a")
     follow(oracle, HOME)
     oracle.performed("scroll [up]", HOME)

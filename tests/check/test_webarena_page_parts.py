@@ -1,4 +1,4 @@
-"""WebArena: a page longer than an observation may be, read in parts."""
+"""Tests of reading a page in parts if it is longer than an observation may be."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_a_page_that_became_shorter_is_shown_from_its_beginning() -> None:
     st.lists(st.text(st.characters(exclude_characters="\n"), max_size=60), min_size=1, max_size=40),
     st.integers(1, 200),
 )
-def test_turning_shows_every_line_once_and_never_more_than_is_allowed(
+def test_parts_show_every_line_once_and_stay_within_the_limit(
     lines: list[str], characters: int
 ) -> None:
     page, parts = "\n".join(lines), PageParts(characters)
@@ -66,7 +66,7 @@ def test_turning_shows_every_line_once_and_never_more_than_is_allowed(
         if not parts.turn("down"):
             break
     assert len(shown) == len(lines)
-    for line, whole in zip(shown, lines, strict=True):
-        assert line == whole or (
-            line.endswith("...") and whole.startswith(line[:-3]) and len(whole) > characters
+    for line, full_line in zip(shown, lines, strict=True):
+        assert line == full_line or (
+            line.endswith("...") and full_line.startswith(line[:-3]) and len(full_line) > characters
         )

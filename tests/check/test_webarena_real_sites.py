@@ -1,4 +1,4 @@
-"""WebArena on sites that are not ours: task files, login cookies, other people's scripts, pages that hang and sites that are down."""
+"""Tests of WebArena on other sites: task files, logins, hanging pages and sites that are down."""
 
 from __future__ import annotations
 
@@ -132,7 +132,7 @@ Begin = Callable[..., tuple[WebArenaEnvironment, str]]
 
 @pytest.fixture
 def begin(store: Store, browsers: Browsers, tmp_path: Path) -> Iterator[Begin]:
-    """Writes a task file and begins its task: begin(evaluation, **changes)."""
+    """Return a function that writes a task file and begins its task."""
     sessions: list[WebArenaEnvironment] = []
 
     def start(
@@ -162,8 +162,8 @@ def begin(store: Store, browsers: Browsers, tmp_path: Path) -> Iterator[Begin]:
 
 
 def test_a_long_page_is_split_and_scrolling_shows_every_part(begin: Begin) -> None:
-    session, whole = begin(start_url="__SHOPPING__/long")
-    assert "page cut" not in whole
+    session, unsplit = begin(start_url="__SHOPPING__/long")
+    assert "page cut" not in unsplit
     session, first = begin(start_url="__SHOPPING__/long", page_characters=1_500)
     assert len(first) < 1_900
     seen, last = [first], ""
@@ -179,7 +179,7 @@ def test_a_long_page_is_split_and_scrolling_shows_every_part(begin: Begin) -> No
     assert "StaticText 'the end'" in seen[-1]
     hovered = session.step(
         f"hover [{number(seen[1], 'StaticText')}]"
-    )  # numbers that were shown can be used
+    )  # numbers from earlier parts stay usable
     assert not hovered.done
     while "'line 0 of" not in seen[-1]:
         seen.append(session.step("scroll [up]").observation)
@@ -204,7 +204,7 @@ def test_a_task_file_is_played_under_the_published_addresses(begin: Begin) -> No
     assert session.step("stop").reward == 1.0
 
 
-def test_published_addresses_are_real_ones_in_typed_texts_and_answers(
+def test_published_addresses_become_real_ones_in_typed_texts_and_answers(
     begin: Begin, store: Store
 ) -> None:
     note = "document.querySelector('[name=note]').value"
@@ -255,12 +255,12 @@ def test_a_page_that_is_gone_is_a_fault(begin: Begin) -> None:
         session.step(f"type [{number(seen, 'combobox')}] [red]")
 
 
-def test_a_slow_page_is_waited_for(begin: Begin) -> None:
+def test_slow_page_is_awaited(begin: Begin) -> None:
     session, _ = begin()
     assert "Slow at last" in play(session, "click [<link 'slow'>]")
 
 
-def test_a_window_that_a_page_opens_becomes_the_tab_in_front(begin: Begin) -> None:
+def test_window_that_a_page_opens_becomes_the_current_tab(begin: Begin) -> None:
     session, _ = begin()
     assert "Tab 0: Store | Tab 1 (current): Child\n" in play(session, "click [<link 'window'>]")
     assert "Tab 0 (current): Store\n" in play(session, "close_tab")
@@ -293,7 +293,7 @@ def test_login_cookies_come_from_the_file_that_the_task_names(begin: Begin, tmp_
 
 
 @pytest.mark.parametrize("link", ["away", "outside"])
-def test_nothing_leads_out_of_the_tasks_sites(begin: Begin, link: str) -> None:
+def test_links_and_redirects_to_other_sites_are_refused(begin: Begin, link: str) -> None:
     session, _ = begin()
     assert "This address is not part of the task's sites" in play(
         session, f"click [<link '{link}'>]"
@@ -332,7 +332,7 @@ def test_a_hanging_page_is_stopped_at_the_deadline(begin: Begin, link: str) -> N
 def test_a_site_that_is_down_is_a_fault(begin: Begin) -> None:
     with socket.create_server(
         ("127.0.0.1", 0)
-    ) as site:  # answers when the world is set up, and is gone when it is played
+    ) as site:  # accepts a connection at set-up, and is down when the task is played
         threading.Thread(target=lambda: site.accept()[0].close() or site.close()).start()
         with pytest.raises(SiteUnreachableError):
             begin(site=f"http://127.0.0.1:{site.getsockname()[1]}")
@@ -348,7 +348,9 @@ def test_a_page_with_a_server_error_is_a_fault(begin: Begin, link: str) -> None:
 
 
 @pytest.mark.parametrize("path", ["missing", "broken", "f/baking/9/x", "f/baking/it's"])
-def test_an_address_that_only_the_agent_knows_ends_in_a_score(begin: Begin, path: str) -> None:
+def test_broken_address_that_the_agent_made_up_is_scored_and_not_a_fault(
+    begin: Begin, path: str
+) -> None:
     post = html("func:reddit_get_post_url('__last_url__')", "", must_include=["Hello"])
     session, _ = begin(post)
     step = session.step(f"goto [http://onestopmarket.com/{path}]")
@@ -456,7 +458,7 @@ def test_a_shop_without_orders_has_no_latest_order(begin: Begin, store: Store) -
         store.orders = orders
 
 
-def test_preparing_actions_are_performed_before_the_place_is_looked_up(begin: Begin) -> None:
+def test_preparing_actions_run_before_the_locator_is_evaluated(begin: Begin) -> None:
     evaluation = html("last", "document.title", exact_match="prepared")
     evaluation["program_html"][0]["prep_actions"] = ["document.title = 'prepared'"]
     session, _ = begin(evaluation)

@@ -1,4 +1,4 @@
-"""WebArena: every bad setting ends the server with one message that names the variable and what to do."""
+"""Tests that a bad WebArena setting ends the server with one message that names the variable."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ TASK |= {"eval": {"eval_types": ["url_match"], "reference_url": "__SHOPPING__"}}
 
 @pytest.fixture(scope="module")
 def site() -> Iterator[str]:
-    """The address of something that listens, which is all that is looked at before a task is played."""
+    """Listen on a port, and yield its address. Reading the settings only connects to it."""
     with socket.create_server(("127.0.0.1", 0)) as listening:
         yield f"http://127.0.0.1:{listening.getsockname()[1]}"
 
@@ -62,7 +62,7 @@ def test_settings_come_from_the_environment(site: str, tmp_path: Path) -> None:
 
 
 def files(folder: Path) -> dict[str, str]:
-    """Task files, each wrong in its own way, by what is wrong."""
+    """Write task files with different faults, and return their paths by name."""
     contents = {
         "broken": "{",
         "text": '"a text"',

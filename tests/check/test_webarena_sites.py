@@ -1,4 +1,4 @@
-"""WebArena: the embedded sites as a web server sees them, without a browser."""
+"""Tests of WebArena's embedded sites over HTTP, without a browser."""
 
 from __future__ import annotations
 
@@ -134,7 +134,7 @@ def test_changes_of_one_episode_are_invisible_to_others() -> None:
         ("", None),
     ],
 )
-def test_without_an_episode_or_on_another_host_nothing_is_served(
+def test_requests_without_an_episode_or_for_another_host_are_refused(
     host: str, cookies: dict[str, str] | None
 ) -> None:
     async def ask() -> httpx.Response:
@@ -150,7 +150,7 @@ def test_without_an_episode_or_on_another_host_nothing_is_served(
     assert "not part of the task" in answer.text
 
 
-def test_signing_in_takes_the_right_password_and_signing_out_ends_it() -> None:
+def test_sign_in_requires_the_right_password_and_sign_out_ends_it() -> None:
     async def play() -> None:
         episode = GATE.open(HOSTS)
         async with client(episode, "content.test", signed_in=False) as web:

@@ -1,4 +1,4 @@
-"""WebArena: the embedded tasks, their splits, and reading WebArena's own task files."""
+"""Tests of WebArena's embedded tasks and their splits, and of WebArena's own task files."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def test_every_site_has_tasks_of_every_kind() -> None:
     }
 
 
-def test_splits_share_no_intent_template_and_leave_nothing_out() -> None:
+def test_splits_share_no_intent_template_and_cover_all_tasks() -> None:
     tasks, lists = embedded_tasks(), task_lists(embedded_tasks().values())
     templates = [
         {tasks[index].template for index in lists[split]}
@@ -195,7 +195,7 @@ def test_every_task_has_a_plan_that_stops() -> None:
         assert len(verbs) <= 15
 
 
-def test_no_constant_answer_is_right_and_the_plans_answer_is() -> None:
+def test_constant_answers_are_wrong_and_the_plans_answer_is_right() -> None:
     tasks = embedded_tasks()
     answers = {str(answer) for task in tasks.values() for _, answer in task.answers}
     for index, task in tasks.items():
@@ -205,7 +205,7 @@ def test_no_constant_answer_is_right_and_the_plans_answer_is() -> None:
             assert asyncio.run(string_match(task, plan(index)[-1].text, None)), task.intent
 
 
-def test_the_tasks_are_the_same_whatever_the_hash_seed() -> None:
+def test_tasks_do_not_depend_on_the_hash_seed() -> None:
     code = (
         "import json; from hashlib import sha256; from environments.webarena.tasks import *; from "
         "environments.webarena.tasks import plan;"
@@ -224,7 +224,7 @@ def test_the_tasks_are_the_same_whatever_the_hash_seed() -> None:
     assert run_python(code, PYTHONHASHSEED="4242") == sha256(text.encode()).hexdigest()
 
 
-def test_the_embedded_tasks_are_task_files_like_any_other(tmp_path: Path) -> None:
+def test_embedded_tasks_can_be_read_from_task_files(tmp_path: Path) -> None:
     for made in embedded_entries():
         (tmp_path / f"{made['task_id']}.json").write_text(json.dumps(made))
     (tmp_path / "list.json").write_text(json.dumps(embedded_entries()))
@@ -290,7 +290,7 @@ def test_an_invalid_task_file_is_refused_naming_file_and_field(made: Any, field:
         parse_task(made, from_environment(REAL), "21.json")
 
 
-def test_a_missing_folder_a_broken_file_and_a_double_index_are_refused(tmp_path: Path) -> None:
+def test_missing_folder_broken_file_and_duplicate_index_are_refused(tmp_path: Path) -> None:
     addresses = from_environment(REAL)
     with pytest.raises(TaskFileError, match="none"):
         read_tasks(tmp_path / "none", addresses)

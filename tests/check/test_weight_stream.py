@@ -1,4 +1,4 @@
-"""The shapes of a stream are known before its weights are gathered, and every rank gathers all of them."""
+"""Tests of weight streams: their shapes, and draining them to gather all weights."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Subclasses of World and Environment: defaults, and attributes that the contract does not define."""
+"""Tests of the contract of worlds and environments: defaults, misspelt names and entry points."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Nothing is played in another world than was meant: servers are asked before the first episode, at each session, on going on."""
+"""Tests of the check of a server's world: before episodes, at each session and on resuming."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ from tests.support.processes import local_server
 from tests.support.their_client import TheirClient
 
 AGENTGYM_ONLY = ROOT / "tests" / "support" / "agentgym_only_server.py"
-THEIRS: dict[str, Any] = {
+AGENTGYM_WORLD: dict[str, Any] = {
     "rules": "agentgym",
     "dialect": "agentgym",
     "instruction": "Craft.",
@@ -100,7 +100,7 @@ def test_a_collection_for_babyai_against_a_textcraft_server_is_refused(textcraft
     assert refusal.value.hosted == f"textcraft {load_world('textcraft').version}"
 
 
-def test_of_several_servers_the_wrong_one_is_named(
+def test_wrong_server_among_several_is_named(
     textcraft: str, babyai_by_agentgyms_rules: str
 ) -> None:
     assert (
@@ -109,7 +109,7 @@ def test_of_several_servers_the_wrong_one_is_named(
     )
 
 
-def test_servers_of_two_versions_are_not_taken_for_one_world(state_dir: Path) -> None:
+def test_servers_with_different_versions_are_refused(state_dir: Path) -> None:
     servers = [
         LocalServer(
             f"counting-{version}",
@@ -143,17 +143,22 @@ def test_other_rules_than_the_recipes_are_refused(
         "ours",
         "agentgym",
     )
-    told = asyncio.run(
+    world_info = asyncio.run(
         verify_servers([babyai_by_agentgyms_rules], World(name="babyai", rules="agentgym"))
     )
-    assert (told.success_score, told.version) == (0.5, load_world("babyai", "agentgym").version)
+    assert (world_info.success_score, world_info.version) == (
+        0.5,
+        load_world("babyai", "agentgym").version,
+    )
 
 
-def test_the_recipes_words_stand_before_the_worlds(textcraft: str) -> None:
-    told = asyncio.run(
+def test_instruction_and_success_score_of_the_recipe_override_those_of_the_world(
+    textcraft: str,
+) -> None:
+    world_info = asyncio.run(
         verify_servers([textcraft], World(instruction="Build it.", success_score=0.5))
     )
-    assert (told.instruction, told.success_score) == ("Build it.", 0.5)
+    assert (world_info.instruction, world_info.success_score) == ("Build it.", 0.5)
 
 
 def test_a_world_may_be_named_by_its_class(textcraft: str) -> None:
@@ -169,14 +174,14 @@ def test_a_world_may_be_named_by_its_class(textcraft: str) -> None:
     )
 
 
-def test_a_server_of_agentgyms_own_is_refused_with_the_setting_that_plays_on_it(
+def test_agentgyms_own_server_is_refused_with_the_dialect_setting(
     agentgym_only: str,
 ) -> None:
     assert refused([agentgym_only], World(name="textcraft")).field == "environment.dialect"
 
 
 @pytest.mark.parametrize("token", [None, "another"])
-def test_a_server_that_wants_another_token_is_refused_with_the_variable(
+def test_server_that_requires_another_token_is_refused_with_the_variable(
     state_dir: Path, monkeypatch: pytest.MonkeyPatch, token: str | None
 ) -> None:
     monkeypatch.delenv(VARIABLE, raising=False)
@@ -198,14 +203,16 @@ def test_a_server_of_another_world_is_refused_in_agentgyms_dialect_too(
 ) -> None:
     for url in (agentgym_only, textcraft):
         assert (
-            asyncio.run(verify_servers([url], World(name="textcraft", **THEIRS))).instruction
+            asyncio.run(
+                verify_servers([url], World(name="textcraft", **AGENTGYM_WORLD))
+            ).instruction
             == "Craft."
         )
-        refusal = refused([url], World(name="babyai", **THEIRS))
+        refusal = refused([url], World(name="babyai", **AGENTGYM_WORLD))
         assert (refusal.field, refusal.url, refusal.expected) == ("environment.name", url, "babyai")
 
 
-@pytest.mark.parametrize("dialect", [{}, THEIRS])
+@pytest.mark.parametrize("dialect", [{}, AGENTGYM_WORLD])
 def test_unknown_tasks_are_refused_naming_the_field(
     textcraft: str, dialect: dict[str, Any]
 ) -> None:
@@ -230,11 +237,11 @@ def test_an_oracle_of_another_version_is_refused(textcraft: str) -> None:
     collection = Collection.model_validate(
         {"environment": "textcraft", "source": {"kind": "oracle"}}
     )
-    told = asyncio.run(verify_servers([textcraft], collection.environment))
-    told.version = "minecraft-1.0-1"
+    world_info = asyncio.run(verify_servers([textcraft], collection.environment))
+    world_info.version = "minecraft-1.0-1"
     with (
         pytest.raises(WrongWorldError) as refusal,
-        open_agent(collection, told),
+        open_agent(collection, world_info),
     ):
         pass
     assert (refusal.value.hosted, refusal.value.expected) == (
@@ -273,7 +280,7 @@ def test_no_session_opens_on_a_replaced_server(
                     "counting 1",
                 )
             with pytest.raises(WrongWorldError):
-                await client.start(100_000)  # which the other world does not have either
+                await client.start(100_000)  # a task that neither world has
             [health] = (await client.health()).values()
             assert not isinstance(health, Exception)
             assert health.sessions == 0
@@ -311,10 +318,10 @@ def test_a_refusal_by_the_right_world_stays_a_refusal(counting_server: str) -> N
     asyncio.run(play())
 
 
-# On going on
+# When a run resumes
 
 
-def test_a_run_goes_on_with_the_version_that_it_was_begun_on_and_no_other(tmp_path: Path) -> None:
+def test_run_resumes_only_with_the_version_that_it_started_with(tmp_path: Path) -> None:
     file = tmp_path / "run" / "world"
     check_same(file, "counting 1", "run")
     check_same(file, "counting 1", "run")
@@ -323,7 +330,7 @@ def test_a_run_goes_on_with_the_version_that_it_was_begun_on_and_no_other(tmp_pa
     assert (refusal.value.hosted, refusal.value.expected) == ("counting 2", "counting 1")
 
 
-def test_a_run_on_agentgyms_servers_which_report_no_version_goes_on(tmp_path: Path) -> None:
+def test_run_on_servers_without_a_version_resumes(tmp_path: Path) -> None:
     for _ in range(2):
         check_same(tmp_path / "world", WorldInfo("textcraft", "", "", {}).identity, "run")
 
@@ -353,18 +360,18 @@ def collected(
             "horizon": 60,
         }
     )
-    told, indices = asyncio.run(ask((url,), collection))
-    expected = told.identity if told.version else ""
+    world_info, indices = asyncio.run(ask((url,), collection))
+    expected = world_info.identity if world_info.version else ""
     settings, dialect = RolloutSettings(collection.horizon, 1.0), collection.environment.dialect
     with (
-        open_agent(collection, told) as agent,
+        open_agent(collection, world_info) as agent,
         Collector(
             name,
             (url,),
             agent,
             collection.rollout,
             dialect=dialect,
-            success_score=told.success_score,
+            success_score=world_info.success_score,
             identity=expected,
         ) as collector,
     ):
@@ -412,10 +419,14 @@ def test_agentgym_clients_are_served_by_the_rules_of_the_server(
     client.close()
 
 
-def test_textcraft_by_agentgyms_rules_counts_no_output_over_http(state_dir: Path) -> None:
+def test_textcraft_under_agentgyms_rules_ignores_the_output_count_over_http(
+    state_dir: Path,
+) -> None:
     async def play(url: str, world: World) -> float:
-        told = await verify_servers([url], world)
-        async with open_client([url], "textcraft", world.dialect, expected=told.identity) as client:
+        world_info = await verify_servers([url], world)
+        async with open_client(
+            [url], "textcraft", world.dialect, expected=world_info.identity
+        ) as client:
             session, _ = await client.start(goals().index("oak planks"))
             await client.step(session, "get 1 oak logs")
             reward = (await client.step(session, "craft 1 oak planks using 1 oak logs")).reward
@@ -425,18 +436,18 @@ def test_textcraft_by_agentgyms_rules_counts_no_output_over_http(state_dir: Path
     for url in serving(
         state_dir, "-m", "environments", "serve", "textcraft", "--rules", "agentgym"
     ):
-        for world in (World(rules="agentgym"), World(**THEIRS)):
+        for world in (World(rules="agentgym"), World(**AGENTGYM_WORLD)):
             assert asyncio.run(play(url, world)) == 1.0
 
 
 # AgentGym's own servers
 
 
-def test_episodes_are_collected_from_a_server_that_speaks_agentgyms_dialect_alone(
+def test_episodes_are_collected_from_a_server_with_only_agentgyms_dialect(
     agentgym_only: str, textcraft_by_agentgyms_rules: str
 ) -> None:
     tasks = load_world("textcraft").tasks("test")[:12]
     for url in (agentgym_only, textcraft_by_agentgyms_rules):
-        assert collected(url, "textcraft", tasks, **THEIRS) == [(Outcome.SUCCESS, 1.0)] * 12
+        assert collected(url, "textcraft", tasks, **AGENTGYM_WORLD) == [(Outcome.SUCCESS, 1.0)] * 12
 
     assert requests.get(f"{agentgym_only}/open", timeout=60).json() == 0

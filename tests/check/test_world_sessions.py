@@ -1,4 +1,4 @@
-"""Sessions of the built-in worlds: before the first reset, after the end, and after a reset that fails."""
+"""Tests of built-in worlds' sessions before a reset, after the end and after a failed reset."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def world(request: pytest.FixtureRequest) -> Iterator[World]:
 
 @pytest.fixture
 def tasks(world: World) -> Sequence[int]:
-    """Tasks that the expert solves in a few turns."""
+    """Return tasks that the expert solves in a few turns."""
     return world.tasks("find-test" if world.name == "sciworld" else "test")
 
 
@@ -49,9 +49,7 @@ def test_a_session_without_an_episode_refuses_actions(world: World, tasks: Seque
     _refuses_actions(session)
 
 
-def test_a_task_that_does_not_exist_leaves_the_episode_alone(
-    world: World, tasks: Sequence[int]
-) -> None:
+def test_unknown_task_is_refused_and_keeps_the_episode(world: World, tasks: Sequence[int]) -> None:
     session, undisturbed = world.create(), world.create()
     task = tasks[-1]
     assert session.reset(task) == undisturbed.reset(task)
