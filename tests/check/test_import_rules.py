@@ -1,4 +1,4 @@
-"""Tests of the import rules between packages, and of what a module loads when it is imported_names."""
+"""Tests of the import rules between packages, and of what importing a module loads."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ def test_ctrl_c_ends_every_process_without_a_traceback(
         processes = family(run.pid)
         assert len(processes) > 3
         os.killpg(run.pid, signal.SIGINT)
-        # Takes 2 to 4 seconds; a run that hangs would hang for minutes.
+        # This takes 2 to 4 seconds. A run that hangs would take minutes.
         gone, alive = psutil.wait_procs(processes, timeout=30)
         assert alive == []
         assert next(process for process in gone if process.pid == run.pid).returncode == 130

@@ -357,7 +357,9 @@ def test_only_a_rank_whose_part_of_the_update_exceeds_its_limit_is_hung(
     assert (found[0].rank, found[0].status) == (1, -signal.SIGKILL)
 
 
-def test_killed_fork_is_named_before_its_consequences(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_killed_fork_is_named_before_forks_that_failed_because_of_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(forked_launch, "TOGETHER_SECONDS", 300.0)
     found = forks(
         lambda: sys.exit(1), lambda: (time.sleep(0.4), os.kill(os.getpid(), signal.SIGKILL))

@@ -149,7 +149,7 @@ def test_wait_during_an_outage_is_bounded_and_loses_no_record(
     sender.wake()
     assert not sender.wait(seconds=60, patience=0)
     assert is_unsent(tmp_path)
-    later = Outbox(tmp_path)  # another command
+    later = Outbox(tmp_path)  # as another command does
     store.times = 0
     store.sender(later).send_all()
     assert "table 1" in store.taken
@@ -197,7 +197,7 @@ def test_owner_is_gone_only_if_certain() -> None:
     )  # the pid belongs to a later process
     assert is_gone(" ".join([host, "earlier-boot", space, pid, started]))
     assert not is_gone(" ".join(["other-host", boot, space, pid, "1"]))
-    assert not is_gone(" ".join([host, boot, "pid:[1]", pid, "1"]))  # a container
+    assert not is_gone(" ".join([host, boot, "pid:[1]", pid, "1"]))  # in a container
     assert not is_gone("")
     assert not is_gone("a b c")
 

@@ -58,7 +58,7 @@ def see_gpus(names: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", names)
 
 
-def test_each_slot_has_the_gpus_of_a_run_and_every_command_the_variables(
+def test_slots_have_the_gpus_of_a_run_and_commands_get_the_variables(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     see_gpus("4,6,7,9,12", monkeypatch)
@@ -109,7 +109,7 @@ def test_a_slot_has_a_gpu_for_each_trainer_process_and_vllm_server(
     assert max_parallel_commands(infrastructure, {"bfloat16"}) == at_once
 
 
-def test_a_study_whose_runs_need_more_gpus_than_there_are_is_refused(
+def test_study_whose_runs_need_more_gpus_than_available_is_refused(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     see_gpus("4,6", monkeypatch)
@@ -121,7 +121,7 @@ def test_a_study_whose_runs_need_more_gpus_than_there_are_is_refused(
             max_parallel_commands(settings, {"bfloat16"})
 
 
-def test_runs_on_several_nodes_take_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_runs_on_several_nodes_run_one_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
     see_gpus(",".join(map(str, range(16))), monkeypatch)
     infrastructure = InfraSettings(
         launch="several-nodes-fsdp2", environment_token=SecretStr("x"), study_runs_at_once=2
@@ -130,7 +130,7 @@ def test_runs_on_several_nodes_take_turns(monkeypatch: pytest.MonkeyPatch) -> No
     assert gpu_slots(infrastructure) == [",".join(map(str, range(16)))]
 
 
-def test_runs_that_share_vllm_servers_take_turns() -> None:
+def test_runs_that_share_vllm_servers_run_one_at_a_time() -> None:
     infrastructure = InfraSettings(
         engine_urls=["http://a:1"], engine_token=SecretStr("x"), study_runs_at_once=2
     )

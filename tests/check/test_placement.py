@@ -162,5 +162,5 @@ def test_plan_shows_the_size_of_a_weight_transfer(weights: str, gigabytes: str) 
     plan = MemoryPlan(
         trainer={}, parameters=7_600_000_000, engine_weights=15.2e9, kv_bytes=1, machine=machine
     )
-    request.__dict__["memory"] = PlanAnswer(text="", fits=True, plan=plan)  # avoids the slow trace
+    request.__dict__["memory"] = PlanAnswer(text="", fits=True, plan=plan)  # skips the slow trace
     assert gigabytes in transfer_section(request)

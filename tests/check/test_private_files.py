@@ -58,7 +58,7 @@ def bystander() -> Iterator[tuple[subprocess.Popen[bytes], str]]:
         stdout=subprocess.PIPE,
     ) as process:
         assert process.stdout is not None
-        process.stdout.readline()  # now the kernel shows its environment
+        process.stdout.readline()  # from now on the kernel shows its environment
         yield process, mark
         process.kill()
 
@@ -74,7 +74,7 @@ def plant(folder: Path, mark: str) -> Path:
     return file
 
 
-def test_state_file_of_the_same_user_is_effective(
+def test_state_file_of_the_same_user_is_used(
     temporary: Path, bystander: tuple[subprocess.Popen[bytes], str]
 ) -> None:
     process, mark = bystander

@@ -37,7 +37,7 @@ def python(code: str) -> list[str]:
 
 
 def family_of(process: ChildProcess) -> list[psutil.Process]:
-    """Wait for the command's children; return the subreaper, the command and its children."""
+    """Wait for the command's children, and return the subreaper, the command and its children."""
     process.wait_until(lambda: "family complete" in process.log_tail(), PATIENCE_S)
     subreaper = psutil.Process(process.pid)
     wait_until(lambda: len(subreaper.children(recursive=True)) == 3)

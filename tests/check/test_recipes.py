@@ -23,7 +23,7 @@ from flows.commands.collect import collection_arguments
 
 
 @pytest.mark.parametrize("name", recipe_names())
-def test_every_recipe_that_comes_with_the_project_is_valid(name: str) -> None:
+def test_every_recipe_of_the_project_is_valid(name: str) -> None:
     recipe = load_recipe(name)
     assert recipe.algorithm.steps > 0
     # Recipes pass to the trainer as JSON.

@@ -75,7 +75,7 @@ def test_markdown_and_text_tables_have_the_same_cells() -> None:
     assert [row[0] for row in rows] == ["start", "phase 1", "end"]
 
 
-def test_success_by_kind_of_task_and_behaviour_of_start_and_end_follow_the_table() -> None:
+def test_table_is_followed_by_success_by_kind_of_task_and_by_behaviour_at_start_and_end() -> None:
     played = [
         Trajectory("searchqa", task, task, 0, 0, 6, 0, "vllm", outcome=Outcome.SUCCESS if task else Outcome.FINISHED, turns=[
             Turn([1], [-0.5], "<search>a</search>", "<information>Doc 1(Title: x) Port Ha.\nDoc 2(Title: x) Fort Je.</information>"),

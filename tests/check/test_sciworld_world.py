@@ -101,7 +101,7 @@ def test_under_agentgym_rules_a_failed_task_scores_minus_one(world: SciWorld) ->
 
 
 @pytest.mark.parametrize("marked", ["{}.", "`{}`", "**{}**", '"{}"', "[{}]"])
-def test_punctuation_around_an_action_makes_no_difference_by_our_rules(
+def test_punctuation_around_an_action_makes_no_difference_under_our_rules(
     world: SciWorld, marked: str
 ) -> None:
     plain, other = world.create(), world.create()

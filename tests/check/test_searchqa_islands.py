@@ -48,7 +48,7 @@ def corpus_of(world: SearchQA) -> Corpus:
     return world.create()._corpus
 
 
-def test_no_two_lists_ask_about_the_same_island(
+def test_lists_share_no_island(
     questions_by_side: dict[str, list[Question]],
 ) -> None:
     sides = {island.name: island.side for island in islands()}

@@ -256,7 +256,7 @@ def test_corpus_may_have_separate_titles_and_any_line_ending(tmp_path: Path) -> 
     )
 
 
-def test_test_questions_are_left_out_of_training_and_validation(
+def test_training_and_validation_contain_no_questions_of_the_test_sets(
     tmp_path: Path,
 ) -> None:
     train = [{"question": f"question {n}", "golden_answers": ["x"]} for n in range(2000)]

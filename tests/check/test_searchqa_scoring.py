@@ -54,7 +54,7 @@ def test_case_space_articles_and_punctuation_make_no_difference(
 
 
 @given(st.text(), st.lists(st.text(min_size=1)))
-def test_an_answer_matches_exactly_the_golds_with_its_normal_form(
+def test_answer_matches_only_gold_answers_with_its_normal_form(
     answer: str, golds: list[str]
 ) -> None:
     assert exact_match(answer, golds) == any(
@@ -68,7 +68,7 @@ def test_an_empty_answer_is_never_right(empty: str, gold: str) -> None:
     assert not exact_match(empty, [gold])
 
 
-def test_any_gold_answer_matches_but_no_part_of_one() -> None:
+def test_any_complete_gold_answer_matches() -> None:
     golds = ["United States", "USA", "United States of America"]
     assert exact_match("the usa", golds)
     assert not exact_match("United", golds)

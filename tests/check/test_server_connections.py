@@ -93,7 +93,7 @@ def test_a_body_in_thousands_of_tiny_chunks_is_refused_before_its_end(counting_s
 
 
 @pytest.mark.parametrize("path", ["/v1/create?from=here", "/v1/cr%65ate"])
-def test_a_query_or_an_escape_in_the_path_changes_nothing(counting_server: str, path: str) -> None:
+def test_query_or_escape_in_the_path_makes_no_difference(counting_server: str, path: str) -> None:
     with connected(counting_server) as connection:
         connection.sendall(request(path, CREATE))
         assert answers(connection, 1)[0][0] == 200

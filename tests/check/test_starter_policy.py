@@ -63,7 +63,7 @@ def files(report: StarterReport) -> dict[str, bytes]:
     return {file.name: file.read_bytes() for file in report.path.iterdir() if file.name != MANIFEST}
 
 
-def test_same_seed_gives_the_same_bytes_and_another_seed_others(
+def test_same_seed_gives_the_same_bytes_and_another_seed_gives_others(
     made: StarterReport, tmp_path: Path
 ) -> None:
     torch.manual_seed(17)  # earlier random draws have no effect
@@ -240,7 +240,7 @@ def test_react_starter_policy_learns_thoughts_and_has_another_name(
     )
 
 
-def test_context_tokens_have_a_small_weight_and_padding_none(made: StarterReport) -> None:
+def test_context_tokens_have_a_small_weight_and_padding_has_none(made: StarterReport) -> None:
     model = AutoModelForCausalLM.from_pretrained(made.path)
     example = cloning.Example([5, 6, 7, 8, 9], [False, False, True, True, False])
     longer = cloning.Example([*example.tokens, 11, 12, 13], [*example.learned, False, False, False])

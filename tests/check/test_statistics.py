@@ -91,9 +91,7 @@ def test_the_interval_of_success_covers_the_truth_about_95_times_in_100(
     random = np.random.default_rng(7)
     covered, trials = 0, 1500
     for _ in range(trials):
-        rates = random.beta(
-            0.6, 1.2, size=n
-        )  # tasks differ a lot; the mean rate over all tasks is 1/3
+        rates = random.beta(0.6, 1.2, size=n)  # tasks differ a lot, with a mean rate of 1/3
         found = success_rate(tallies(random.binomial(samples, rates).tolist(), samples))
         covered += found.low <= 1 / 3 <= found.high
     assert 0.93 <= covered / trials <= 0.985
@@ -198,7 +196,7 @@ def test_difference_uses_common_tasks_is_bounded_and_antisymmetric(
         assert math.isnan(forward.value)
 
 
-def test_no_change_at_all_is_not_reported_as_certain() -> None:
+def test_interval_of_no_change_has_a_width() -> None:
     same = difference(tallies([0] * 40), tallies([0] * 40))
     assert same.low < 0 < same.high
 

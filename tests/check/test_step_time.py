@@ -96,9 +96,7 @@ def plan_request(gpu: str | None, recipe: Experiment | None = None) -> PlanReque
     )
     recipe = recipe or load_recipe("textcraft-qwen2.5-7b")
     made = PlanRequest(recipe, InfraSettings(), machine)
-    made.__dict__["memory"] = PlanAnswer(
-        text="", fits=True, plan=plan
-    )  # avoids a trace of a minute
+    made.__dict__["memory"] = PlanAnswer(text="", fits=True, plan=plan)  # skips a trace of a minute
     return made
 
 

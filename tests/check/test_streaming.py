@@ -58,7 +58,7 @@ def trained_in(
 
 @pytest.mark.parametrize("max_off_policy_steps", [2, 3, 4])
 @pytest.mark.parametrize("ranks", [[1] * 12, [2] * 12, [3] * 12, [2] * 5 + [1] * 3 + [3] * 4])
-def test_every_group_is_trained_on_once_and_its_weights_are_bounded_in_age(
+def test_every_group_is_trained_on_once_and_the_age_of_its_weights_is_bounded(
     ranks: list[int], max_off_policy_steps: int
 ) -> None:
     out_of_order = 0

@@ -251,7 +251,7 @@ def test_differences_are_paired_by_seed_and_by_common_task() -> None:
     assert math.isnan(compared([]).estimate.value)
 
 
-def test_thresholds_and_thirds_of_training() -> None:
+def test_thresholds_and_means_over_thirds_of_training() -> None:
     assert reached_at(LONG[0], "turns", 0.3) == 300
     assert reached_at(LONG[0], "turns", 0.95) is None
     assert over_training(LONG, "rollout/cut_by_horizon") == pytest.approx([0.75, 0.55, 0.35])

@@ -77,7 +77,9 @@ NAMES = sorted(recipe_book().depth.keys() - (recipe_book().members.keys() - reci
         ),
     ],
 )
-def test_plans_worked_by_hand(goal: str, held: Mapping[str, int], actions: list[str]) -> None:
+def test_plans_equal_those_worked_out_by_hand(
+    goal: str, held: Mapping[str, int], actions: list[str]
+) -> None:
     assert plan(goal, held) == actions
 
 
@@ -172,7 +174,7 @@ def test_holding_part_of_the_goal_never_lengthens_the_plan() -> None:
         ),
     ],
 )
-def test_thoughts_worked_by_hand(
+def test_thoughts_equal_those_worked_out_by_hand(
     goal: str, held: Mapping[str, int], thought: str, action: str
 ) -> None:
     session = holding(goal, held)

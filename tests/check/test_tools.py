@@ -257,7 +257,7 @@ def test_the_server_of_a_mixture_lists_the_tools_of_each_world(state_dir: Path) 
 
 
 @pytest.mark.parametrize("malformed", ["{count: 1}", f'{{"count": {DEEP}}}'])
-def test_a_chat_endpoint_plays_by_calls(malformed: str) -> None:
+def test_chat_endpoint_plays_with_tool_calls(malformed: str) -> None:
     """Let the endpoint begin with a malformed call. The error is the result of that call."""
     world = load_world("textcraft")
     task = world.tasks("train")[0]

@@ -106,7 +106,7 @@ def test_scrolling_shows_other_elements_under_the_same_numbers() -> None:
     assert below.elements[42].centre == (50, 40 * 24 - 720 + 12)
 
 
-def test_an_element_is_in_view_when_most_of_it_is() -> None:
+def test_element_is_in_view_if_most_of_it_is_visible() -> None:
     page = Page()
     page.add("button", "mostly in", page.root, box=(0, 705, 100, 24))
     page.add("button", "mostly out", page.root, box=(0, 706, 100, 24))

@@ -215,7 +215,7 @@ def test_an_impossible_action_changes_nothing_and_states_the_reason(
     assert play(session).partition("PREVIOUS")[0] == before.partition("PREVIOUS")[0]
 
 
-def test_back_forward_scroll_and_keys(session: WebArenaEnvironment) -> None:
+def test_back_forward_scroll_and_keys_work(session: WebArenaEnvironment) -> None:
     session.reset(task_about("Who wrote the submission"))
     top = play(session, "click [<link 'Most commented'>]")
     assert "URL: http://forum.test/?sort=commented" in top

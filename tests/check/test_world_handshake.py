@@ -134,7 +134,7 @@ def test_servers_with_different_versions_are_refused(state_dir: Path) -> None:
             server.end()
 
 
-def test_other_rules_than_the_recipes_are_refused(
+def test_rules_other_than_those_of_the_recipe_are_refused(
     textcraft: str, babyai_by_agentgyms_rules: str
 ) -> None:
     refusal = refused([textcraft], World(name="textcraft", rules="agentgym"))
@@ -306,7 +306,7 @@ def test_a_batch_on_the_wrong_world_ends_with_the_reason_and_not_with_failed_epi
     assert (refusal.value.hosted, refusal.value.expected) == ("counting 1", "counting 7")
 
 
-def test_a_refusal_by_the_right_world_stays_a_refusal(counting_server: str) -> None:
+def test_unknown_task_of_the_right_world_is_not_a_wrong_world(counting_server: str) -> None:
     async def play() -> None:
         async with open_client(
             [counting_server], "counting", "ours", expected="counting 1"
