@@ -1,4 +1,4 @@
-"""The guide's example is what it says: one file, named by a recipe as it is, checked without torch, and learned with."""
+"""Tests of the example algorithm in ADDING_AN_ALGORITHM.md: its recipe checks and training."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ NAME = "outside_of_the_project.best_of_group:BestOfGroup"
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where the example lies, as the guide says, but outside of the project."""
+    """Write the guide's example to a package outside the project, and return its parent."""
     [code] = re.findall(r"^```python\n(.*?)^```", GUIDE, re.MULTILINE | re.DOTALL)
     root = tmp_path_factory.mktemp("outside")
     package = root / "outside_of_the_project"
@@ -66,7 +66,7 @@ def test_recipe_with_the_algorithm_is_checked_without_torch(folder: Path) -> Non
 
 
 @pytest.mark.slow
-def test_training_with_the_algorithm_raises_the_probability_of_the_best(tmp_path: Path) -> None:
+def test_training_favours_the_best_trajectory_of_each_group(tmp_path: Path) -> None:
     policy = build_tiny_policy(tmp_path / "policy")
     experiment = small_experiment(name=NAME, steps=8, margin=0.5, learning_rate=3e-3)
     trainer = trainer_of(experiment, policy, tmp_path / "run")

@@ -1,4 +1,7 @@
-"""docs/agentgym.md on small data: the commands that play are run, and those that train are checked up to the first process."""
+"""Tests of the commands in docs/agentgym.md, on small data.
+
+Training commands are checked only, up to the start of the first process.
+"""
 
 from __future__ import annotations
 
@@ -33,13 +36,13 @@ START = [
 
 
 def commands() -> list[list[str]]:
-    """The words of every command of the page's sh blocks, variables first."""
+    """Return the words of each command in the page's sh blocks, with its variables first."""
     text = "\n".join(blocks(PAGE, "sh")).replace("\\\n", " ")
     return [shlex.split(line) for line in text.splitlines() if line.strip()]
 
 
 def of_command(name: str) -> list[list[str]]:
-    """The arguments of every `agentgym NAME` on the page."""
+    """Return the arguments of each `agentgym NAME` command on the page."""
     return [
         after[2:] for words in commands() if (after := words[words.index("agentgym") :])[1] == name
     ]
@@ -47,7 +50,7 @@ def of_command(name: str) -> list[list[str]]:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """What the page takes for granted in the working directory."""
+    """Return a working directory with the files that the page assumes."""
     (tmp_path / "start.json").write_text(json.dumps(START))
     (tmp_path / "recipe.yaml").write_text(blocks(PAGE, "yaml")[0])
     for name, numbers in (("train_ids", (3, 4)), ("test_ids", (5, 6))):
@@ -93,7 +96,7 @@ def agentgym_only(folder: Path) -> Iterator[str]:
         yield server.url
 
 
-def test_every_command_of_the_page_belongs_to_a_test_below() -> None:
+def test_every_command_of_the_page_is_tested() -> None:
     names = [words[words.index("agentgym") + 1] for words in commands()]
     assert {name: names.count(name) for name in names} == {
         "train": 3,
@@ -103,9 +106,7 @@ def test_every_command_of_the_page_belongs_to_a_test_below() -> None:
     }
 
 
-def test_the_commands_that_train_pass_every_check_before_the_first_process(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_training_commands_pass_every_check(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(folder)
     rules = []
     for recipe, *rest in of_command("train"):
@@ -130,7 +131,7 @@ def test_the_commands_that_train_pass_every_check_before_the_first_process(
     ]
 
 
-def test_the_servers_of_the_recipe_may_get_the_whole_prompt_in_place_of_an_instruction(
+def test_a_conversation_start_replaces_the_instruction_of_the_recipe(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(folder)
@@ -142,7 +143,7 @@ def test_the_servers_of_the_recipe_may_get_the_whole_prompt_in_place_of_an_instr
     assert experiment.environment.instruction is None
 
 
-def test_an_evaluation_shows_agentgym_rls_figures_by_category(folder: Path) -> None:
+def test_an_evaluation_reports_agentgym_rl_metrics_by_category(folder: Path) -> None:
     (command,) = (words for words in of_command("evaluate") if words[0] == "babyai")
     for name, numbers in (("red-ball", (4200, 4201)), ("others", (4202,))):
         (folder / f"{name}.json").write_text(
@@ -167,7 +168,7 @@ def test_an_evaluation_shows_agentgym_rls_figures_by_category(folder: Path) -> N
     assert "Avg@n" in (folder / "out" / "evaluation.md").read_text()
 
 
-def test_the_evaluation_of_agentgyms_own_server_runs_with_the_whole_prompt(
+def test_an_evaluation_runs_on_a_server_with_only_the_agentgym_dialect(
     folder: Path, agentgym_only: str
 ) -> None:
     (command,) = (words for words in of_command("evaluate") if words[0] == "textcraft")

@@ -1,4 +1,4 @@
-"""Training on running servers: one with AgentGym's dialect, and one of another world than the recipe's."""
+"""Tests of training on running servers: with AgentGym's dialect only, and of the wrong world."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ TASKS = load_world("textcraft").tasks("wood-train")[:6]
 
 @pytest.fixture
 def agentgym_only(tmp_path: Path) -> Iterator[str]:
-    """A server that speaks AgentGym's dialect alone."""
+    """Yield the address of a server that speaks only AgentGym's dialect."""
     command = [
         sys.executable,
         str(ROOT / "tests" / "support" / "agentgym_only_server.py"),
@@ -86,5 +86,5 @@ def test_a_recipe_for_babyai_is_refused_on_a_textcraft_server(
         shown = (tmp_path / "runs" / "terminal.log").read_text(errors="replace")
         assert status == 1, shown[-3000:]
         assert f"WrongWorldError: {server.url}" in shown
-        assert not list((tmp_path / "runs").glob("small-*/rollouts")), "something was played"
+        assert not list((tmp_path / "runs").glob("small-*/rollouts")), "episodes were played"
         assert requests.get(f"{server.url}/health", timeout=60).json()["sessions"] == 0

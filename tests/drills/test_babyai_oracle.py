@@ -1,4 +1,4 @@
-"""The oracle: minigrid's bot in words."""
+"""Tests of BabyAI's oracle, which turns the plans of minigrid's bot into text actions."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def begin(level: str, seed: int) -> BabyAIEnvironment:
 
 
 def solve(session: BabyAIEnvironment) -> list[str]:
-    """Follows the oracle to the end; returns its actions."""
+    """Follow the oracle to the end of the episode and return its actions."""
     actions = []
     while len(actions) < BOUND:
         actions.append(session.oracle_action())
@@ -47,8 +47,8 @@ def test_the_oracle_solves_every_level(level: int) -> None:
 
 
 @pytest.mark.slow
-def test_the_oracle_solves_the_lists() -> None:
-    """Every nineteenth task; all of them take some minutes."""
+def test_the_oracle_solves_every_nineteenth_task() -> None:
+    """Solve a sample of the tasks, because all of them take several minutes."""
     for index in [
         index for split in ("train", "validation", "test") for index in task_lists()[split]
     ][::19]:
@@ -65,7 +65,7 @@ def test_excluded_tasks_cannot_be_solved(level: str) -> None:
             begin(level, seed).oracle_action()
 
 
-def test_steps_are_gathered_into_actions() -> None:
+def test_primitive_steps_are_combined_into_actions() -> None:
     assert max(len(solve(begin("GoToLocalS8N7", seed))) for seed in range(10)) <= 5
 
 
@@ -103,7 +103,7 @@ def test_a_goal_that_the_agent_already_faces_is_reached() -> None:
     assert len(solve(session)) <= 2
 
 
-def test_asking_the_oracle_changes_nothing() -> None:
+def test_asking_the_oracle_does_not_change_the_episode() -> None:
     asked, alone = begin("MoveTwoAcrossS8N9", 3), begin("MoveTwoAcrossS8N9", 3)
     actions = [asked.oracle_action() for _ in range(3)]
     assert len(set(actions)) == 1
@@ -120,7 +120,10 @@ def test_a_key_inside_its_locked_room_has_no_solution() -> None:
 
 
 def test_the_door_whose_key_was_seen_is_opened_first() -> None:
-    """Where minigrid's bot plans in circles, for the key of the first door lies behind the second."""
+    """Solve a task whose first key lies behind the second door.
+
+    minigrid's bot plans in circles there.
+    """
     assert solve(begin("UnlockToUnlock", 4))
 
 
@@ -156,7 +159,7 @@ def test_a_bot_that_walks_forever_is_stopped(monkeypatch: pytest.MonkeyPatch) ->
         make_plan(0, make_level(0, 0))
 
 
-def test_the_oracle_solves_the_list_of_the_papers_size() -> None:
+def test_the_oracle_solves_the_ninety_evaluation_tasks() -> None:
     world = BabyAI()
     for index in world.tasks("babyai-ours-90"):
         session = world.create()

@@ -1,4 +1,4 @@
-"""Task indices and the named lists."""
+"""Tests of BabyAI's task indices and task lists."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ from tests.support.processes import run_python
 SPLITS = ("train", "validation", "test")
 DOORS_SPLITS = tuple(DOORS_SEEDS)
 
-# The indices of each list and what every thirtieth of them means, by version. If this fails for a
-# list that was there before, what an index
-# means has changed: undo that, or change VERSION and add its digests.
-MEANING = {
+# By version, a digest of each list: its indices and the first observation of every thirtieth task.
+# If an existing list fails, its tasks have changed. Undo the change, or set a new VERSION and add
+# its digests.
+LIST_DIGESTS = {
     "minigrid-3.2.0-1": {
         "train": "cbae175c50a69649",
         "validation": "24fffec0410a1c7a",
@@ -47,18 +47,18 @@ import random
 from hashlib import sha256
 from environments.babyai.world import BabyAI
 random.seed()
-said = []
+texts = []
 session = BabyAI().create()
 for index in BabyAI().tasks("babyai-ours-90")[::9]:
-    said.append(session.reset(index))
+    texts.append(session.reset(index))
     for _ in range(2):
         random.random()
         action = session.oracle_action()
         step = session.step(action)
-        said += [action, step.observation]
+        texts += [action, step.observation]
         if step.done:
             break
-print(sha256("\\n".join(said).encode()).hexdigest())
+print(sha256("\\n".join(texts).encode()).hexdigest())
 """
 
 
@@ -70,14 +70,14 @@ def test_tasks_change_only_with_the_version() -> None:
             "\n".join([*(session.reset(index) for index in some[::30]), repr(some)]).encode()
         ).hexdigest()[:16]
 
-    assert {name: digest(some) for name, some in task_lists().items()} == MEANING[VERSION]
+    assert {name: digest(some) for name, some in task_lists().items()} == LIST_DIGESTS[VERSION]
 
 
-def test_the_version_names_minigrids() -> None:
+def test_the_version_contains_the_version_of_minigrid() -> None:
     assert VERSION.startswith(f"minigrid-{MINIGRID_VERSION}-")
 
 
-def test_nothing_depends_on_the_hash_seed_or_the_global_random_state() -> None:
+def test_episodes_do_not_depend_on_the_hash_seed_or_the_global_random_state() -> None:
     printed = {run_python(DIGEST_SCRIPT, PYTHONHASHSEED=seed) for seed in ("0", "20250918")}
     assert len(printed) == 1
     assert "".join(printed)
@@ -98,7 +98,7 @@ def test_an_index_without_a_task_is_refused_with_the_range(index: int) -> None:
         level_and_seed(index)
 
 
-def test_splits_share_no_seed_of_a_level_and_hold_all_others_of_their_range() -> None:
+def test_splits_share_no_task_and_hold_all_seeds_of_their_ranges() -> None:
     pairs = [level_and_seed(index) for split in SPLITS for index in task_lists()[split]]
     assert len(set(pairs)) == len(pairs) == 130 * 40 - sum(map(len, LEFT_OUT.values()))
     for split in SPLITS:
@@ -106,7 +106,7 @@ def test_splits_share_no_seed_of_a_level_and_hold_all_others_of_their_range() ->
         assert seeds == set(SPLIT_SEEDS[split])
 
 
-def test_lists_ascend_and_begin_with_every_level() -> None:
+def test_lists_are_sorted_and_begin_with_nearly_every_level() -> None:
     for name, some in task_lists().items():
         assert list(some) == sorted(set(some))
         assert len({index % 40 for index in some[:80]}) >= (
@@ -114,13 +114,13 @@ def test_lists_ascend_and_begin_with_every_level() -> None:
         )
 
 
-def test_the_lists_of_the_measurements_share_no_task() -> None:
+def test_the_evaluation_lists_share_no_task() -> None:
     lists = [task_lists()[f"babyai-ours-{size}"] for size in (90, 160, 156)]
     assert [len(each) for each in lists] == [90, 160, 156]
     assert len(set().union(*lists)) == 90 + 160 + 156
 
 
-def test_the_door_lists_hold_their_levels_alone_and_share_no_task_with_any_other() -> None:
+def test_the_door_lists_hold_only_door_levels_and_share_no_task_with_other_lists() -> None:
     for name, n_seeds in zip(DOORS_SPLITS, (500, 16, 20), strict=True):
         levels = Counter(LEVELS[level_and_seed(index)[0]] for index in task_lists()[name])
         assert levels == dict.fromkeys(DOORS, n_seeds)
@@ -150,7 +150,7 @@ def test_the_oracle_solves_every_twentieth_task_of_the_door_lists() -> None:
         assert session.score == 1
 
 
-def test_the_evaluation_list_holds_ninety_test_tasks_and_the_levels_evenly() -> None:
+def test_the_evaluation_list_covers_all_levels_evenly_with_ninety_test_tasks() -> None:
     some = task_lists()["babyai-ours-90"]
     assert len(some) == 90
     assert set(some) <= set(task_lists()["test"])

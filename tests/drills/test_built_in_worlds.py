@@ -1,4 +1,4 @@
-"""The built-in worlds pass every check of the conformance kit."""
+"""Tests of the built-in worlds with the conformance kit."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reactions of the flow to a collapse, for each value of `on_collapse`."""
+"""Tests of the flow's reaction to a collapse, for each value of `on_collapse`."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def recipe(on_collapse: str) -> Experiment:
 
 
 def followed(tmp_path: Path, on_collapse: str, *rewards: float) -> Run:
-    """A run that has been told of these steps, with its records in real files."""
+    """Follow a run with one step per reward, and return it with its records on disk."""
     experiment = recipe(on_collapse)
     uri = f"sqlite:///{tmp_path / 'mlflow.db'}"
     folder = RunFolder(tmp_path, experiment)
@@ -79,19 +79,21 @@ def test_with_report_a_collapse_is_recorded_and_the_run_continues(tmp_path: Path
 
 
 @pytest.mark.parametrize("on_collapse", ["stop", "roll_back"])
-def test_collapse_ends_the_run_with_the_last_healthy_step(tmp_path: Path, on_collapse: str) -> None:
-    with pytest.raises(TrainingCollapsedError, match="step 17") as fall:
+def test_collapse_ends_the_run_and_reports_the_last_healthy_step(
+    tmp_path: Path, on_collapse: str
+) -> None:
+    with pytest.raises(TrainingCollapsedError, match="step 17") as caught:
         followed(tmp_path, on_collapse, *[0.6] * 12, *[0.0] * 6)
-    assert fall.value.last_good == 14
+    assert caught.value.last_good == 14
 
 
 def test_a_night_that_collapses_before_its_first_checkpoint_has_no_challenger(
     tmp_path: Path,
 ) -> None:
-    with pytest.raises(TrainingCollapsedError) as fall:
+    with pytest.raises(TrainingCollapsedError) as caught:
         followed(tmp_path, "stop", *[0.6] * 12, *[0.0] * 6)
     run, infrastructure = RunFolder(tmp_path, recipe("stop")), InfraSettings(runs=tmp_path)
-    run.note_collapse(fall.value)
+    run.note_collapse(caught.value)
     played = [Trajectory("textcraft", 0, 0, 0, 0, 4, 0, "test", outcome=Outcome.SUCCESS)]
     write_evaluation(run.evaluation("start"), evaluate(played, label="start", step=0, horizon=4))
     night = judge(tmp_path / "nights", Night("2026-11-22", 20261122), run, infrastructure)

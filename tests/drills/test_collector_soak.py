@@ -1,4 +1,7 @@
-"""Many sessions in flight, in small; `collector_soak.py` has the command for the full number."""
+"""Tests of the collector's memory use with many concurrent sessions.
+
+`tests/soaks/collector.py` has the command for the full number.
+"""
 
 from __future__ import annotations
 

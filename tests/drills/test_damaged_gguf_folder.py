@@ -1,4 +1,4 @@
-"""A folder that was written from a GGUF and damaged since is written again."""
+"""Tests that a damaged folder is written again from its GGUF file."""
 
 from __future__ import annotations
 
@@ -12,6 +12,6 @@ def test_a_damaged_folder_is_written_again(tmp_path: Path) -> None:
     weights = Path(written.answers[0]) / "model.safetensors"
     intact = weights.read_bytes()
     weights.write_bytes(intact[:-1] + b"x")
-    # A process of its own: each remembers the folder that it has checked.
+    # This runs in a new process, because a process remembers the folders it has checked.
     assert written.asked_for(times=1) == written.answers[:1]
     assert weights.read_bytes() == intact

@@ -1,4 +1,7 @@
-"""What commands say about a runs folder that is damaged or cannot be made: one message that names the file, and no traceback."""
+"""Tests of commands whose runs folder is damaged or cannot be created.
+
+They print one message that names the file, and no traceback.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +39,7 @@ def run(runs: Path, *command: str) -> subprocess.CompletedProcess[str]:
 def test_truncated_part_is_played_again(command: tuple[str, ...], tmp_path: Path) -> None:
     assert run(tmp_path, *command).returncode == 0
     [part] = tmp_path.rglob("part-*.parquet")
-    whole = read_trajectories(part)
+    complete = read_trajectories(part)
     part.write_bytes(part.read_bytes()[:500])
     again = run(tmp_path, *command)
     assert again.returncode == 0, again.stderr
@@ -45,7 +48,7 @@ def test_truncated_part_is_played_again(command: tuple[str, ...], tmp_path: Path
     [new] = part.parent.glob("part-*.parquet")
     played = read_trajectories(new)
     assert [(t.task, t.member, t.reward) for t in played] == [
-        (t.task, t.member, t.reward) for t in whole
+        (t.task, t.member, t.reward) for t in complete
     ]
 
 

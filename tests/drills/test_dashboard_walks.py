@@ -1,4 +1,7 @@
-"""Tasks of a new user in a real browser: find the failed turn, branch to success, compare arms, export a file."""
+"""Tests of a new user's tasks in the viewer, in a real browser.
+
+The user finds a failed turn, branches to success, compares arms and exports a file.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Screenshots of WebArena, taken by a replay in a real browser on the embedded sites."""
+"""Tests of WebArena screenshots, taken by a replay in a real browser on the embedded sites."""
 
 from __future__ import annotations
 
@@ -19,9 +19,7 @@ def test_each_turn_has_a_screenshot() -> None:
     trajectory = view_of(played("webarena", task, skill=1.0, horizon=12))
     shots = screenshots(trajectory)
     assert trajectory.turns[-1].reward == 1.0
-    assert len(shots) == len(
-        trajectory.turns
-    )  # the last action stops, after which there is no window
+    assert len(shots) == len(trajectory.turns)  # the last action is stop, which closes the window
     assert all(shot.startswith(b"\x89PNG") for shot in shots)
     assert len(set(shots)) == len(shots)
 

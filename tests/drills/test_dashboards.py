@@ -1,4 +1,4 @@
-"""The viewer's pages over recorded runs in a real browser, used with the mouse and with the keyboard."""
+"""Tests of the viewer's pages over recorded runs, in a real browser with mouse and keyboard."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def viewer(runs: Path, state_dir: Path) -> Iterator[str]:
 
 @pytest.fixture
 def page(browser: Browser, viewer: str, runs: Path) -> Iterator[Page]:
-    """Open a page. The test fails if the page contacts another host or a script raises an error."""
+    """Yield a page, and fail if it contacted another host or a script raised an error."""
     context = browser.new_context(
         base_url=viewer, http_credentials=credentials(runs), viewport={"width": 1400, "height": 900}
     )

@@ -1,4 +1,4 @@
-"""`make docs`: the site is complete, its links hold, and a broken one is an error."""
+"""Tests of `make docs`: the site is complete, and a broken link is an error."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def fields(model: type[BaseModel], prefix: str = "") -> list[str]:
-    """The dotted names of a model's fields."""
+    """Return the dotted names of a model's fields."""
     found = []
     for name, field in model.model_fields.items():
         inner: Any = field.annotation

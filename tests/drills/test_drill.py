@@ -1,6 +1,6 @@
-"""Jobs of the services always end, with one consistent state.
+"""Tests that jobs of the services always end in one consistent state.
 
-tests/soaks/drill.py is the long form.
+`tests/soaks/drill.py` is the long form.
 """
 
 from __future__ import annotations

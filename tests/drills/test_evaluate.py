@@ -1,4 +1,4 @@
-"""Evaluations from the command line: the expert, the random baseline, and a repeated command."""
+"""Tests of evaluations from the command line: expert, random policy and repeated commands."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_the_expert_is_evaluated_at_two_horizons_and_compared_with_the_random_po
     assert other.returncode == 0, other.stderr
     cell = read_results(chance)["wood-test, horizon 12, temperature 1"]
     assert cell.success.value < 1.0
-    assert cell.malformed == 0.0  # every action was a valid one
+    assert cell.malformed == 0.0  # every action was valid
     assert f"{100 * (cell.success.value - 1):+.1f} [" in (chance / "evaluation.md").read_text()
     assert (
         json.loads((chance / "evaluation.json").read_text())["grid"]["source"]["kind"] == "random"
@@ -62,7 +62,7 @@ def test_the_expert_is_evaluated_at_two_horizons_and_compared_with_the_random_po
     ]
 
 
-def test_another_policy_is_refused_in_the_folder_of_an_evaluation_and_further_cells_are_not(
+def test_an_evaluation_folder_accepts_more_cells_but_refuses_another_policy(
     tmp_path: Path,
 ) -> None:
     give_empty_databases(tmp_path / "runs")
@@ -86,9 +86,7 @@ def test_another_policy_is_refused_in_the_folder_of_an_evaluation_and_further_ce
     assert {point.step for point in history} == {1, 2}
 
 
-def test_an_evaluated_model_leaves_only_its_progress_on_the_terminal(
-    tmp_path: Path, policy: str
-) -> None:
+def test_evaluating_a_model_prints_only_progress(tmp_path: Path, policy: str) -> None:
     give_empty_databases(tmp_path / "runs")
     (tmp_path / "runs").chmod(0o700)
     ended = command(tmp_path / "runs", *WORDS, "--model", policy, "--horizon", "1")

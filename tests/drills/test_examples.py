@@ -1,4 +1,4 @@
-"""The scripts and the notebook in examples/, run as users run them, with small settings."""
+"""Tests of the scripts and the notebook in examples/, with small settings."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def policy(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 def words(policy: str, without: Collection[str] = ()) -> list[str]:
-    """The fields of a small run as words of a command line."""
+    """Return the fields of a small run as command-line words."""
     fields = {name: value for name, value in FIELDS.items() if name not in without}
     return [
         word
@@ -65,7 +65,7 @@ def words(policy: str, without: Collection[str] = ()) -> list[str]:
 
 
 def python(runs: Path, *words: str | Path, **variables: str) -> str:
-    """Run Python in the repository's root and return what it printed."""
+    """Run Python in the repository root and return its output."""
     environment = {**os.environ, "AGENTGYM_RUNS": str(runs), "OMP_NUM_THREADS": "1", **variables}
     done = subprocess.run(
         [sys.executable, *map(str, words)],
@@ -96,7 +96,7 @@ def cloned(runs: Path, trained: Path, policy: str) -> Path:
     return folder
 
 
-def test_the_training_example_trains_by_the_recipe_with_its_changes(trained: Path) -> None:
+def test_the_training_example_trains_with_changed_fields(trained: Path) -> None:
     run = load_run(trained)
     assert (run.status, list(run.evaluations), list(run.metrics().index)) == (
         "finished",

@@ -1,4 +1,7 @@
-"""Spoilt answers move no figure; `tests/soaks/faulty_answers.py` has the command for every mode and more episodes."""
+"""Tests that faulty answers of a server do not change any result.
+
+`tests/soaks/faulty_answers.py` covers every fault with more episodes.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The commands of flows refuse invalid values before anything starts, and end on SIGTERM."""
+"""Tests of the commands: they refuse invalid values before anything starts, and end on SIGTERM."""
 
 from __future__ import annotations
 
@@ -87,12 +87,12 @@ def test_a_terminated_collection_keeps_its_finished_episodes_and_is_continued(
             assert run.poll() is None, (tmp_path / "terminal.log").read_text()
             assert time.monotonic() < until
             time.sleep(0.01)
-        everyone = psutil.Process(run.pid).children(recursive=True)
+        descendants = psutil.Process(run.pid).children(recursive=True)
         run.terminate()
         assert run.wait(PATIENCE_S) == 128 + signal.SIGTERM
     finally:
         run.kill()
-    _, alive = psutil.wait_procs(everyone, timeout=15)
+    _, alive = psutil.wait_procs(descendants, timeout=15)
     assert alive == []
     shown = (tmp_path / "terminal.log").read_text()
     assert "Traceback" not in shown

@@ -1,4 +1,4 @@
-"""The trainer's processes on a machine without a GPU, beside an engine that changes their variables."""
+"""Tests of forked trainer processes beside an engine that changes their environment variables."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Job:
 def run(job):
     experiment = load_recipe("textcraft", {})
     join(experiment, job.folder)
-    os.environ["LOCAL_WORLD_SIZE"] = "1"  # vLLM's engine on a CPU does so
+    os.environ["LOCAL_WORLD_SIZE"] = "1"  # vLLM's CPU engine does this
     policy_gradient_config(experiment, job.folder)
 
 

@@ -1,4 +1,4 @@
-"""The benchmark of the first run on a GPU, in small: each part writes its result."""
+"""Tests of the GPU benchmark with small settings: each part writes its result."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def result(part: str, out: Path, *options: str, file: str = "") -> Any:
     return json.loads((out / f"{file or part}.json").read_text())
 
 
-def test_both_sides_of_an_update_are_measured_apart(tmp_path: Path) -> None:
+def test_both_updates_are_measured_separately(tmp_path: Path) -> None:
     found = result("update-0.5b", tmp_path)
     assert found["ours"]["tokens"] == found["stock"]["tokens"]
     assert min(found[side]["tokens_per_second"] for side in ("ours", "stock")) > 0
@@ -36,14 +36,14 @@ def test_sampling_is_measured_with_and_without_graphs(tmp_path: Path) -> None:
     assert found["equal"] == 1.0
 
 
-def test_a_model_clones_learns_by_rl_and_is_evaluated_on_the_way(
-    policy: str, tmp_path: Path
-) -> None:
+def test_a_model_is_cloned_trained_by_rl_and_evaluated(policy: str, tmp_path: Path) -> None:
     options = ("--steps", "2", "--cloning", "2", "--model", policy)
     for horizon in (0, 3):
         name = "train-babyai-0-horizon-3" if horizon else "train-babyai-0"
         found = result("train", tmp_path, *options, f"--horizon={horizon}", file=name)
-        assert len(found["cloning"]) == (0 if horizon else 2), "one clone for both"
+        assert len(found["cloning"]) == (0 if horizon else 2), (
+            "the second run must reuse the first clone"
+        )
         assert [row["rollout/horizon"] for row in found["steps"]] == [horizon or 2] * 2
         rows = [(row["step"], row["tasks"], row["temperature"]) for row in found["success"]]
         tests = [("babyai-ours-160", 1.0), ("babyai-ours-160", 0.0)]
