@@ -1,4 +1,4 @@
-"""SFT and DPO on recorded trajectories: the gradients of the formulas, no loss on what the environment wrote."""
+"""Tests of SFT, DPO and AgentEvol on recorded trajectories: gradients, scores and restarts."""
 
 from __future__ import annotations
 
@@ -43,11 +43,11 @@ def agree(update: Any, reference: dict[str, torch.Tensor]) -> float:
 
 
 @pytest.mark.parametrize("attention", [None, SHARED], ids=["padded", "packed"])
-def test_cloning_has_the_gradient_of_the_mean_log_likelihood(
+def test_cloning_gradient_matches_the_mean_log_likelihood(
     attention: str | None, policy: str, tmp_path: Path
 ) -> None:
     batch = recorded_trajectories(policy, 0)[:7]
-    batch.append(batch[0])  # an equal episode counts twice
+    batch.append(batch[0])  # a repeated episode counts twice
     sizes = {"mini_batches": 2, "micro_batches": 3, "epochs": 2}
     _, recorder = trained("sft", batch, policy, tmp_path, attention=attention, **sizes)
     plain = AutoModelForCausalLM.from_pretrained(policy, dtype=torch.float64).eval()
@@ -59,7 +59,7 @@ def test_cloning_has_the_gradient_of_the_mean_log_likelihood(
 
 
 @pytest.mark.parametrize("cloning", [0.0, 0.5])
-def test_preferences_have_the_gradient_of_dpo(policy: str, tmp_path: Path, cloning: float) -> None:
+def test_dpo_gradient_matches_its_formula(policy: str, tmp_path: Path, cloning: float) -> None:
     batch = recorded_trajectories(policy, 0)[:10]
     _, recorder = trained(
         "dpo",
@@ -90,7 +90,7 @@ def test_preferences_have_the_gradient_of_dpo(policy: str, tmp_path: Path, cloni
         )
 
 
-def test_rank_without_trajectories_takes_part(policy: str, tmp_path: Path) -> None:
+def test_empty_micro_batches_give_finite_gradients(policy: str, tmp_path: Path) -> None:
     for name in ("sft", "dpo"):
         _, recorder = trained(
             name, recorded_trajectories(policy, 0)[:2], policy, tmp_path / name, micro_batches=3
@@ -98,7 +98,7 @@ def test_rank_without_trajectories_takes_part(policy: str, tmp_path: Path) -> No
         assert all(g.isfinite().all() for g in recorder.updates[0]["policy"][1].values())
 
 
-def test_log_probabilities_use_the_rollout_temperature(policy: str, tmp_path: Path) -> None:
+def test_scores_of_continuations_match_the_reference(policy: str, tmp_path: Path) -> None:
     trainer, _ = trained("sft", recorded_trajectories(policy, 0)[:2], policy, tmp_path)
     scores = trainer.score_continuations([[1, 2, 3], [4]], [[5, 6], [7, 8, 9]])
     trajectory = recorded_trajectories(policy, 0)[0]

@@ -1,4 +1,4 @@
-"""A run of pytest that is interrupted or killed leaves no process behind."""
+"""Tests that an interrupted or killed pytest run leaves no process behind."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A starter policy is the same whoever builds it, and a killed build leaves none."""
+"""Tests that starter builds are reproducible, and that a killed build leaves no policy."""
 
 from __future__ import annotations
 

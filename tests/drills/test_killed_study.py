@@ -1,4 +1,4 @@
-"""A study from the command line: undisturbed, and killed and continued, without mocks."""
+"""Tests of a study from the command line, both undisturbed and resumed after a kill."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ FURTHER = {"Further evaluations", "Comparisons on the further evaluations", SCRI
 
 @pytest.fixture(scope="module")
 def study(policy: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Two arms of two steps under one seed, and a further evaluation of their policies."""
+    """Write a study with two arms of two steps, one seed and a further evaluation."""
     return write_study(
         tmp_path_factory.mktemp("study") / "tiny.yaml", policy, beyond={"horizons": [2, 3]}
     )
@@ -67,7 +67,7 @@ def begin(study: Path, runs: Path, at_once: int = 2) -> subprocess.Popen[bytes]:
     settings = {
         "AGENTGYM_STUDY_RUNS_AT_ONCE": str(at_once),
         "AGENTGYM_TRAINER_PROCESSES": "1",
-    }  # a second one takes as long to start
+    }  # each further process would lengthen the start
     environment = {**os.environ, "AGENTGYM_RUNS": str(runs), **settings}
     for name in ("PREFECT_HOME", "MLFLOW_TRACKING_URI", "PREFECT_API_URL"):
         environment.pop(name, None)
@@ -79,7 +79,7 @@ def begin(study: Path, runs: Path, at_once: int = 2) -> subprocess.Popen[bytes]:
 
 
 def finish(study: Path, runs: Path) -> dict[str, Any]:
-    """Carries the study out to its end; returns what it found."""
+    """Run the study to its end and return its report."""
     run = begin(study, runs)
     try:
         status = run.wait(500)
@@ -135,7 +135,7 @@ def test_a_study_is_registered_before_its_first_run(undisturbed: Path) -> None:
     assert all(each.digest in page.read_text() for each in entry.lists)
 
 
-def test_report_writes_the_page_without_training(
+def test_report_option_writes_the_page_without_training(
     study: Path, undisturbed: Path, tmp_path: Path
 ) -> None:
     environment = {**os.environ, "AGENTGYM_RUNS": str(undisturbed), "PYTHONPATH": str(ROOT)}
@@ -159,7 +159,7 @@ def test_report_writes_the_page_without_training(
     figures = (written / "report.json").read_text()
     elsewhere = environment | {
         "AGENTGYM_RUNS": str(tmp_path / "nothing")
-    }  # where the runs are gone their page is made of what it kept
+    }  # without the runs, the page is made from the stored report
     subprocess.run(command, cwd=tmp_path, env=elsewhere, check=True, timeout=300)
     assert (written / "report.md").read_text() == page.read_text()
     assert (written / "report.json").read_text() == figures
@@ -169,7 +169,7 @@ def test_report_writes_the_page_without_training(
 def test_a_killed_study_continues_to_the_same_results(
     policy: str, undisturbed: Path, tmp_path: Path
 ) -> None:
-    """Without the further evaluations, which come after a run's training."""
+    """Compare all results except the further evaluations, which this study does not have."""
     study = write_study(tmp_path / "tiny.yaml", policy)
     run = begin(study, tmp_path, at_once=1)
     try:
@@ -189,7 +189,7 @@ def test_a_killed_study_continues_to_the_same_results(
     (report,) = undisturbed.glob("studies/tiny-*/report.json")
     before = json.loads(report.read_text())["findings"]
     assert set(before) >= FURTHER
-    scripted = found["findings"].pop(SCRIPTED)  # on the tasks of the recipe alone
+    scripted = found["findings"].pop(SCRIPTED)  # only on the recipe's tasks
     assert found["findings"] == {
         title: data for title, data in before.items() if title not in FURTHER
     }
@@ -200,10 +200,12 @@ def test_a_killed_study_continues_to_the_same_results(
 
 def test_a_study_with_failed_runs_ends_as_failed_in_mlflow(policy: str, tmp_path: Path) -> None:
     study = write_study(tmp_path / "tiny.yaml", policy)
-    what, runs = load_study(str(study), None), tmp_path / "runs"
+    loaded, runs = load_study(str(study), None), tmp_path / "runs"
     runs.mkdir()
-    for arm in what.arms:
-        RunFolder(runs, fit_experiment(what.experiment(arm, 0))).path.touch()  # no folder
+    for arm in loaded.arms:
+        RunFolder(
+            runs, fit_experiment(loaded.experiment(arm, 0))
+        ).path.touch()  # a file in place of the run folder
     run = begin(study, runs)
     try:
         assert run.wait(500) == 1

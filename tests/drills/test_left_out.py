@@ -1,4 +1,4 @@
-"""Training stops before it learns from a batch of which too much is missing, and continues once the fault is mended."""
+"""Tests that too many missing episodes stop training, which continues once the fault is fixed."""
 
 from __future__ import annotations
 
@@ -50,20 +50,23 @@ def test_step_and_evaluation_with_missing_episodes_stop_and_can_be_completed(
             assert trainer.ready().step == 2
             assert [event.step for event in steps(trainer.train(4))] == [3, 4]
             measured = Evaluate((0, 1, 2), 2, 4, 1.0, 0, str(tmp_path / "start.parquet"))
-            whole = evaluated(trainer, measured)
+            complete = evaluated(trainer, measured)
             broken = [
-                replace(each, outcome=Outcome.FAILED) if each.group == 1 else each for each in whole
+                replace(each, outcome=Outcome.FAILED) if each.group == 1 else each
+                for each in complete
             ]
             write_trajectories(Path(measured.path), broken)
             again = evaluated(trainer, measured)
             trainer.close()
     assert [(each.group, each.member) for each in again] == [
-        (each.group, each.member) for each in whole
+        (each.group, each.member) for each in complete
     ]
     assert {
-        each.group for each, before in zip(again, whole, strict=True) if each.began != before.began
+        each.group
+        for each, before in zip(again, complete, strict=True)
+        if each.began != before.began
     } == {1}
-    assert [each.completion for each in again] == [each.completion for each in whole]
+    assert [each.completion for each in again] == [each.completion for each in complete]
 
 
 def evaluated(trainer: TrainerProcess, command: Evaluate) -> list[Trajectory]:

@@ -1,4 +1,4 @@
-"""Records of runs that are started from the command line."""
+"""Tests of the records of runs that are started from the command line."""
 
 from __future__ import annotations
 
@@ -97,10 +97,10 @@ with records:
     try:
         small()
     except OSError as problem:
-        said = str(problem)
+        message = str(problem)
     with get_client(sync_client=True) as client:
         recorded = sorted(run.state_name for run in client.read_flow_runs())
-print(json.dumps([said, recorded]))
+print(json.dumps([message, recorded]))
 """
 
 SERVER_LOST = """
@@ -121,21 +121,21 @@ def small() -> None:
 with records:
     small()
 """
-LONGEST_S = 300.0
-"""After which a process that should have ended hangs."""
+TIMEOUT_S = 300.0
+"""A process that runs for longer is considered hung."""
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_flow_whose_own_server_is_killed_is_recorded(tmp_path: Path) -> None:
     give_empty_databases(tmp_path / "runs")
-    assert run_apart(SERVER_KILLED, tmp_path) == ["the trainer was killed", ["Failed", "Failed"]]
+    assert run_program(SERVER_KILLED, tmp_path) == ["the trainer was killed", ["Failed", "Failed"]]
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_ends_a_flow_without_its_server(number: int, tmp_path: Path) -> None:
+def test_a_signal_ends_a_flow_whose_server_is_killed(number: int, tmp_path: Path) -> None:
     give_empty_databases(tmp_path / "runs")
     login = "agentgym:secret"
     home = {
@@ -159,7 +159,7 @@ def test_a_signal_ends_a_flow_without_its_server(number: int, tmp_path: Path) ->
         state_dir=tmp_path / "services",
         start_deadline_s=600,
     ) as server:
-        environment = environment_apart(tmp_path) | {
+        environment = program_environment(tmp_path) | {
             "PREFECT_URL": f"{server.url}/api",
             "PREFECT_API_AUTH_STRING": login,
             "SERVER": str(server.pid),
@@ -169,7 +169,7 @@ def test_a_signal_ends_a_flow_without_its_server(number: int, tmp_path: Path) ->
             [sys.executable, "-c", SERVER_LOST],
             env=environment,
             cwd=tmp_path,
-            timeout=LONGEST_S,
+            timeout=TIMEOUT_S,
             check=False,
         )
         assert ended.returncode == 128 + number
@@ -178,25 +178,25 @@ def test_a_signal_ends_a_flow_without_its_server(number: int, tmp_path: Path) ->
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_a_flow_continues_and_is_recorded_if_the_services_end(tmp_path: Path) -> None:
-    assert run_apart(SERVICES_END, tmp_path) == [1, ["Completed"], False]
+    assert run_program(SERVICES_END, tmp_path) == [1, ["Completed"], False]
 
 
-def run_apart(program: str, folder: Path) -> Any:
+def run_program(program: str, folder: Path) -> Any:
     """Run a program with this runs folder, and return the JSON of its last printed line."""
     ended = subprocess.run(
         [sys.executable, "-c", program],
-        env=environment_apart(folder),
+        env=program_environment(folder),
         cwd=folder,
         capture_output=True,
         text=True,
-        timeout=LONGEST_S,
+        timeout=TIMEOUT_S,
         check=False,
     )
     assert ended.returncode == 0, ended.stderr
     return json.loads(ended.stdout.splitlines()[-1])
 
 
-def environment_apart(folder: Path) -> dict[str, str]:
+def program_environment(folder: Path) -> dict[str, str]:
     environment = {
         name: value
         for name, value in os.environ.items()
@@ -209,7 +209,7 @@ def environment_apart(folder: Path) -> dict[str, str]:
 @pytest.mark.timeout(600)
 def test_the_server_of_a_run_requires_its_login(tmp_path: Path) -> None:
     give_empty_databases(tmp_path / "runs")
-    first, second = run_apart(RUN, tmp_path), run_apart(RUN, tmp_path)
+    first, second = run_program(RUN, tmp_path), run_program(RUN, tmp_path)
     assert first["statuses"] == {
         "/health": 200,
         "/flow_runs/": 401,
@@ -225,6 +225,6 @@ def test_the_server_of_a_run_requires_its_login(tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_two_runs_started_together_without_a_database_are_both_recorded(tmp_path: Path) -> None:
-    with ThreadPoolExecutor(2) as beside:
-        both = list(beside.map(lambda _: run_apart(RUN, tmp_path), range(2)))
+    with ThreadPoolExecutor(2) as executor:
+        both = list(executor.map(lambda _: run_program(RUN, tmp_path), range(2)))
     assert max(each["recorded"].count("Completed") for each in both) == 2

@@ -1,4 +1,4 @@
-"""LoRA: what is trained, what the engine and the checkpoint get, what the reference is, and that a resumed run is the undisturbed one."""
+"""Tests of LoRA: trained weights, checkpoints, the reference, resumed runs and the engine."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def loaded(folder: str | Path) -> Any:
 
 @pytest.fixture(scope="module")
 def trained(policy: str, tmp_path_factory: pytest.TempPathFactory) -> Any:
-    """A trainer after two steps, and the folder of its checkpoints."""
+    """Train two steps, and return the trainer and its last checkpoint."""
     folder = tmp_path_factory.mktemp("lora")
     trainer = trainer_of(experiment(), policy, folder)
     train(trainer, RecordedBatches(policy), 2)
@@ -151,10 +151,10 @@ PROMPTS = [[5 + (7 * i + 3 * k) % 90 for k in range(10 + 4 * i)] for i in range(
 
 @pytest.fixture(scope="module")
 def ten_updates(policy: str, tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Any]:
-    """A policy whose weights are bfloat16 numbers, and a trainer after ten updates of its adapter at the rate 1e-5.
+    """Return the folder of a policy, and a trainer after ten updates of its adapter.
 
-    All computes in float32: the only differences between trainer and engine are then those of the
-    weights.
+    The policy's weights are exact in bfloat16, and the learning rate is 1e-5. Trainer and engine
+    compute in float32, so that only their weights differ.
     """
     folder = tmp_path_factory.mktemp("rounded")
     loaded(policy).bfloat16().float().save_pretrained(folder)
@@ -175,7 +175,7 @@ def gap(engine: Any, trainer: Any) -> Gap:
 
 
 @pytest.mark.parametrize("name", ["vllm", "transformers"])
-def test_engine_gets_the_adapter_that_merging_in_bfloat16_loses(
+def test_engine_with_the_adapter_keeps_updates_that_merging_in_bfloat16_loses(
     name: str, ten_updates: tuple[str, Any]
 ) -> None:
     policy, trainer = ten_updates
@@ -203,10 +203,10 @@ def test_engine_gets_the_adapter_that_merging_in_bfloat16_loses(
         merged.close()
 
 
-def test_in_bfloat16_ten_updates_add_nearly_nothing_to_the_engines_gap(
+def test_ten_bfloat16_updates_hardly_change_the_gap_to_the_engine(
     policy: str, tmp_path: Path
 ) -> None:
-    """Rounding gives a gap of its own, with or without an adapter."""
+    """Compare with the gap before training, which rounding causes even without an adapter."""
     recipe = experiment(
         lora={"rank": 32, "alpha": 64}, learning_rate=1e-6, kl_coefficient=0.0, steps=10
     )

@@ -1,4 +1,4 @@
-"""A real vLLM server that serves LoRA adapters: loads, a restart, and two ranks that train with it."""
+"""Tests of LoRA on a real vLLM server: adapter loads, a restart, and training by two ranks."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def model_with_adapter(policy: str, seed: int) -> Any:
 
 
 def check(engine: VllmPoolEngine, model: Any) -> None:
-    """The engine computes with the adapter of the model."""
+    """Assert that the engine computes with the adapter of the model."""
 
     async def all_at_once() -> list[Generation]:
         return list(
@@ -92,14 +92,14 @@ def test_adapters_replace_each_other_and_reach_a_restarted_server(
         ).json()["data"]
         assert engine.pool.loaded is not None
         assert [each["id"] for each in models] == ["policy", engine.pool.loaded.version]
-        # as after a restart
+        # the state after a restart
         post(server, "/v1/unload_lora_adapter", {"lora_name": engine.pool.loaded.version})
         post(server, "/update_weight_version", {"new_version": "default"})
         check(engine, model)
         assert engine.moved > 0
 
 
-def test_message_in_flight_ends_with_its_adapter(server: LocalServer, policy: str) -> None:
+def test_message_in_flight_keeps_its_adapter(server: LocalServer, policy: str) -> None:
     first, second = (model_with_adapter(policy, seed) for seed in (1, 2))
     long = Sampling(1.0, 700, (), 1)
 
@@ -121,7 +121,7 @@ def test_message_in_flight_ends_with_its_adapter(server: LocalServer, policy: st
         assert answer.log_probabilities == pytest.approx(right, abs=1e-4)
 
 
-def test_former_adapters_are_unloaded(server: LocalServer, policy: str) -> None:
+def test_old_adapters_are_unloaded(server: LocalServer, policy: str) -> None:
     model = model_with_adapter(policy, 1)
     with closing(VllmPoolEngine([server.url], update_in_flight=True, adapters=2)) as engine:
         loaded = []

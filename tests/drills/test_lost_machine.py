@@ -1,4 +1,4 @@
-"""A run continues from an S3 server on an empty machine, and ends like an undisturbed run."""
+"""Tests that a new machine resumes a run from S3 storage and reaches the same result."""
 
 from __future__ import annotations
 
@@ -45,18 +45,20 @@ def test_new_machine_resumes_from_shared_storage_to_the_same_result(
         try:
             wait_for(
                 lambda: (
-                    folder_of(lost)
+                    has_folder(lost)
                     and "checkpoints/step-000002/manifest.json" in storage.files(folder(lost).name)
                 ),
                 run,
                 1200,
             )
-            find(run, "trainer_main").send_signal(signal.SIGSTOP)  # so that it gets no further
+            find(run, "trainer_main").send_signal(
+                signal.SIGSTOP
+            )  # so that it makes no more progress
         finally:
             end(run)
         name = folder(lost).name
         shutil.rmtree(folder(lost))
-        lost.rename(new)  # what is left there is the MLflow that both machines write to
+        lost.rename(new)  # keeps the MLflow database, which both machines write to
 
         shown = finish(start(new, policy, **SMALL), new, 1200)
         assert re.search(
@@ -68,7 +70,7 @@ def test_new_machine_resumes_from_shared_storage_to_the_same_result(
         assert_one_value_a_step(new)
         assert (
             len(mlflow_runs(new)) == 3
-        )  # one run and its two phases: what the lost machine had told MLflow was replaced
+        )  # a run and its two phases, which replace the records of the lost machine
 
         stored = storage.files(name)
         here = {
@@ -78,19 +80,19 @@ def test_new_machine_resumes_from_shared_storage_to_the_same_result(
         }
         assert {f"rollouts/step-{step:06d}.parquet" for step in range(1, 5)} <= stored.keys()
         assert all(here[path] == size for path, size in stored.items()), (
-            "the storage has other files than the folder"
+            "stored files differ from those of the run folder"
         )
         assert "done/run" in stored
         assert "owner.json" not in stored
 
-        third = tmp_path / "third"  # a machine that has nothing, of a run that is finished
+        third = tmp_path / "third"  # an empty machine, after the run has finished
         shown = finish(start(third, policy, **SMALL), third, 1200)
         assert "phase 2, horizon 3" in shown
         assert not (folder(third) / "trainer.log").exists()
         assert_same_results(third, undisturbed)
 
 
-def folder_of(runs: Path) -> bool:
+def has_folder(runs: Path) -> bool:
     return any(runs.glob("small-*"))
 
 

@@ -1,6 +1,6 @@
-"""vLLM with a batch smaller than the episodes in flight.
+"""Tests of vLLM with a batch smaller than the number of episodes in flight.
 
-Apart from the other tests of engines: a process holds one vLLM at a time.
+They have their own file because a process can hold only one vLLM engine at a time.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ PROMPTS = [[5 + (7 * i + 3 * k) % 90 for k in range(10 + 9 * i)] for i in range(
 
 
 def sampled(policy: str, max_num_seqs: int | None) -> tuple[list[Generation], int]:
-    """What is sampled, and the most requests that were computed at once."""
+    """Return the generations, and the maximum number of requests that ran at once."""
     engine: Any = local_engine(
         Rollout(max_concurrent_episodes=12, max_num_seqs=max_num_seqs, trajectory_tokens=512),
         "float32",

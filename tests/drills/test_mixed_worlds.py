@@ -1,4 +1,4 @@
-"""One policy is trained and evaluated in two worlds."""
+"""Tests of one policy that is trained and evaluated in two worlds."""
 
 from __future__ import annotations
 
@@ -16,9 +16,7 @@ WORLDS = "textcraft+searchqa"
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-def test_one_policy_is_trained_in_two_worlds_and_measured_in_each(
-    policy: str, tmp_path: Path
-) -> None:
+def test_one_policy_is_trained_and_evaluated_in_two_worlds(policy: str, tmp_path: Path) -> None:
     run = start(
         tmp_path,
         policy,
@@ -32,7 +30,7 @@ def test_one_policy_is_trained_in_two_worlds_and_measured_in_each(
     finish(run, tmp_path)
     steps = read_steps(
         folder(tmp_path) / "metrics.jsonl"
-    ).values()  # all six tasks, each once, by four episodes
+    ).values()  # six tasks in total, with four episodes each
     assert sum(step["rollout/episodes_textcraft"] for step in steps) == 16
     assert sum(step["rollout/episodes_searchqa"] for step in steps) == 8
     assert any("rollout/success_searchqa" in step for step in steps)

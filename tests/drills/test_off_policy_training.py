@@ -1,4 +1,4 @@
-"""The trainer with collection that runs ahead of it: real policy, engine, environment server and updates."""
+"""Tests of asynchronous training with a real policy, engine, environment server and updates."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Two training steps on an environment that we did not write: the template of OpenEnv's package."""
+"""Tests of training on an environment from OpenEnv's own template."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ STEPS = 2
 
 @pytest.fixture(scope="module")
 def programs(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return the programs of a virtual environment that has OpenEnv."""
+    """Return the `bin` folder of a virtual environment with OpenEnv."""
     root = tmp_path_factory.mktemp("openenv")
     reached = subprocess.run(
         [
@@ -37,7 +37,7 @@ def programs(tmp_path_factory: pytest.TempPathFactory) -> Path:
         check=False,
     )
     if reached.returncode:
-        pytest.skip("no package registry with openenv can be reached")
+        pytest.skip("no package registry with openenv is reachable")
     subprocess.run([sys.executable, "-m", "venv", root / "venv"], check=True)
     programs = root / "venv" / "bin"
     subprocess.run([programs / "pip", "install", "--quiet", "--no-compile", OPENENV], check=True)
@@ -54,7 +54,7 @@ def test_two_steps_are_trained_on_the_echo_environment_of_openenv(
     state_dir: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Its server holds one session at a time, so the episodes wait for each other."""
+    """Train on a server that holds one session at a time, so episodes wait for each other."""
     subprocess.run([programs / "openenv", "init", "parrot"], cwd=tmp_path, check=True)
     with local_server(
         "parrot",

@@ -1,4 +1,4 @@
-"""Packages written from the guides alone are installed, found by their entry points, and used in a real training."""
+"""Tests of the guides' examples as installed packages: entry points, checks and training."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ RECIPE = {
 
 @pytest.fixture(scope="module")
 def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder into which pip installs the packages."""
+    """Install the packages with pip and return their folder."""
     root = tmp_path_factory.mktemp("packages")
     for guide, module in GUIDES.items():
         text = (ROOT / guide).read_text(encoding="utf-8")
@@ -80,7 +80,9 @@ def test_each_package_is_found_by_its_entry_point() -> None:
     assert plugin_target(UPDATE_METRICS, "surprisal") == "surprisal:surprisal"
 
 
-def test_a_name_of_two_packages_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_name_that_two_packages_register_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     package = tmp_path / "other-1.0.dist-info"
     package.mkdir()
     (package / "METADATA").write_text("Name: other\nVersion: 1.0\n")
@@ -101,7 +103,9 @@ def test_the_algorithm_and_the_schedule_pass_the_conformance_checks() -> None:
 
 
 @pytest.mark.slow
-def test_one_training_uses_all_four(policy: str, tmp_path: Path, state_dir: Path) -> None:
+def test_one_training_run_uses_all_four_packages(
+    policy: str, tmp_path: Path, state_dir: Path
+) -> None:
     with starting("textcraft", state_dir) as start:
         job = small_job(policy, tmp_path, start().url, RECIPE)
         with TrainerProcess(job, InfraSettings(trainer_processes=1), lambda: None) as trainer:

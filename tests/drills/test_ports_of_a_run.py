@@ -1,4 +1,4 @@
-"""No port of a run serves another user of the machine or a page of another origin: a live run is tried at each of them."""
+"""Tests that the ports of a live run refuse other users and web pages of other origins."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ pytestmark = [
 ]
 
 STEPS = 3000
-"""More than a run does while it is tried."""
+"""More steps than the run takes during the tests."""
 OPEN_TO_ALL = re.compile(r"user GET (/health|/api/health)")
-"""Health checks tell nothing but that a server is up."""
+"""Health checks reveal only that a server is running."""
 
 
 class Touch:
-    """Writes a file where it is unpickled."""
+    """An object that creates a file when it is unpickled."""
 
     def __init__(self, file: Path) -> None:
         self.file = file
@@ -48,7 +48,7 @@ class Touch:
 
 
 def attacks(folder: Path) -> list[tuple[str, str, Any]]:
-    """Requests that read, change weights or state, or write a file into the folder, at servers of each kind."""
+    """Return requests that read, change weights or state, or write a file into the folder."""
     return [
         ("GET", "/", None),
         ("GET", "/health", None),
@@ -92,7 +92,10 @@ def attacks(folder: Path) -> list[tuple[str, str, Any]]:
 def runs(
     policy: str, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[tuple[subprocess.Popen[bytes], Path]]:
-    """A run with a vLLM server and two trainer processes, after its second step, and the folder of its runs."""
+    """Yield a run after its second step, and its runs folder.
+
+    The run has a vLLM server and two trainer processes.
+    """
     folder = tmp_path_factory.mktemp("ports") / "runs"
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("AGENTGYM_ENGINE_SERVERS", "1")
@@ -117,7 +120,7 @@ def surface(runs: tuple[subprocess.Popen[bytes], Path]) -> AttackSurface:
 
 
 @pytest.mark.timeout(900)
-def test_ports_are_on_loopback_and_of_known_servers(surface: AttackSurface) -> None:
+def test_only_known_servers_listen_and_only_on_loopback(surface: AttackSurface) -> None:
     assert {address for address, _, _ in surface.ports} == {"127.0.0.1"}
     known = (
         "environments serve",
@@ -151,7 +154,7 @@ def test_garbage_bytes_are_not_answered_or_executed(surface: AttackSurface, tmp_
     for _, port, command in surface.ports:
         if (
             "trainer_main" in command or "EngineCore" in command
-        ):  # gloo, which first reads a number of eight bytes
+        ):  # gloo first reads an eight-byte number
             for sent in (
                 payload,
                 b"\0" * 8 + payload,

@@ -1,4 +1,4 @@
-"""A Prefect server whose automations change while its own tasks read them."""
+"""Tests of a Prefect server whose automations change while its own tasks read them."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ async def main():
     wanted = yaml.safe_load(AUTOMATIONS.read_text())["automations"][0]
     read = triggers.read_automation_state_snapshot
 
-    async def read_slowly(session):  # as from a busy database
+    async def read_slowly(session):  # like a busy database
         reading.set()
         await asyncio.sleep(2)
         return await read(session)

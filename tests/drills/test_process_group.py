@@ -1,4 +1,4 @@
-"""A stranger's connection between the trainer's processes is found before anything from it is used."""
+"""Tests that a foreign connection between trainer processes is detected before it is used."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ import pytest
 pytestmark = pytest.mark.slow
 
 ATTEMPTS = 12
-"""Which of two processes calls the other is drawn with their ports, so an attack on the first one meets a caller half of the time."""
-
-
+"""Maximum number of attacks. The ports decide at random which of two processes connects to the
+other, so an attack on the first one succeeds about half of the time.
+"""
 FILES = 256
-"""What a process may open before it raises the limit."""
+"""Limit of open files that each process starts with."""
 
 
 class Touch:
-    """Writes a file where it is unpickled."""
+    """An object that creates a file when it is unpickled."""
 
     def __init__(self, file: Path) -> None:
         self.file = file
@@ -39,7 +39,7 @@ class Touch:
 
 
 def member(rank: int, memory: str, go: str, results: SimpleQueue[str]) -> None:
-    """Joins a group of two processes, then shares an object; puts what came of it into the queue."""
+    """Join a group of two processes, share an object, and put the result into the queue."""
     import torch
 
     from configs.recipe import load_recipe
@@ -75,10 +75,10 @@ def member(rank: int, memory: str, go: str, results: SimpleQueue[str]) -> None:
 
 
 def start(folder: Path) -> tuple[list[SpawnProcess], SimpleQueue[str], Path]:
-    """Two processes; the second one waits until the file exists."""
+    """Start two processes. The second one waits until the returned file exists."""
     from tasks.training.process_group import rendezvous_memory
 
-    # Not forked: the test's process may hold accelerate's state of other tests.
+    # Spawned, because a forked process would inherit accelerate's state from other tests.
     context, memory, go = get_context("spawn"), rendezvous_memory(), folder / "go"
     results: SimpleQueue[str] = context.SimpleQueue()
     processes = [
@@ -123,7 +123,7 @@ def test_foreign_process_is_detected_before_unpickling(tmp_path: Path) -> None:
         folder.mkdir()
         processes, results, go = start(folder)
         port, held = port_of(processes[0]), []
-        for number in range(4):  # gloo numbers the places of a group from 0
+        for number in range(4):  # gloo numbers the slots of a group from 0
             held.append(socket.create_connection(("127.0.0.1", port)))
             held[-1].sendall(number.to_bytes(8, "little") + payload)
         go.touch()
@@ -134,7 +134,7 @@ def test_foreign_process_is_detected_before_unpickling(tmp_path: Path) -> None:
         assert not witness.exists()
         if ended[0] == "foreign process":
             return
-    pytest.fail(f"the place was not taken in {ATTEMPTS} attempts")
+    pytest.fail(f"no attack took a slot of the group in {ATTEMPTS} attempts")
 
 
 def test_garbage_connections_do_not_block_the_process_group(tmp_path: Path) -> None:
