@@ -203,9 +203,8 @@ def test_a_study_with_failed_runs_ends_as_failed_in_mlflow(policy: str, tmp_path
     loaded, runs = load_study(str(study), None), tmp_path / "runs"
     runs.mkdir()
     for arm in loaded.arms:
-        RunFolder(
-            runs, fit_experiment(loaded.experiment(arm, 0))
-        ).path.touch()  # a file in place of the run folder
+        # A file in place of the run folder.
+        RunFolder(runs, fit_experiment(loaded.experiment(arm, 0))).path.touch()
     run = begin(study, runs)
     try:
         assert run.wait(500) == 1

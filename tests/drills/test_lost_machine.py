@@ -51,9 +51,8 @@ def test_new_machine_resumes_from_shared_storage_to_the_same_result(
                 run,
                 1200,
             )
-            find(run, "trainer_main").send_signal(
-                signal.SIGSTOP
-            )  # so that it makes no more progress
+            # The trainer makes no more progress.
+            find(run, "trainer_main").send_signal(signal.SIGSTOP)
         finally:
             end(run)
         name = folder(lost).name

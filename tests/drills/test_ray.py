@@ -1,4 +1,4 @@
-"""A run on a simulated cluster of three Ray nodes: Ray places its servers, and nodes of each kind are killed."""
+"""Tests of a run on a simulated Ray cluster of three nodes, some of which are killed."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(3600)]
 
 CPUS = 4
 PATIENCE_S = 1200.0
-"""Also of a machine on which much else goes on: no test asserts on time."""
+"""Long enough for a busy machine. No test asserts on time."""
 
 
 @pytest.fixture(scope="module")
@@ -102,7 +102,7 @@ def test_node_without_the_runs_folder_is_named(
     monkeypatch.undo()
 
 
-def test_request_above_the_nodes_resources_is_refused_with_both(
+def test_request_above_the_nodes_resources_is_refused_and_names_both(
     settings: InfraSettings, tmp_path: Path
 ) -> None:
     from tasks.provision.environment_servers import environment_replicas
@@ -117,7 +117,7 @@ def test_request_above_the_nodes_resources_is_refused_with_both(
         pass
 
 
-def test_server_that_cannot_start_is_refused_with_its_log(settings: InfraSettings) -> None:
+def test_failed_server_start_raises_with_the_log(settings: InfraSettings) -> None:
     from tasks.provision.environment_servers import environment_replicas
 
     with (
@@ -229,7 +229,7 @@ def test_run_survives_lost_nodes_with_the_same_evaluation(
                     PATIENCE_S,
                 )
                 trainer = find(run, "forked_launch")
-                # The run would be over before what was lost is back.
+                # Otherwise the run would end before the lost servers are back.
                 with stopped([trainer, *trainer.children(recursive=True)]):
                     # Ray may restart both servers of a kind on one node.
                     wait_until(lambda: servers_answer(there))
@@ -255,6 +255,6 @@ def test_run_survives_lost_nodes_with_the_same_evaluation(
             read_trajectories(path.with_suffix(".parquet")) for path in (ours, theirs)
         )
         same = [a.completion == b.completion for a, b in zip(played, expected, strict=True)]
-        # The engines compute in float32, but not the same batches: a token whose draw lies on the
-        # edge may be another.
+        # The engines compute in float32 but with different batches, so a borderline draw may give
+        # another token.
         assert sum(same) >= len(same) - 1, name

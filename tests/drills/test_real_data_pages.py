@@ -1,4 +1,7 @@
-"""The pages on real data, followed word for word on small data: every ```bash block is run as it stands, in the order of the page."""
+"""Tests of the pages on real data, followed on small data.
+
+Every ```bash block is run unchanged, in the order of the page.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +29,8 @@ from tests.support.tiny_searchqa import CORPUS, tiny_e5, write_corpus
 ROOT = Path(__file__).parents[2]
 PATIENCE_S = 300.0
 pytestmark = pytest.mark.slow
-# Questions in each published set (docs/searchqa-wikipedia.md), nq's first two written out.
+# Number of questions in each published set (docs/searchqa-wikipedia.md). The first two of nq are
+# spelled out.
 TEST_SIZES = {
     "nq": 3610,
     "triviaqa": 11313,
@@ -37,7 +41,8 @@ TEST_SIZES = {
     "bamboogle": 125,
 }
 TRAIN_SIZES = {"nq": 79168, "hotpotqa": 90447}
-# What makes the page's training command small enough for two cores. Its task lists stay whole.
+# Overrides that make the page's training command small enough for two cores. Its task lists are
+# unchanged.
 SMALL = {
     "policy.dtype": "float32",
     "algorithm.steps": 2,
@@ -54,7 +59,7 @@ SMALL = {
 
 
 class Reader:
-    """Somebody who types what a page says, in a folder that holds what the page has told to bring there."""
+    """A reader who runs the commands of a page in a folder with the required files."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -68,9 +73,9 @@ class Reader:
         self._serving: list[subprocess.Popen[bytes]] = []
 
     def follow(self, block: str) -> str:
-        """Runs a block; one that serves goes on running, and is waited for until it answers.
+        """Run a block and return its output.
 
-        Returns what was printed.
+        A block that starts a server keeps running, and this waits until the server answers.
         """
         if port := re.search(r" serve \w+ --port (\d+)", block):
             self._serving.append(
@@ -94,7 +99,7 @@ class Reader:
         assert done.returncode == 0, f"{block}\n{done.stdout}\n{done.stderr}"
         return done.stdout + done.stderr
 
-    def leave(self) -> None:
+    def end_servers(self) -> None:
         for server in self._serving:
             os.killpg(server.pid, signal.SIGTERM)
             server.wait(PATIENCE_S)
@@ -104,7 +109,7 @@ class Reader:
 def reader(tmp_path: Path) -> Iterator[Reader]:
     made = Reader(tmp_path)
     yield made
-    made.leave()
+    made.end_servers()
 
 
 def blocks(page: str, language: str) -> list[str]:
@@ -125,7 +130,7 @@ def _wait_for(url: str, server: subprocess.Popen[bytes]) -> None:
             time.sleep(0.3)
 
 
-def test_searchqa_over_wikipedia(reader: Reader, policy: str) -> None:
+def test_commands_of_the_searchqa_page_work(reader: Reader, policy: str) -> None:
     data = reader.folder / "data"
     for name in ("wiki", "sets", "index"):
         (data / name).mkdir(parents=True)
@@ -135,16 +140,16 @@ def test_searchqa_over_wikipedia(reader: Reader, policy: str) -> None:
     _write_questions(data / "sets" / "train.parquet", TRAIN_SIZES)
     tiny_e5(data / "e5-base-v2")
     _flat_index(data / "e5-base-v2", data / "index" / "e5_Flat.index")
-    said = [reader.follow(block) for block in blocks("searchqa-wikipedia.md", "bash")]
-    assert len(said) == 6
+    outputs = [reader.follow(block) for block in blocks("searchqa-wikipedia.md", "bash")]
+    assert len(outputs) == 6
     for name, retriever in {"bm25": "bm25", "e5": "dense", "faiss": "dense"}.items():
         assert (
             json.loads((data / f"wikipedia-{name}" / "library.json").read_text())["retriever"]
             == retriever
         )
-    assert "nq-test" in said[4]
-    assert "stand-ins" not in said[4]
-    assert "2 successes" in said[5], said[5]
+    assert "nq-test" in outputs[4]
+    assert "stand-ins" not in outputs[4]
+    assert "2 successes" in outputs[5], outputs[5]
     (training,) = (
         block for block in blocks("searchqa-wikipedia.md", "sh") if "agentgym train" in block
     )
@@ -161,7 +166,7 @@ def test_searchqa_over_wikipedia(reader: Reader, policy: str) -> None:
 
 
 def _write_questions(path: Path, sizes: dict[str, int]) -> None:
-    """Writes made-up questions in the merged published format, as many as the published sets have."""
+    """Write synthetic questions in the published format, as many as the published sets have."""
     answered = [
         ("what is the capital of peru", ["Lima"]),
         ("what animal lives in the andes", ["llama"]),
@@ -187,7 +192,7 @@ def _flat_index(model: Path, target: Path) -> None:
 
 
 class Site(BaseHTTPRequestHandler):
-    """A site whose one page greets whom its cookie names, and a judge for which every answer is right."""
+    """A site whose page greets the name in its cookie, and a judge that accepts any answer."""
 
     def do_GET(self) -> None:
         who = re.search(r"who=(\w+)", self.headers.get("Cookie", ""))
@@ -214,7 +219,7 @@ class Site(BaseHTTPRequestHandler):
 
 @pytest.fixture
 def site() -> Iterator[str]:
-    """Host and port of the one server that stands for all sites and for the judge."""
+    """Yield host and port of one server that stands in for all sites and the judge."""
     server = ThreadingHTTPServer(("127.0.0.1", 0), Site)
     threading.Thread(target=server.serve_forever, daemon=True).start()
     yield f"127.0.0.1:{server.server_port}"
@@ -223,8 +228,8 @@ def site() -> Iterator[str]:
 
 
 @needs_chromium
-def test_webarena_on_its_own_sites(reader: Reader, site: str) -> None:
-    # What the page tells to change: the addresses.
+def test_commands_of_the_webarena_page_work(reader: Reader, site: str) -> None:
+    # The page says to change the addresses.
     written = "".join(blocks("webarena-sites.md", "ini"))
     (reader.folder / "webarena.env").write_text(re.sub(r"sites\.example:\d+", site, written))
     folder = reader.folder / "webarena"
@@ -268,7 +273,7 @@ def test_webarena_on_its_own_sites(reader: Reader, site: str) -> None:
         assert json.load(answer)["version"].startswith("files-")
 
 
-def test_the_pages_warn_and_the_readme_leads_to_them() -> None:
+def test_the_pages_warn_of_stand_ins_and_the_readme_links_to_them() -> None:
     readme = (ROOT / "README.md").read_text()
     for page, name in (
         ("searchqa-wikipedia.md", "SEARCHQA_DATA"),

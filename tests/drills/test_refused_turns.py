@@ -1,4 +1,4 @@
-"""What each world refuses, over the wire of its real server: one definition for all of them."""
+"""Tests of the actions that each world refuses, through its real server."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.support.playing import starting
 from tests.support.tiny_searchqa import tiny_corpus
 
 needs_java = pytest.mark.skipif(
-    shutil.which("java") is None, reason=f"there is no Java; run: {INSTALL}"
+    shutil.which("java") is None, reason=f"Java is missing; run: {INSTALL}"
 )
 ORACLE = "the expert's action"
 
@@ -28,7 +28,7 @@ PLAYED: dict[str, Sequence[tuple[str, bool]]] = {
         ("dance", True),
         ("inventory", False),
         ("get 1 xyzzy", True),
-        ("craft 4 oak planks using 1 oak log", True),  # which nothing holds yet
+        ("craft 4 oak planks using 1 oak log", True),  # there is no oak log yet
         ("", True),
         (ORACLE, False),
     ],
@@ -46,7 +46,7 @@ PLAYED: dict[str, Sequence[tuple[str, bool]]] = {
         ("look around", False),
         ("inventory", False),
         ("open door to kitchen", False),
-        ("open door to kitchen", True),  # it is open
+        ("open door to kitchen", True),  # already open
         ("go to outside", True),
         ("pick up agent", True),
         ("wait1", False),
@@ -56,7 +56,7 @@ PLAYED: dict[str, Sequence[tuple[str, bool]]] = {
     "searchqa": [
         ("<search>peru", True),
         ("<search></search>", True),
-        ("<search>xyzzy</search>", False),  # it finds nothing
+        ("<search>xyzzy</search>", False),  # no results
         ("<search>peru</search>", False),
         ("<answer>Quito</answer>", False),
     ],
@@ -83,7 +83,7 @@ PLAYED: dict[str, Sequence[tuple[str, bool]]] = {
         pytest.param("webarena", marks=[needs_chromium, pytest.mark.slow]),
     ],
 )
-def test_a_step_says_whether_the_world_refused_the_action(
+def test_a_step_reports_whether_the_world_refused_the_action(
     world: str, state_dir: Path, tmp_path: Path
 ) -> None:
     data = {"SEARCHQA_DATA": str(tiny_corpus(tmp_path))} if world == "searchqa" else {}
@@ -92,21 +92,21 @@ def test_a_step_says_whether_the_world_refused_the_action(
         async with EnvironmentClient([url]) as client:
             task = (await client.tasks("test"))[0]
             session, first = await client.start(task)
-            beside = None
+            local = None
             if any(action is ORACLE for action, _ in PLAYED[world]):
-                beside = load_world(world).create()
-                assert beside.reset(task) == first
-            said = []
+                local = load_world(world).create()
+                assert local.reset(task) == first
+            answers = []
             for action, _ in PLAYED[world]:
-                if beside is not None:
-                    performed = beside.oracle_action() if action is ORACLE else action
-                    beside.step(performed)
+                if local is not None:
+                    performed = local.oracle_action() if action is ORACLE else action
+                    local.step(performed)
                 else:
                     performed = action
-                said.append((action, (await client.step(session, performed)).refused))
-            if beside is not None:
-                beside.close()
-            return said
+                answers.append((action, (await client.step(session, performed)).refused))
+            if local is not None:
+                local.close()
+            return answers
 
     with starting(world, state_dir) as start:
         assert asyncio.run(play(start(**data).url)) == list(PLAYED[world])
@@ -130,28 +130,28 @@ def test_a_blocked_move_is_refused_by_babyai_and_changes_nothing(state_dir: Path
 
 
 @pytest.mark.parametrize(("rules", "ends"), [("ours", True), ("agentgym", False)])
-def test_an_answer_in_a_wrong_form_gets_no_second_free_try_in_searchqa(
+def test_a_malformed_searchqa_answer_ends_the_episode_only_under_our_rules(
     rules: str, ends: bool, state_dir: Path, tmp_path: Path
 ) -> None:
     async def play(url: str) -> list[tuple[bool, bool | None]]:
         async with EnvironmentClient([url]) as client:
             session, _ = await client.start(0)
-            said = []
+            answers = []
             for _ in range(3):
                 step = await client.step(session, "Answer: Lima")
-                said.append((step.done, step.refused))
+                answers.append((step.done, step.refused))
                 if step.done:
                     with pytest.raises(RefusedError):
                         await client.step(session, "<answer>Lima</answer>")
                     break
-            return said
+            return answers
 
     with starting("searchqa", state_dir) as start:
         url = start("--rules", rules, SEARCHQA_DATA=str(tiny_corpus(tmp_path))).url
         assert asyncio.run(play(url)) == ([(True, False)] if ends else [(False, True)] * 3)
 
 
-def test_a_server_of_agentgym_does_not_say_what_it_refused(state_dir: Path) -> None:
+def test_an_agentgym_server_does_not_report_refusals(state_dir: Path) -> None:
     async def play(url: str) -> bool | None:
         async with AgentGymClient([url], "textcraft") as client:
             session, _ = await client.start(0)

@@ -1,4 +1,4 @@
-"""Training from the command line: undisturbed, killed and interrupted, without mocks."""
+"""Tests of training from the command line, both undisturbed and after kills."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def undisturbed(policy: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
     (runs / "prefect").mkdir()
     (
         runs / "prefect" / "prefect.db"
-    ).touch()  # empty, as a first run's is: Prefect makes its tables itself
+    ).touch()  # empty, as before a first run: Prefect creates its tables
     shown = finish(start(runs, policy), runs)
     assert "Orchestration" in shown
     return runs
@@ -113,7 +113,7 @@ def test_each_registered_checkpoint_is_a_version_of_an_asset(undisturbed: Path) 
 
 @pytest.fixture(scope="module")
 def champion(policy: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A runs folder after a night whose challenger became the first champion."""
+    """Return a runs folder after a night whose challenger became the first champion."""
     runs = tmp_path_factory.mktemp("nights")
     finish(start(runs, policy, flow="nightly", algorithm__steps=1, night="2026-01-02"), runs)
     return runs
@@ -132,7 +132,7 @@ def test_a_continued_night_is_compared_with_the_current_champion_and_decided_onc
     uri, nights = f"sqlite:///{champion / 'mlflow.db'}", champion / "nights" / "small"
     (first,) = read_nights(nights)[0]
     assert (first.verdict, first.decided) == ("first", True)
-    # A night that failed when there was no champion yet.
+    # A night that failed before there was a champion.
     write_night(nights, Night("2026-01-01", 20260101, verdict="failed", said="killed"))
     finish(
         start(champion, policy, flow="nightly", algorithm__steps=1, night="2026-01-01"), champion
@@ -152,7 +152,7 @@ def test_a_continued_night_is_compared_with_the_current_champion_and_decided_onc
 
 
 def test_a_finished_run_is_shown_and_stays_unchanged(undisturbed: Path, policy: str) -> None:
-    def everything() -> dict[object, object]:
+    def snapshot() -> dict[object, object]:
         client = mlflow_client(undisturbed)
         files: dict[object, object] = {
             path: path.stat().st_mtime_ns for path in folder(undisturbed).rglob("*")
@@ -165,10 +165,10 @@ def test_a_finished_run_is_shown_and_stays_unchanged(undisturbed: Path, policy: 
         )
 
     assert_one_value_a_step(undisturbed)
-    before = everything()
+    before = snapshot()
     shown = finish(start(undisturbed, policy), undisturbed)
     assert shown.count("phase 3, horizon 4 ") >= 2
-    assert everything() == before
+    assert snapshot() == before
 
 
 def test_a_lost_evaluation_is_repeated_with_its_weights_in_a_moved_runs_folder(
@@ -176,7 +176,7 @@ def test_a_lost_evaluation_is_repeated_with_its_weights_in_a_moved_runs_folder(
 ) -> None:
     monkeypatch.setenv(
         "AGENTGYM_TRAINER_PROCESSES", "1"
-    )  # the run had two: what is played does not depend on it
+    )  # the run had two, which does not affect its episodes
     runs = tmp_path / "moved"
     shutil.copytree(undisturbed, runs)
     evaluations = folder(runs) / "evaluations"
@@ -191,7 +191,7 @@ def test_a_lost_evaluation_is_repeated_with_its_weights_in_a_moved_runs_folder(
         (evaluations / f"{name}.parquet").unlink()
     (evaluations / "start.json").unlink()
     (evaluations / "phase-1.json").write_text("{")  # damaged
-    (evaluations / "phase-2.json").unlink()  # its episodes are there: they are not played again
+    (evaluations / "phase-2.json").unlink()  # its episodes exist, so they are not played again
     place = undisturbed.stat().st_mtime_ns
     finish(start(runs, policy), runs)
     assert {name: (evaluations / f"{name}.json").read_text() for name in results} == results
@@ -237,8 +237,11 @@ def test_a_lost_evaluation_of_the_newest_checkpoint_is_repeated_before_training_
     assert_one_value_a_step(runs)
 
 
-def test_collect_repeats_the_evaluation_of_a_checkpoint(undisturbed: Path) -> None:
-    """Same tasks, same seed: the tokens are the same only if form, instruction, number type, budgets, horizon and temperature are."""
+def test_collect_reproduces_the_evaluation_of_a_checkpoint(undisturbed: Path) -> None:
+    """Compare all tokens with those of the evaluation.
+
+    They are equal only if action format, instruction, dtype, budgets, horizon and temperature are.
+    """
     checkpoint, out = folder(undisturbed) / "checkpoints" / "step-000006", undisturbed / "collected"
     words = [
         "textcraft",
@@ -267,8 +270,8 @@ def test_collect_repeats_the_evaluation_of_a_checkpoint(undisturbed: Path) -> No
     assert sum(len(t.turns) for t in played) > 6
 
 
-# The random policy never succeeds and never comes to an end: each horizon is found too short after
-# two steps under it.
+# The random policy never succeeds and never ends an episode, so the schedule raises each horizon
+# after two steps.
 GATED = {
     "curriculum": "{kind: success-gated, horizons: [2, 3, 4], window: 1}",
     "checkpoint_every": 3,
@@ -280,10 +283,10 @@ STEPWISE = ("curriculum.horizons", "curriculum.every")
 def test_a_run_killed_at_random_moments_ends_with_the_weights_of_an_undisturbed_run(
     policy: str, undisturbed: Path, tmp_path: Path, seed: int
 ) -> None:
-    """Its phases are not known beforehand: it decides on those of the undisturbed run by its own steps, whatever is killed.
+    """Kill the flow and then the trainer, and expect the phases of the undisturbed run.
 
-    The flow and the trainer are killed in turn; the environment server is killed before that and
-    must not even end the run.
+    The metrics of the steps determine the phases. The environment server is killed before the flow,
+    which must not end the run.
     """
     chance = random.Random(seed)
     for victim, reached in (("flow", chance.randint(1, 2)), ("trainer", 3)):
@@ -298,7 +301,7 @@ def test_a_run_killed_at_random_moments_ends_with_the_weights_of_an_undisturbed_
                 run.wait()
                 _, alive = psutil.wait_procs(children, timeout=15)
                 assert alive == []
-            else:  # at once: a quick machine is through with the last three steps in a second
+            else:  # without delay, because a fast machine takes a second for the last three steps
                 find(run, "tasks.training.trainer_main").kill()
                 assert run.wait(60) != 0
                 shown = (tmp_path / "terminal.log").read_text()

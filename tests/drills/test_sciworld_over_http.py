@@ -1,4 +1,4 @@
-"""SciWorld behind the real server: AgentGym's dialect, killed simulators and memory."""
+"""Tests of SciWorld behind the real server: AgentGym's dialect, killed simulators and memory."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tests.support.server_requests import open_sessions
 from tests.support.their_client import RefusedError, TheirClient
 
 pytestmark = pytest.mark.skipif(
-    shutil.which("java") is None, reason=f"there is no Java; run: {INSTALL}"
+    shutil.which("java") is None, reason=f"Java is missing; run: {INSTALL}"
 )
 
 Trace = list[tuple[str, float, bool]]
@@ -60,7 +60,7 @@ def wander(index: int) -> list[str]:
 
 @pytest.fixture(scope="module")
 def alone(world: SciWorld) -> list[Episode]:
-    """What the first eight of TASKS show without a server, one after another in one session."""
+    """Play the first eight of TASKS without a server, one after another in one session."""
     session = world.create()
     episodes = []
     for index in TASKS[:8]:
@@ -72,7 +72,7 @@ def alone(world: SciWorld) -> list[Episode]:
 
 
 def solved(world: SciWorld, index: int) -> tuple[list[str], Episode]:
-    """The expert's actions and what they are answered, without a server."""
+    """Solve a task without a server, and return the expert's actions and the episode."""
     session = world.create()
     first, actions, trace = session.reset(index), [], []
     while not trace or not trace[-1][2]:
@@ -87,7 +87,7 @@ def solved(world: SciWorld, index: int) -> tuple[list[str], Episode]:
 def test_sessions_continue_after_all_simulators_are_killed(
     server: LocalServer, alone: list[Episode]
 ) -> None:
-    """Once between two turns, and once with all sessions' steps under way."""
+    """Kill them once between two turns, and once while all sessions are stepping."""
 
     def kill() -> None:
         killed = [
@@ -173,7 +173,7 @@ def test_the_agentgym_dialect_refuses_unknown_tasks(server: LocalServer, index: 
     client.close()
 
 
-def test_any_bytes_get_an_observation(server: LocalServer) -> None:
+def test_any_text_gets_an_observation(server: LocalServer) -> None:
     client, rng = TheirClient(server.url), random.Random(0)
     client.reset(30)
     texts = ["\x00", "a" * 100_000, "connect air to air " * 26, *WANDERING]
@@ -200,10 +200,13 @@ def test_any_bytes_get_an_observation(server: LocalServer) -> None:
     client.close()
 
 
-def test_the_expert_reaches_the_full_reward_in_a_task_of_every_kind_of_the_evaluation_list(
+def test_the_expert_solves_a_task_of_every_kind_in_the_evaluation_list(
     world: SciWorld,
 ) -> None:
-    """The whole list: python -m flows.evaluate sciworld --oracle --tasks sciworld-ours-200"""
+    """Solve one task of each kind.
+
+    `python -m flows.evaluate sciworld --oracle --tasks sciworld-ours-200` plays the whole list.
+    """
     kinds = {task(index).name: index for index in world.tasks("sciworld-ours-200")}
     assert len(kinds) > 20
     for index in kinds.values():
@@ -212,7 +215,7 @@ def test_the_expert_reaches_the_full_reward_in_a_task_of_every_kind_of_the_evalu
 
 @pytest.mark.slow
 def test_a_thousand_vanished_clients_leave_neither_sessions_nor_memory(server: LocalServer) -> None:
-    """The episodes of a thousand would be some 300 MB."""
+    """Check the memory, because the episodes of a thousand clients would take about 300 MB."""
     memory = []
     for _ in range(16):
         items = [{"index": index, "lease_s": 0.5} for index in TASKS]
@@ -226,6 +229,6 @@ def test_a_thousand_vanished_clients_leave_neither_sessions_nor_memory(server: L
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
 def test_memory_stays_flat_over_500_episodes() -> None:
-    """The full run: python -m tests.soaks.memory sciworld --episodes 500"""
+    """Measure the same as `python -m tests.soaks.memory sciworld --episodes 500`."""
     memory = memory_over_episodes("sciworld", 500, 10)
     assert max(memory[1:]) <= 1.05 * memory[0], memory

@@ -1,4 +1,4 @@
-"""The simulator processes: shared, replaced when they are worn, missed by nobody when they die, and never left behind."""
+"""Tests of the simulator processes: sharing, replacement, crashes and clean-up."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ from environments.sciworld.world import BROKEN, SciWorld, SciWorldEnvironment
 from tests.support.processes import wait_until
 
 needs_java = pytest.mark.skipif(
-    shutil.which("java") is None, reason=f"there is no Java; run: {INSTALL}"
+    shutil.which("java") is None, reason=f"Java is missing; run: {INSTALL}"
 )
 PATIENCE_S = 120.0
 FIND_PLANT = 3000
-WAY = (
+ACTIONS = (
     "look around",
     "open door to hallway",
     "go to hallway",
@@ -57,10 +57,10 @@ def world() -> Iterator[SciWorld]:
 
 @pytest.fixture(scope="module")
 def alone(world: SciWorld) -> list[tuple[str, float, bool]]:
-    """What an episode shows that nothing disturbs."""
+    """Return the steps of an undisturbed episode."""
     session = world.create()
     first = session.reset(FIND_PLANT)
-    return [(first, 0.0, False), *play(session, *WAY)]
+    return [(first, 0.0, False), *play(session, *ACTIONS)]
 
 
 @needs_java
@@ -71,10 +71,10 @@ def test_sessions_survive_a_killed_simulator(
     seen = [(one.reset(FIND_PLANT), 0.0, False)]
     other.reset(7)
     watched = play(other, "look around")
-    seen += play(one, *WAY[:4])
+    seen += play(one, *ACTIONS[:4])
     assert one._simulator is not None
     os.kill(one._simulator.pid, signal.SIGKILL)
-    seen += play(one, *WAY[4:])
+    seen += play(one, *ACTIONS[4:])
     assert seen == alone
     assert play(other, "look around") == watched
     one.close()
@@ -110,12 +110,10 @@ def test_an_action_that_crashes_the_simulator_is_undone_and_refused(
     world: SciWorld, alone: list[tuple[str, float, bool]]
 ) -> None:
     session = world.create()
-    seen = [(session.reset(FIND_PLANT), 0.0, False), *play(session, *WAY[:4])]
-    session._number = (
-        -1
-    )  # the simulator refuses what it does not know, as it refuses what breaks it
+    seen = [(session.reset(FIND_PLANT), 0.0, False), *play(session, *ACTIONS[:4])]
+    session._number = -1  # an unknown number is refused, like a request that crashes the simulator
     assert play(session, "wait1") == [(BROKEN, 0.0, False)]
-    assert seen + play(session, *WAY[4:]) == alone
+    assert seen + play(session, *ACTIONS[4:]) == alone
     session.close()
 
 
@@ -128,7 +126,7 @@ def test_a_simulator_that_misses_its_deadline_is_killed(world: SciWorld) -> None
     with pytest.raises(SimulatorGoneError):
         hung.ask(
             "g", "mendelian-genetics-known-plant", 0, deadline_s=0.1
-        )  # the expert needs seconds for it
+        )  # this takes the expert several seconds
     assert not psutil.pid_exists(hung.pid)
     assert play(session, "look around")
     session.close()
@@ -169,11 +167,11 @@ def stop(simulator: Simulator) -> None:
     process = psutil.Process(simulator.pid)
     wait_until(
         lambda: process.status() == psutil.STATUS_STOPPED, every_s=0.001
-    )  # one thread after another
+    )  # the threads stop one after another
 
 
 @needs_java
-def test_after_a_failed_request_the_process_continues(world: SciWorld) -> None:
+def test_a_simulator_continues_after_a_failed_request(world: SciWorld) -> None:
     session = world.create()
     session.reset(FIND_PLANT)
     assert session._simulator is not None
@@ -184,7 +182,7 @@ def test_after_a_failed_request_the_process_continues(world: SciWorld) -> None:
 
 
 @needs_java
-def test_no_simulator_outlives_a_process_that_is_killed() -> None:
+def test_no_simulator_outlives_a_killed_process() -> None:
     script = (
         "from environments.sciworld.world import SciWorld\nworld = SciWorld(processes=1)\nsession "
         "= world.create()\n"
@@ -200,7 +198,7 @@ def test_no_simulator_outlives_a_process_that_is_killed() -> None:
 
 
 @pytest.mark.parametrize("java", [None, "#!/bin/sh\necho 'Error: no such module' >&2\nexit 1\n"])
-def test_missing_or_unfit_java_is_named_with_the_command_that_installs_it(
+def test_error_of_missing_or_unfit_java_names_the_install_command(
     java: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if java is not None:

@@ -1,4 +1,4 @@
-"""Task indices, splits and named lists of SciWorld."""
+"""Tests of SciWorld's task indices, splits and task lists."""
 
 from __future__ import annotations
 
@@ -26,10 +26,9 @@ from environments.sciworld.tasks import (
 from environments.sciworld.world import SciWorld
 from tests.support.processes import run_python
 
-# What every index means, and the indices of each list, by version. If this fails for what was there
-# before, what an index means has
-# changed: undo that, or change VERSION and add its digests.
-MEANING = {
+# By version, digests of all tasks and of the indices of each list. If an existing one fails, an
+# index means another task. Undo the change, or set a new VERSION and add its digests.
+DIGESTS = {
     "scienceworld-1.2.3-1": {
         "tasks": "576185f3afbc46ae",
         "train": "d05f25186f05021e",
@@ -65,7 +64,7 @@ def test_the_registry_builds_the_world_without_a_simulator() -> None:
 @pytest.mark.parametrize("seed", ["0", "4242"])
 def test_tasks_change_only_with_the_version(seed: str) -> None:
     found = run_python(DIGEST_SCRIPT, PYTHONHASHSEED=seed)
-    assert json.loads(found) == MEANING[VERSION]
+    assert json.loads(found) == DIGESTS[VERSION]
 
 
 def test_agentgym_indices_come_first_in_agentgym_order() -> None:
@@ -107,7 +106,7 @@ def test_agentgym_lists_contain_only_agentgym_indices() -> None:
         )
 
 
-def test_the_evaluation_list_is_200_test_tasks_of_every_kind_of_agentgyms() -> None:
+def test_the_evaluation_list_has_200_test_tasks_of_every_agentgym_kind() -> None:
     chosen = task_lists()["sciworld-ours-200"]
     assert len(chosen) == len(set(chosen)) == 200
     assert set(chosen) <= set(task_lists()["agentgym-kinds-test"])
@@ -119,7 +118,7 @@ def test_the_evaluation_list_is_200_test_tasks_of_every_kind_of_agentgyms() -> N
 
 
 @pytest.mark.parametrize(("prefix", "kinds"), [("find", FIND), ("still", STILL)])
-def test_the_lists_of_things_to_find_hold_their_kinds_evenly_and_share_no_variation(
+def test_find_and_still_lists_balance_their_kinds_and_share_no_variation(
     prefix: str, kinds: tuple[str, ...]
 ) -> None:
     for split, n_tasks in {"train": 150 * len(kinds), "validation": 96, "test": 120}.items():
@@ -135,7 +134,7 @@ def test_the_lists_of_things_to_find_hold_their_kinds_evenly_and_share_no_variat
     assert sum(map(len, of_split)) == len(set().union(*of_split))
 
 
-@pytest.mark.skipif(shutil.which("java") is None, reason=f"there is no Java; run: {INSTALL}")
+@pytest.mark.skipif(shutil.which("java") is None, reason=f"Java is missing; run: {INSTALL}")
 @pytest.mark.parametrize("prefix", ["find", "still"])
 def test_held_out_find_tasks_have_unique_first_messages(prefix: str) -> None:
     world = SciWorld(processes=1)

@@ -1,4 +1,4 @@
-"""Search by vectors: exact, the same whatever is searched at the same time, over FAISS indexes."""
+"""Tests of dense retrieval: exact, independent of concurrent queries, and over FAISS indexes."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from environments.searchqa.world import SearchQA
 from tests.support.tiny_searchqa import CORPUS, WORDS, tiny_corpus, tiny_e5, word_vectors
 
 
-def by_hand(vectors: NDArray[np.float16], query: str, count: int) -> list[int]:
+def brute_force(vectors: NDArray[np.float16], query: str, count: int) -> list[int]:
     scores = vectors.astype(np.float64) @ word_vectors([dense.QUERY + query])[0]
     return sorted(range(len(vectors)), key=lambda row: (-scores[row], row))[:count]
 
 
-def test_a_library_of_vectors_is_built_and_played(tmp_path: Path) -> None:
+def test_a_dense_library_is_built_and_played(tmp_path: Path) -> None:
     folder = tiny_corpus(tmp_path, VectorSource("hashed words", batch=2, encoder=word_vectors))
     world = SearchQA(Settings(data=folder), encoder=word_vectors)
     assert world.blocking
@@ -71,7 +71,7 @@ def test_equal_scores_are_ordered_by_number(tmp_path: Path) -> None:
     assert Dense(tmp_path, word_vectors).search("same words", 3) == [0, 1, 2]
 
 
-def test_concurrent_queries_are_batched_and_find_the_same(
+def test_concurrent_queries_find_the_same_passages_as_single_ones(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     texts = [f"{one} {other} {n}" for n, one in enumerate(WORDS * 40) for other in WORDS]
@@ -111,13 +111,13 @@ def test_a_failed_scan_fails_only_the_searches_that_wait_for_it(
     assert index.search("one", 1) == [0]
 
 
-def test_search_equals_a_ranking_by_hand(tmp_path: Path) -> None:
+def test_search_equals_a_brute_force_ranking(tmp_path: Path) -> None:
     texts = [f"{one} {other} {n}" for n, one in enumerate(WORDS) for other in WORDS]
     build_vectors(tmp_path, texts, len(texts), word_vectors, 16)
     vectors = word_vectors([dense.PASSAGE + text for text in texts]).astype(np.float16)
     index = Dense(tmp_path, word_vectors)
     assert [index.search(query, 3) for query in WORDS] == [
-        by_hand(vectors, query, 3) for query in WORDS
+        brute_force(vectors, query, 3) for query in WORDS
     ]
 
 
@@ -145,7 +145,7 @@ def test_an_existing_faiss_index_of_the_corpus_is_used(tmp_path: Path) -> None:
         )
 
 
-def test_a_faiss_index_without_faiss_is_refused_with_what_to_install(
+def test_error_of_missing_faiss_names_the_package_to_install(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "faiss", None)

@@ -1,4 +1,4 @@
-"""The embedded questions: what every one of them promises."""
+"""Tests of the embedded questions, their passages and their task lists."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from environments.searchqa.settings import Settings
 from environments.searchqa.world import SearchQA
 from tests.support.processes import run_module
 
-# What the packages of the lock file give. If this fails, the same index means another question, or
-# a search finds something else.
+# Version of the content that the locked packages give. If this fails, an index means another
+# question, or a search finds other passages.
 CONTENT = "facts-d7af529cb4ea"
 
 
@@ -40,7 +40,7 @@ def test_the_content_is_the_same_on_every_machine(world: SearchQA) -> None:
     assert world.version == f"{CONTENT}-strict"
 
 
-def test_the_lists_are_those_that_the_package_names(world: SearchQA) -> None:
+def test_the_world_has_the_lists_that_the_package_names(world: SearchQA) -> None:
     assert set(TASK_LISTS) == set(world.lists)
 
 
@@ -52,7 +52,7 @@ def test_the_content_does_not_depend_on_the_hash_seed(tmp_path: Path) -> None:
     assert json.loads((tmp_path / "facts" / "library.json").read_bytes())["version"] == CONTENT
 
 
-def test_there_are_thousands_of_questions_over_150000_passages(
+def test_the_corpus_has_12000_questions_over_168942_passages(
     corpus: Corpus, questions: list[Question]
 ) -> None:
     assert corpus.about.passages == 150_000 + 18_942
@@ -71,27 +71,27 @@ def test_the_last_passage_of_a_question_states_its_answer(
         assert f" {normalise(question.answers[0])} " in stated, question
 
 
-def test_no_question_gives_its_answer_away(questions: list[Question]) -> None:
+def test_no_question_contains_its_answer(questions: list[Question]) -> None:
     for question in questions:
-        said = f" {normalise(question.question)} "
-        assert not any(f" {normalise(answer)} " in said for answer in question.answers), question
+        text = f" {normalise(question.question)} "
+        assert not any(f" {normalise(answer)} " in text for answer in question.answers), question
 
 
 def test_every_hop_is_a_new_passage_found_by_known_names(
     corpus: Corpus, questions: list[Question]
 ) -> None:
-    spoken = {
+    relation_words = {
         word
         for relation in RELATIONS.values()
         for word in normalise(f"{relation.search} {relation.described}").split()
     }
-    spoken |= {"borders", "by", "land"}
+    relation_words |= {"borders", "by", "land"}
     for question in questions:
         assert len({hop.passage for hop in question.hops}) == len(question.hops)
         known = normalise(question.question)
         for hop in question.hops:
             assert all(
-                name in known for name in normalise(hop.query).split() if name not in spoken
+                name in known for name in normalise(hop.query).split() if name not in relation_words
             ), question
             known += " " + normalise(corpus.passage(hop.passage))
 
@@ -107,12 +107,12 @@ def test_splits_cover_all_questions_and_share_no_start_entity(
         for index in some:
             if not questions[index].group.startswith(
                 "by neighbours"
-            ):  # start from two countries, each of which others may share
+            ):  # these start from two countries, which other questions may share
                 starts[questions[index].hops[0].passage].add(name)
     assert all(len(names) == 1 for names in starts.values())
 
 
-def test_no_pair_of_neighbours_is_asked_about_in_two_splits(
+def test_no_pair_of_neighbours_occurs_in_two_splits(
     world: SearchQA, questions: list[Question]
 ) -> None:
     pairs: dict[tuple[int, ...], set[str]] = defaultdict(set)
@@ -159,7 +159,7 @@ def test_lists_by_hops_hold_the_questions_of_that_length(
 
 
 @pytest.mark.parametrize("split", ["train", "validation", "test"])
-def test_the_oracle_answers_after_one_search_a_hop(
+def test_the_oracle_answers_after_at_most_one_search_per_hop(
     world: SearchQA, questions: list[Question], split: str
 ) -> None:
     session = world.create()
@@ -173,7 +173,7 @@ def test_the_oracle_answers_after_one_search_a_hop(
         assert searches <= len(questions[index].hops)  # one search may find two passages
 
 
-def test_other_names_of_an_answer_are_right_too(questions: list[Question]) -> None:
+def test_other_names_of_an_answer_are_accepted(questions: list[Question]) -> None:
     by_answer = {question.answers[0]: question.answers for question in questions}
     assert exact_match("united states of america", by_answer["United States"])
     assert exact_match("Federal Republic of Germany", by_answer["Germany"])

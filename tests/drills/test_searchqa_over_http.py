@@ -1,4 +1,4 @@
-"""SearchQA behind the real server: AgentGym's dialect, settings and libraries."""
+"""Tests of SearchQA behind the real server: AgentGym's dialect, settings and libraries."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Trace = list[tuple[str, float, bool]]
 
 @pytest.fixture(scope="module")
 def world() -> SearchQA:
-    # builds the embedded questions where that has not been done, so that the servers start at once
+    # builds the embedded questions if they are missing, so that the servers start quickly
     return SearchQA()
 
 
@@ -39,7 +39,11 @@ def url(start: Start) -> str:
 
 
 def play(world: SearchQA, index: int) -> tuple[str, list[str], Trace]:
-    """The first observation, the expert's actions and what they are answered, without a server."""
+    """Play a task without a server.
+
+    Returns:
+        The first observation, the expert's actions and their results.
+    """
     session = world.create()
     first, actions, trace = session.reset(index), [], []
     while not trace or not trace[-1][2]:
@@ -105,7 +109,7 @@ def test_agentgym_clients_may_guess_if_the_setting_allows_it(world: SearchQA, st
     assert client.step(right)["reward"] == 1.0
 
 
-def test_a_bad_setting_ends_the_server_naming_the_variable(start: Start) -> None:
+def test_an_invalid_setting_ends_the_server_and_is_named(start: Start) -> None:
     with pytest.raises(ProvisionError, match="SEARCHQA_FORMAT_REWARD"):
         start(SEARCHQA_FORMAT_REWARD="plenty")
 
@@ -122,7 +126,7 @@ def test_a_published_library_is_served_with_agentgyms_indices(start: Start, tmp_
 
 
 @pytest.mark.slow
-def test_dense_search_answers_many_sessions_at_once_as_each_alone(
+def test_concurrent_dense_searches_give_the_same_results_as_single_ones(
     start: Start, tmp_path: Path
 ) -> None:
     from environments.searchqa.published import VectorSource, build_published
