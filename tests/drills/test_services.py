@@ -1,4 +1,4 @@
-"""`make up` and `make down`, with the real Prefect, MLflow and worker."""
+"""Tests of `make up` and `make down` with the real Prefect, MLflow and worker."""
 
 from __future__ import annotations
 
@@ -44,9 +44,7 @@ from tests.support.running_services import (
 )
 from tests.support.viewer_login import asked
 
-pytestmark = pytest.mark.timeout(
-    1800
-)  # a start takes 15 s, and many times that on a machine under load
+pytestmark = pytest.mark.timeout(1800)  # a start takes 15 s, and far longer on a busy machine
 
 
 @pytest.fixture(scope="module")
@@ -58,7 +56,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     }
     with services_up(
         folder, **often
-    ) as printed:  # else a schedule waits for a minute, and what is old goes once an hour
+    ) as printed:  # by default, schedules wait a minute, and old runs are deleted once an hour
         found = addresses_of(folder)
         for value in (found.prefect_ui_url, found.mlflow_tracking_uri, login(folder)):
             assert value in printed
@@ -153,7 +151,7 @@ def test_flow_runs_older_than_90_days_are_deleted_with_their_logs(runs: Path) ->
     wanted = {
         "parameters": {"overrides": {"no.such": 1}},
         "state": {"type": "SCHEDULED"},
-    }  # it fails at once, in the log and the state
+    }  # it fails immediately and logs an error
     old, new = (ask(runs, f"deployments/{train}/create_flow_run", wanted)["id"] for _ in range(2))
     for run in (old, new):
         ended_run(runs, run)
@@ -180,9 +178,9 @@ def test_automations_are_registered_once(runs: Path) -> None:
     before = ask(runs, "automations/filter", {})
     set_up(
         PrefectApi(addresses_of(runs).prefect_api_url, login(runs)), supervisor.POOL
-    )  # as the next `make up` does
+    )  # like the next `make up`
     automations = ask(runs, "automations/filter", {})
-    assert automations == before  # a changed one has forgotten which runs it waits for
+    assert automations == before  # a changed automation would forget the runs it waits for
     assert sorted(each["name"] for each in automations) == [
         "pause the schedule of a collapsed run",
         "resume a crashed run once",
@@ -252,18 +250,21 @@ def test_other_job_variables_have_no_effect(runs: Path, tmp_path: Path) -> None:
 )
 def test_invalid_form_input_creates_no_run(runs: Path, parameters: dict[str, Any]) -> None:
     train = deployment_id(runs, "train")
-    its_runs = {"deployments": {"id": {"any_": [train]}}}  # the schedules of others make theirs
-    before = ask(runs, "flow_runs/count", its_runs)
+    of_train = {"deployments": {"id": {"any_": [train]}}}  # other schedules create runs, too
+    before = ask(runs, "flow_runs/count", of_train)
     with pytest.raises(urllib.error.HTTPError) as refused:
         ask(runs, f"deployments/{train}/create_flow_run", {"parameters": parameters})
     assert refused.value.code == 409
-    assert ask(runs, "flow_runs/count", its_runs) == before
+    assert ask(runs, "flow_runs/count", of_train) == before
 
 
 @pytest.mark.slow
 def test_worker_runs_a_scheduled_flow_with_its_parameters(runs: Path) -> None:
-    """What the form cannot know to be wrong is the state's message of a run that has started nothing. Whole runs and nights, begun by
-    schedules: `tests/soaks/runs_from_prefect.py`."""
+    """Schedule a run with an invalid field that only the flow detects.
+
+    The run fails with a message before it starts anything. `tests/soaks/runs_from_prefect.py` tests
+    whole runs and nights that schedules start.
+    """
     train = deployment_id(runs, "train")
     begun = {
         "flow_runs": {
@@ -372,7 +373,7 @@ def test_pages_forbid_frames(runs: Path) -> None:
 
 @pytest.mark.slow
 def test_working_services_log_no_error(runs: Path) -> None:
-    """The worker has polled them all the while, and carried out runs."""
+    """Search the log after the worker has polled several times and carried out runs."""
     polls = set()
 
     def polled_often() -> bool:
@@ -429,7 +430,8 @@ def test_services_end_with_a_killed_supervisor(tmp_path: Path) -> None:
         [sys.executable, "-m", "tasks.provision.supervisor"],
         cwd=ROOT, env={**os.environ, "AGENTGYM_RUNS": str(tmp_path)}, stdout=subprocess.DEVNULL,
     )  # fmt: skip
-    wait_until(lambda: len(processes(tmp_path)) >= 5)  # itself, two subreapers, two servers
+    # The supervisor, two subreapers and two servers.
+    wait_until(lambda: len(processes(tmp_path)) >= 5)
     starting.send_signal(signal.SIGKILL)
     starting.wait()
     wait_until(lambda: processes(tmp_path) == [])
@@ -446,7 +448,7 @@ def test_port_taken_during_the_start_raises_port_taken_error(
     if not is_still_taken:
         monkeypatch.setattr(
             supervisor, "is_free", lambda port: True
-        )  # the other process ends after ours has failed
+        )  # as if the other process ended after our start failed
     with socket.create_server(("127.0.0.1", port)), pytest.raises(PortTakenError):
         services.start()
     assert processes(tmp_path) == []

@@ -1,4 +1,4 @@
-"""A policy served by the command, played by a client of another process, and trained on by the trainer's process."""
+"""Tests of a served policy: it records the episodes of a client, and a trainer trains on them."""
 
 from __future__ import annotations
 

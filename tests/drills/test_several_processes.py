@@ -1,4 +1,4 @@
-"""Several processes of the trainer, joined by gloo, whole or sharded by FSDP2: the update of one, and checkpoints that one goes on with."""
+"""Tests of several trainer ranks, replicated or sharded: updates and resumed checkpoints."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ from tests.support.update_process import (
 pytestmark = pytest.mark.slow
 
 Launch = Callable[[int, str], Path]
-WAYS = {1: ["none"], 2: ["none", "fsdp2", CONTEXT], 4: ["hsdp", CONTEXT, "fsdp2"]}
-GONE_ON_WITH = (1, 4)
-HOW = {
+MODES = {1: ["none"], 2: ["none", "fsdp2", CONTEXT], 4: ["hsdp", CONTEXT, "fsdp2"]}
+RESUMED_RANKS = (1, 4)
+SETUPS = {
     "two": (2, "none"),
     "two sharded": (2, "fsdp2"),
     "four sharded on two nodes": (4, "fsdp2"),
@@ -45,17 +45,17 @@ HOW = {
 
 @pytest.fixture(scope="module")
 def launched(policy: str, tmp_path_factory: pytest.TempPathFactory) -> Launch:
-    """Runs tests.support.update_process in so many processes; returns the folder of what they made of the same batches.
+    """Return a function that runs tests.support.update_process and returns the output folder.
 
-    Four are on two nodes. Two make all updates whole and then all sharded, and go on with what one
-    and four have left: most of the time
-    is their start.
+    Every launch trains on the same batches. Four ranks run on two nodes. Two ranks make the updates
+    of all modes in one launch and also resume the checkpoints of one and of four ranks, because the
+    start takes most of the time.
     """
 
     @cache
     def launch(processes: int) -> Path:
         others = (
-            [str(launch(number) / WAYS[number][-1]) for number in GONE_ON_WITH]
+            [str(launch(number) / MODES[number][-1]) for number in RESUMED_RANKS]
             if processes == 2
             else []
         )
@@ -66,7 +66,7 @@ def launched(policy: str, tmp_path_factory: pytest.TempPathFactory) -> Launch:
             "tests.support.update_process",
             policy,
             str(folder),
-            *WAYS[processes],
+            *MODES[processes],
             *others,
         ]
         environment = {
@@ -129,7 +129,7 @@ def launched(policy: str, tmp_path_factory: pytest.TempPathFactory) -> Launch:
     ("how", "algorithm"),
     [
         (how, algorithm)
-        for how, (_, way) in HOW.items()
+        for how, (_, way) in SETUPS.items()
         for algorithm in (PACKED if way == CONTEXT else SETTINGS)
     ],
 )
@@ -138,7 +138,7 @@ def test_several_ranks_make_the_same_updates_as_one(
 ) -> None:
     one, several = (
         torch.load(folder / f"{algorithm}.pt", weights_only=True)
-        for folder in (launched(1, "none"), launched(*HOW[how]))
+        for folder in (launched(1, "none"), launched(*SETUPS[how]))
     )
     for ours, right in zip(several["metrics"], one["metrics"], strict=True):
         assert ours == pytest.approx(right, rel=2e-3, abs=1e-6)
@@ -150,8 +150,8 @@ def test_several_ranks_make_the_same_updates_as_one(
         apart = torch.cat(
             [(several["weights"][name] - one["weights"][name]).flatten() for name in names]
         )
-        # Adam makes full steps even of gradients that are nothing but rounding (the keys' biases),
-        # so not each weight alone is compared.
+        # All weights are compared together, because Adam makes full steps even where the gradient
+        # is only a rounding error, as in the biases of the keys.
         assert apart.norm().item() <= 0.01 * moved.norm().item(), model
 
 
@@ -160,11 +160,11 @@ def test_ranks_of_one_machine_use_loopback_and_the_batch_timeout(launched: Launc
     assert found["outside"] == []
     assert (
         found["patience"] == 4 * 3600 + 3600
-    )  # rollout.batch_seconds and what lies between two batches
+    )  # rollout.batch_seconds plus one hour between two batches
 
 
 @pytest.mark.parametrize(("how", "share"), [("fsdp2", 1 / 4), ("hsdp", 1 / 2)])
-def test_ranks_share_the_weights_of_all_machines_or_of_their_own(
+def test_weights_are_sharded_over_all_machines_or_within_each(
     how: str, share: float, launched: Launch
 ) -> None:
     found = json.loads((launched(4, how) / "found.json").read_text())
@@ -174,7 +174,7 @@ def test_ranks_share_the_weights_of_all_machines_or_of_their_own(
 def test_sharded_gradients_accumulate_in_float32(launched: Launch) -> None:
     assert (
         json.loads((launched(2, "fsdp2") / "found.json").read_text())["gradient_error"] < 1e-5
-    )  # in bfloat16: 4e-3
+    )  # it would be 4e-3 in bfloat16
 
 
 @pytest.mark.parametrize("algorithm", SETTINGS)
@@ -198,8 +198,8 @@ def test_one_rank_resumes_a_sharded_checkpoint(
     algorithm: str, how: str, policy: str, launched: Launch, tmp_path: Path
 ) -> None:
     undisturbed, resumed = (
-        _gone_on(folder, algorithm, policy, tmp_path)
-        for folder in (launched(1, "none"), launched(*HOW[how]))
+        _resume(folder, algorithm, policy, tmp_path)
+        for folder in (launched(1, "none"), launched(*SETUPS[how]))
     )
     before = dict(
         _model(
@@ -226,7 +226,7 @@ def test_one_rank_resumes_a_sharded_checkpoint(
 
 
 @pytest.mark.parametrize("algorithm", GOING_ON)
-@pytest.mark.parametrize("processes", GONE_ON_WITH)
+@pytest.mark.parametrize("processes", RESUMED_RANKS)
 def test_two_sharded_ranks_resume_checkpoints_of_one_and_four(
     processes: int, algorithm: str, policy: str, launched: Launch, tmp_path: Path
 ) -> None:
@@ -234,7 +234,7 @@ def test_two_sharded_ranks_resume_checkpoints_of_one_and_four(
         launched(2, f"gone on with {processes}") / f"{algorithm}.pt", weights_only=True
     )
     undisturbed = dict(
-        computed_weights(_gone_on(launched(1, "none"), algorithm, policy, tmp_path).model)
+        computed_weights(_resume(launched(1, "none"), algorithm, policy, tmp_path).model)
     )
     before = dict(
         _model(
@@ -246,8 +246,8 @@ def test_two_sharded_ranks_resume_checkpoints_of_one_and_four(
     assert apart.norm().item() <= 0.03 * moved.norm().item()
 
 
-def _gone_on(made: Path, algorithm: str, policy: str, folder: Path) -> Any:
-    """The trainer of one process that takes a step more from what others have left."""
+def _resume(made: Path, algorithm: str, policy: str, folder: Path) -> Any:
+    """Resume a checkpoint in one process, train one more step, and return the trainer."""
     trainer = trainer_of(
         experiment_of(algorithm),
         policy,

@@ -1,4 +1,4 @@
-"""Four trainer processes share the KV caches of two vLLM servers without overfilling them."""
+"""Tests that four trainer ranks share two vLLM servers without overfilling their KV caches."""
 
 from __future__ import annotations
 
@@ -21,7 +21,10 @@ from tests.support.vllm_servers import vllm_servers
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 TOKENS, BLOCKS = 512, 48
-"""Tokens of a trajectory at most, and blocks of 32 tokens in each server's cache: three such trajectories."""
+"""Maximum tokens of a trajectory, and blocks of 32 tokens in each server's cache.
+
+Each cache has room for three such trajectories.
+"""
 
 
 @pytest.fixture(scope="module")
@@ -48,10 +51,11 @@ def counters(server: LocalServer) -> dict[str, float]:
     }
 
 
-def evictable(folder: Path) -> int:
-    """Tokens of earlier turns that the episodes continued, in whole blocks: the cache's hits if it evicts none of them.
+def expected_hits(folder: Path) -> int:
+    """Return the cache hits, in tokens, if no block of an unfinished episode is evicted.
 
-    The engine does not compute the last token that it samples.
+    These are the whole blocks of earlier turns that an episode continued. The engine does not
+    compute the last token that it samples.
     """
     found = 0
     for file in (folder / "rollouts").glob("*.parquet"):
@@ -83,4 +87,6 @@ def test_four_ranks_do_not_overfill_the_caches_of_two_servers(
     assert {event.metrics["rollout/failed"] for event in done} == {0}
     counted = [counters(server) for server in servers]
     assert [each["vllm:num_preemptions_total"] for each in counted] == [0, 0]
-    assert sum(each["vllm:prefix_cache_hits_total"] for each in counted) >= evictable(tmp_path) > 0
+    assert (
+        sum(each["vllm:prefix_cache_hits_total"] for each in counted) >= expected_hits(tmp_path) > 0
+    )

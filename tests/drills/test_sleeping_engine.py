@@ -1,8 +1,8 @@
-"""Training with an engine that sleeps during the update. Apart from the other tests of engines: a process holds one vLLM at a time.
+"""Tests of training with an engine that sleeps during the update.
 
-A CPU has no sleep mode. So vLLM is told that it has one, and where its worker would hand memory
-back, what would be lost is overwritten:
-weights and KV cache. All before that is real: engine, scheduler, trainer, episodes.
+A CPU has no sleep mode, so vLLM is patched to report one. Where its worker would release memory,
+the test overwrites the weights and the KV cache. Engine, scheduler, trainer and episodes are real.
+The test has its own file because a process can hold only one vLLM engine at a time.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ STEPS = 2
 
 @pytest.fixture
 def slept(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """What was asked of vLLM's worker and, between, of the trainer's optimiser, in order."""
+    """Return the calls of vLLM's worker and of the trainer's optimiser, in order."""
     from vllm.platforms import current_platform
     from vllm.v1.worker.cpu_worker import CPUWorker
 
@@ -38,9 +38,7 @@ def slept(monkeypatch: pytest.MonkeyPatch) -> list[str]:
             for weight in worker.model_runner.model.parameters():
                 weight.fill_(torch.nan)
             for cache in worker.model_runner.kv_caches:
-                cache.fill_(
-                    7
-                )  # attention multiplies what is beyond a sequence's end by 0, which no NaN may be
+                cache.fill_(7)  # not NaN: attention multiplies entries beyond a sequence's end by 0
 
     def wake_up(worker: Any, tags: list[str]) -> None:
         calls.append(f"wake {' '.join(tags)}")
@@ -59,7 +57,7 @@ def slept(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 def trained(
     policy: str, folder: Path, state_dir: Path, engine_sleep: bool
 ) -> dict[str, torch.Tensor]:
-    """The weights of the checkpoint after `STEPS` steps."""
+    """Train, and return the weights of the checkpoint after `STEPS` steps."""
     folder.mkdir()
     with starting("textcraft", state_dir) as start:
         trainer = TrainerMain(
@@ -98,5 +96,5 @@ def test_training_with_a_sleeping_engine_equals_training_without(
         "sleep 2",
         *woken,
         *STEPS * ["sleep 2", "update", "update", *woken],
-    ]  # of two mini-batches
+    ]  # a step has two mini-batches
     assert all(torch.equal(asleep[name], awake[name]) for name in awake)

@@ -1,4 +1,4 @@
-"""Ranks that share a group's episodes, or the rows of the update, train as one rank does."""
+"""Tests that ranks sharing a group's episodes or an update's rows train as one rank does."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ FIELDS = {
     "rollout.tasks_per_step": 1,
     "algorithm.micro_batches": None,
     "algorithm.micro_batch_tokens": 4096,
-    "algorithm.entropy_coefficient": 0.1,  # a gradient, although this policy earns no reward
+    "algorithm.entropy_coefficient": 0.1,  # gives a gradient, although this policy earns no reward
 }
 
 
@@ -47,9 +47,7 @@ def test_ranks_share_the_episodes_of_a_group_and_train_as_one(
 
 @pytest.mark.slow
 @pytest.mark.skipif((os.cpu_count() or 1) < 2, reason="needs two cores for two ranks")
-def test_ranks_compute_the_rows_of_the_update_together_and_train_as_one(
-    policy: str, tmp_path: Path, state_dir: Path
-) -> None:
+def test_context_parallel_ranks_train_as_one(policy: str, tmp_path: Path, state_dir: Path) -> None:
     (pairs := tmp_path / "pairs.yaml").write_text("{processes: 2, context_parallel: 2}")
     fields = FIELDS | {"policy.attn_implementation": SHARED}
     for name, infrastructure in {
@@ -62,7 +60,7 @@ def test_ranks_compute_the_rows_of_the_update_together_and_train_as_one(
 
 
 def assert_trained_alike(policy: str, *folders: Path) -> None:
-    """Two runs have trained, and their last weights are the same but for rounding."""
+    """Assert that two runs have trained to the same weights, up to rounding."""
     start, one, two = (
         torch.cat([p.flatten() for p in AutoModelForCausalLM.from_pretrained(each).parameters()])
         for each in (

@@ -1,4 +1,4 @@
-"""Storage that does not answer: at the start of a run, during it, and at its end."""
+"""Tests of storage that does not answer: at the start of a run, during it, and at its end."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_run_that_ends_during_an_outage_is_uploaded_by_the_next_call(
     assert restored(of_s3, tmp_path / "there")[0] == 2
 
 
-def test_run_continues_during_a_storage_outage_and_uploads_everything_after(
+def test_run_continues_during_a_storage_outage_and_uploads_everything_afterwards(
     of_s3: SharedStorage,
     proxy: StorageProxy,
     tmp_path: Path,

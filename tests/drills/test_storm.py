@@ -1,4 +1,7 @@
-"""Chaos in small; `storm.py` has the command for the full number."""
+"""Tests of collection while environment servers are killed.
+
+`tests/soaks/storm.py` has the command for the full number of episodes.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,7 @@ from tests.soaks.storm import collect
 
 
 @pytest.mark.slow
-def test_while_servers_are_killed_every_group_is_whole_or_reported_and_no_reward_is_made_up(
+def test_killed_servers_leave_only_complete_or_reported_groups_with_true_rewards(
     state_dir: Path,
 ) -> None:
     report = collect(960, 0.2, state_dir)
@@ -22,5 +25,5 @@ def test_while_servers_are_killed_every_group_is_whole_or_reported_and_no_reward
     groups = learnable_groups(report.trajectories, complete=True)
     assert len(groups.kept) + groups.left_out == 240
     assert groups.left_out == len({t.group for t in report.failed})
-    assert groups.left_out < 24  # retried, not given up
+    assert groups.left_out < 24  # most failed episodes are retried with success
     assert report.sessions == 0

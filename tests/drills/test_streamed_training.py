@@ -1,4 +1,4 @@
-"""Streaming in the real trainer: two ranks, and a server whose answers are sometimes late."""
+"""Tests of streaming in the real trainer, with two ranks and a server that is sometimes late."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ FIELDS = {
 
 
 def planned_steps(job: TrainerJob) -> dict[int, int]:
-    """The step that each episode was planned for, by the episode's seed."""
+    """Return the step that each episode was planned for, by the episode's seed."""
     rollout = job.experiment.rollout
     return {
         request.seed: step
@@ -67,7 +67,7 @@ def test_killed_streaming_run_trains_on_every_group_once(
         job = small_job(policy, tmp_path, url, FIELDS)
         with TrainerProcess(job, infrastructure, lambda: None) as trainer:
             trainer.ready()
-            for event in trainer.train(STEPS):  # killed after step 3, one after the checkpoint
+            for event in trainer.train(STEPS):  # killed one step after the checkpoint
                 if isinstance(event, StepDone):
                     done[event.step - 1] = event
                     if event.step == 3:

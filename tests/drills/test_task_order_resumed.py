@@ -1,4 +1,4 @@
-"""Task order by success in the real trainer: a run that is cut off continues with the same tasks."""
+"""Tests that a resumed run with task order by success draws the same tasks."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ FIELDS = {"algorithm.task_order": "by_success", "rollout.tasks_per_step": 3}
 
 
 def tasks_of(folder: Path) -> list[list[int]]:
-    """The task of each group, by step."""
+    """Return the task of each group, by step."""
     return [
         [t.task for t in read_trajectories(path) if t.member == 0]
         for path in sorted((folder / "rollouts").glob("step-*.parquet"))
@@ -38,7 +38,7 @@ def test_resumed_run_draws_the_same_tasks(tmp_path: Path, state_dir: Path) -> No
         job = small_job(policy, resumed, start().url, FIELDS)
         with TrainerProcess(job, InfraSettings(), lambda: None) as trainer:
             trainer.ready()
-            for event in trainer.train(STEPS):  # cut off after step 3, one after the checkpoint
+            for event in trainer.train(STEPS):  # killed one step after the checkpoint
                 if isinstance(event, StepDone) and event.step == STEPS - 1:
                     break
         with TrainerProcess(job, InfraSettings(), lambda: None) as trainer:

@@ -1,4 +1,4 @@
-"""Distillation from a teacher on a real vLLM server gives the advantages of the same teacher in the trainer."""
+"""Tests of distillation from a teacher on a real vLLM server."""
 
 from __future__ import annotations
 
@@ -40,12 +40,12 @@ def url(teacher: str, state_dir: Path) -> Iterator[str]:
     )
     guard = words.index("--middleware")
     assert words[guard + 1] == GUARD
-    del words[guard : guard + 2]  # a teacher is served without a key
+    del words[guard : guard + 2]  # a teacher is served without a token
     with vllm_servers(words, state_dir, "teacher", 1) as started:
         yield started[0].url
 
 
-def test_served_teacher_equals_the_local_one(
+def test_served_teacher_gives_the_same_advantages_as_a_local_one(
     url: str, teacher: str, policy: str, tmp_path: Path
 ) -> None:
     batch = recorded_trajectories(policy, 0, rows=True)
@@ -88,7 +88,7 @@ def test_teacher_gets_no_token_of_the_run(policy: str) -> None:
     assert "authorization" not in stranger.headers[0]
 
 
-def test_server_scores_at_temperature_one_only() -> None:
+def test_served_teacher_requires_temperature_one() -> None:
     fields = {"algorithm.name": "distillation", "algorithm.teacher": "http://127.0.0.1:9"}
     load_recipe("textcraft", fields)
     with pytest.raises(RecipeError, match=r"rollout\.temperature"):

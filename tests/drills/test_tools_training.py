@@ -1,4 +1,4 @@
-"""A tiny model learns by tool calls: from the expert's demonstrations, then by RL, with the same tokens everywhere."""
+"""Tests of training with tool calls: cloning, RL, several rows per episode, and mixtures."""
 
 from __future__ import annotations
 
@@ -38,11 +38,11 @@ FIELDS = {
 
 
 def tool_policy(folder: Path, template: str = "qwen2_5") -> str:
-    """Saves a tiny random policy with the chat template of Qwen2.5 or another model."""
+    """Save a tiny random policy with the chat template of Qwen2.5 or another model."""
     tokenizer = tokenizer_with(template_of(template))
     tokenizer.pad_token = tokenizer.eos_token
     tokenizer.save_pretrained(folder)
-    # Beside a model's configuration, the class of its tokenizer is loaded, which adds a token.
+    # Beside a model's configuration, another tokenizer class is loaded, which adds a token.
     for _ in range(2):
         build_model(TINY, tokenizer, 0).save_pretrained(folder)  # type: ignore[arg-type]
         tokenizer = AutoTokenizer.from_pretrained(folder)
@@ -114,7 +114,7 @@ def test_a_model_is_trained_by_tool_calls(tmp_path: Path, state_dir: Path) -> No
 def test_a_model_is_trained_on_episodes_of_several_rows(
     fields: dict[str, object], tmp_path: Path, state_dir: Path
 ) -> None:
-    """A step fails if the trainer's log-probabilities of a row differ from the engine's."""
+    """Train, where a step fails if trainer and engine disagree on a row's log-probabilities."""
     policy = tool_policy(tmp_path / "policy", "qwen3")
     done = train(
         policy,

@@ -1,4 +1,4 @@
-"""What a step leaves behind of its loss: exactly what the loss read, and what its forward pass computed."""
+"""Tests of the loss record of a step: the inputs of the loss and results of its forward pass."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_loss_record_has_the_loss_inputs(
     used: dict[tuple[int, int], tuple[list[float], list[float]]] = {}
     loss = PolicyGradientTrainer.compute_loss
 
-    def looked_at(self: Any, model: Any, inputs: Any) -> Any:
+    def recording_loss(self: Any, model: Any, inputs: Any) -> Any:
         for i in range(len(inputs["completion_ids"])):
             ids = [
                 *inputs["prompt_ids"][i][inputs["prompt_mask"][i] > 0],
@@ -67,7 +67,7 @@ def test_loss_record_has_the_loss_inputs(
                 )
         return loss(self, model, inputs)
 
-    monkeypatch.setattr(PolicyGradientTrainer, "compute_loss", looked_at)
+    monkeypatch.setattr(PolicyGradientTrainer, "compute_loss", recording_loss)
     trainer = trainer_of(small_experiment(**CASES[case]), policy, tmp_path)
     train(trainer, RecordedBatches(policy, batch=batch), 1)
     found = rows(tmp_path, 1)
@@ -76,7 +76,7 @@ def test_loss_record_has_the_loss_inputs(
     for key, (advantages, mask) in used.items():
         assert found[key]["advantages"] == advantages
         assert found[key]["loss_mask"] == [bit == 1 for bit in mask]
-    for key in found.keys() - used.keys():  # its advantages are all 0: no forward pass
+    for key in found.keys() - used.keys():  # all its advantages are 0, so it has no forward pass
         assert not any(found[key]["advantages"])
         assert all(value != value for value in found[key]["log_probabilities"])
 

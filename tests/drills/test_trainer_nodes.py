@@ -1,4 +1,4 @@
-"""A trainer whose ranks stop or die, alone or with their node, restarts, and its run ends like an undisturbed run."""
+"""Tests that a trainer restarts after ranks or nodes stop or die, with the same final weights."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ SMALL = {"algorithm__steps": 8, "curriculum__horizons": [2, 3], "checkpoint_ever
 
 @contextmanager
 def second_node(runs: Path) -> Iterator[psutil.Process]:
-    """The other node, in a process group of its own."""
+    """Start the second node in its own process group."""
     with (runs / "node.log").open("ab") as log:
         node = subprocess.Popen(
             [sys.executable, "-m", "tasks.training.trainer_node"],
@@ -58,7 +58,7 @@ def second_node(runs: Path) -> Iterator[psutil.Process]:
 
 
 def rank_of(node: psutil.Process) -> psutil.Process | None:
-    """The rank below a node, once it runs."""
+    """Return the rank process of a node, or None if it does not run yet."""
     for process in family(node.pid):
         words = command_line(process)
         if words[1:3] == ["-u", "-m"] and "tasks.training.trainer_main" in words:
@@ -68,7 +68,7 @@ def rank_of(node: psutil.Process) -> psutil.Process | None:
 
 @pytest.fixture(scope="module")
 def undisturbed(policy: str, tmp_path_factory: pytest.TempPathFactory) -> bytes:
-    """The final weights of a run with two ranks on one node that nothing disturbs."""
+    """Return the final weights of an undisturbed run with two ranks on one node."""
     runs = tmp_path_factory.mktemp("undisturbed")
     with pytest.MonkeyPatch.context() as one_node:
         one_node.setenv("AGENTGYM_TRAINER_PROCESSES", "2")
@@ -84,7 +84,7 @@ def test_stopped_ranks_are_restarted_and_the_run_ends_with_the_same_weights(
     victims, reached = [], 0
     try:
         for rank in range(2):
-            # A step more than before the last restart: its ranks have gone on.
+            # One step more than before the last restart shows that the ranks continue.
             wait_for(lambda reached=reached: max(metrics(tmp_path), default=0) > reached, run)  # type: ignore[misc]
             ranks = sorted(find(run, "forked_launch").children(), key=lambda process: process.pid)
             victims.append(ranks[rank])
@@ -124,7 +124,7 @@ def test_lost_rank_and_lost_nodes_restart_the_trainer_with_the_same_weights(
             rank.send_signal(signal.SIGKILL)
             wait_for(lambda: rank_of(node) not in (None, rank), run, PATIENCE_S)
             trained(3)
-        # here the whole node is killed
+        # the whole node has been killed
         with second_node(tmp_path) as stopped:
             trained(5)
             processes = family(stopped.pid)
@@ -132,7 +132,9 @@ def test_lost_rank_and_lost_nodes_restart_the_trainer_with_the_same_weights(
                 process.send_signal(signal.SIGSTOP)
             with second_node(tmp_path):
                 trained(6)
-                for process in processes[1:]:  # its launcher finds that the run went on without it
+                for process in processes[
+                    1:
+                ]:  # its launcher finds that the run continued without it
                     process.send_signal(signal.SIGCONT)
                 shown = finish(run, tmp_path, PATIENCE_S)
                 while not all(ended(each) for each in processes[1:]):

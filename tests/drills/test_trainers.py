@@ -1,4 +1,4 @@
-"""The trainer with its critic: a resumed run is the undisturbed one, and what is left out of an update changes nothing of it."""
+"""Tests of the policy-gradient trainer with its critic: resumed runs and excluded episodes."""
 
 from __future__ import annotations
 
@@ -53,19 +53,19 @@ def test_ppo_resumes_exactly_with_its_critic(policy: str, tmp_path: Path) -> Non
     resumed, metrics_again = trained(tmp_path / "resumed", 4, 2)
     assert undisturbed.critic is not None
     assert resumed.critic is not None
-    for ours, theirs in (
+    for ours, expected in (
         (resumed.model, undisturbed.model),
         (resumed.critic.model, undisturbed.critic.model),
     ):
         for (name, a), (_, b) in zip(
-            ours.named_parameters(), theirs.named_parameters(), strict=True
+            ours.named_parameters(), expected.named_parameters(), strict=True
         ):
             assert torch.equal(a, b), name
     assert resumed.critic.optimiser.state_dict()["state"][0]["step"] == 8
     timed = ("seconds", "per_second")
-    for ours, theirs in zip(metrics_again, metrics[2:], strict=True):
+    for ours, expected in zip(metrics_again, metrics[2:], strict=True):
         assert {k: v for k, v in ours.items() if not k.endswith(timed)} == {
-            k: v for k, v in theirs.items() if not k.endswith(timed)
+            k: v for k, v in expected.items() if not k.endswith(timed)
         }
     assert all(row["critic/loss"] > 0 for row in metrics)
 
@@ -107,7 +107,7 @@ def test_a_checkpoint_before_the_first_update_counts_no_update(policy: str, tmp_
     assert all(state["step"] == 0 and not state["exp_avg"].any() for state in states)
 
 
-def test_files_of_a_killed_save_enter_no_checkpoint(policy: str, tmp_path: Path) -> None:
+def test_files_of_a_killed_save_are_not_in_the_checkpoint(policy: str, tmp_path: Path) -> None:
     trainer = trainer_of(small_experiment(steps=1, mini_batches=1), policy, tmp_path)
     killed = tmp_path / "checkpoints" / ".unfinished" / "checkpoint-1" / "optimiser"
     killed.mkdir(parents=True)
@@ -128,7 +128,7 @@ def test_critic_learns_returns(policy: str, tmp_path: Path) -> None:
             trainer.critic.add_gradient(tensors)
         losses.append(trainer.critic.update(1.0))
         explained.append(trainer.batch_metrics["critic/explained_variance"])
-    assert abs(explained[0]) < 0.01  # it begins by knowing nothing
+    assert abs(explained[0]) < 0.01  # an untrained critic explains nothing
     assert explained[-1] > 0.3
     assert losses[-1] < 0.5 * losses[0]
 
@@ -239,8 +239,8 @@ def test_micro_batch_token_budget_gives_the_same_update(policy: str, tmp_path: P
     ]
     rows = [int(x["completion_mask"].any(dim=1).sum()) for x in micro_batches]
     assert len(micro_batches) > 4
-    # Prompts and completions are padded apart, so a pass may hold a little more than rows x
-    # longest.
+    # Prompts and completions are padded separately, so a micro-batch may slightly exceed the
+    # budget.
     assert all(size <= 80 or n == 1 for size, n in zip(sizes, rows, strict=True))
     from transformers import AutoModelForCausalLM
 
@@ -257,8 +257,8 @@ def test_micro_batch_token_budget_gives_the_same_update(policy: str, tmp_path: P
             for p, q in zip(one.model.parameters(), other.model.parameters(), strict=True)
         ]
     )
-    # Not each number alone: Adam's first steps are as long where the gradient is nothing but
-    # rounding, as at biases of sharp attention.
+    # All weights are compared together, because Adam makes full steps even where the gradient is
+    # only a rounding error.
     assert apart.norm() <= 0.03 * moved.norm()
 
 
@@ -269,7 +269,7 @@ def test_off_policy_trajectories_are_masked_and_counted(policy: str, tmp_path: P
     for turn in [turn for t in batch if t.group == 0 for turn in t.turns]:
         turn.log_probabilities = [
             x + 1.0 for x in turn.log_probabilities
-        ]  # sampled by an older policy that was surer of it
+        ]  # as if an older policy had been more certain
     [metrics] = train(trainer, RecordedBatches(policy, batch=batch), 1)
     kept = [t for t in batch if t.group != 0]
     assert 0 < metrics["update/off_policy_masked"] < sum(len(t.turns) for t in batch) / len(kept)
@@ -284,7 +284,7 @@ def weights_after_a_step(
     return [p.detach().clone() for p in trainer.model.parameters()]
 
 
-def under(version: int, batch: list[Trajectory]) -> list[Trajectory]:
+def with_version(version: int, batch: list[Trajectory]) -> list[Trajectory]:
     return [
         replace(t, turns=[replace(turn, policy_version=version) for turn in t.turns]) for t in batch
     ]
@@ -311,7 +311,7 @@ def test_out_of_sync_episodes_are_left_out_with_their_groups(
     name: str, lost: set[tuple[int, int]], correction: str, gap: float, policy: str, tmp_path: Path
 ) -> None:
     experiment = small_experiment(name=name, micro_batches=2, importance_correction=correction)
-    fresh = under(0, recorded_trajectories(policy, 0, noise=0.0))
+    fresh = with_version(0, recorded_trajectories(policy, 0, noise=0.0))
     broken = trainer_of(experiment, policy, tmp_path / "broken")
     found = broken.mini_batches_of(shifted(fresh, gap, {(1, 2)}), 0)
     assert broken.batch_metrics[EPISODES] == 1
@@ -319,12 +319,12 @@ def test_out_of_sync_episodes_are_left_out_with_their_groups(
     sound = trainer_of(experiment, policy, tmp_path / "sound")
     wanted = sound.mini_batches_of([t for t in fresh if (t.group, t.member) not in lost], 0)
     assert sound.batch_metrics[EPISODES] == 0
-    # The scores are rounded by the rows of their micro-batch.
+    # The rounding of the scores depends on the rows of their micro-batch.
     rounded = {"old_per_token_logps", "advantages"} if correction == "truncated" else set()
-    for ours, theirs in zip(flat(found), flat(wanted), strict=True):
-        assert all(torch.equal(ours[key], theirs[key]) for key in theirs.keys() - rounded)
+    for ours, expected in zip(flat(found), flat(wanted), strict=True):
+        assert all(torch.equal(ours[key], expected[key]) for key in expected.keys() - rounded)
         for key in rounded:
-            torch.testing.assert_close(ours[key], theirs[key], rtol=0, atol=1e-5)
+            torch.testing.assert_close(ours[key], expected[key], rtol=0, atol=1e-5)
 
 
 @pytest.mark.parametrize(("dtype", "noise"), [("float32", 1e-5), ("bfloat16", 0.05)])
@@ -336,11 +336,11 @@ def test_rounding_and_staleness_drop_no_episode(
         update={"policy": experiment.policy.model_copy(update={"dtype": dtype})}
     )
     trainer = trainer_of(experiment, policy, tmp_path)
-    trainer.mini_batches_of(under(3, recorded_trajectories(policy, 0, noise=noise)), 3)
+    trainer.mini_batches_of(with_version(3, recorded_trajectories(policy, 0, noise=noise)), 3)
     assert trainer.batch_metrics[EPISODES] == 0
     trainer.mini_batches_of(
-        under(2, recorded_trajectories(policy, 0, noise=1.0)), 3
-    )  # played ahead with older weights
+        with_version(2, recorded_trajectories(policy, 0, noise=1.0)), 3
+    )  # sampled ahead of the update with older weights
     assert trainer.batch_metrics[EPISODES] == 0
 
 
@@ -350,7 +350,7 @@ def test_sync_comparison_without_gap_changes_no_weights(policy: str, tmp_path: P
         weights_after_a_step(
             trainer_of(small_experiment(micro_batches=2), policy, tmp_path / str(version)),
             policy,
-            under(version, batch),
+            with_version(version, batch),
         )
         for version in (0, -1)
     )
@@ -359,7 +359,7 @@ def test_sync_comparison_without_gap_changes_no_weights(policy: str, tmp_path: P
 
 def test_step_with_only_out_of_sync_episodes_stops_the_run(policy: str, tmp_path: Path) -> None:
     trainer = trainer_of(small_experiment(name="grpo", micro_batches=2), policy, tmp_path)
-    batch = under(0, recorded_trajectories(policy, 0, noise=0.0))
+    batch = with_version(0, recorded_trajectories(policy, 0, noise=0.0))
     with pytest.raises(WeightSyncError):
         trainer.mini_batches_of(shifted(batch, 1.4, {(t.group, t.member) for t in batch}), 0)
 

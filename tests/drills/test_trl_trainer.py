@@ -1,4 +1,4 @@
-"""TRL's GRPOTrainer trains on a world of our server through the example's environment."""
+"""Tests of TRL's GRPOTrainer on a world of our server, through the example's environment."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Real vLLM servers whose weights are updated while messages are being generated."""
+"""Tests of real vLLM servers whose weights are updated while they generate messages."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def server(policy: str, state_dir: Path) -> Iterator[LocalServer]:
 
 @pytest.fixture
 def engine(server: LocalServer, policy: str) -> Iterator[VllmPoolEngine]:
-    """An engine with the weights of step 1."""
+    """Yield an engine with the weights of step 1."""
     with closing(VllmPoolEngine([server.url], update_in_flight=True)) as made:
         update(made, model_of(policy), 1)
         yield made
@@ -73,7 +73,7 @@ def update(engine: VllmPoolEngine, model: Model, step: int) -> None:
 
 
 def message(engine: VllmPoolEngine, during: Callable[[], object] = lambda: None) -> Generation:
-    """A long message of which a part has been generated when `during` is called."""
+    """Generate a long message, and call `during` when a part of it has been generated."""
     [replica] = engine.pool.replicas
     before = in_event_loop(replica.server.generated_tokens()) or 0
     running = asyncio.run_coroutine_threadsafe(engine.generate(PROMPT, LONG), event_loop())
@@ -84,7 +84,7 @@ def message(engine: VllmPoolEngine, during: Callable[[], object] = lambda: None)
 
 
 def length_under(model: Model, prompt: list[int], answer: Generation) -> int:
-    """The number of tokens, from the first, whose log-probabilities are the model's."""
+    """Return the number of leading tokens whose log-probabilities are the model's."""
     right = log_probabilities(model, prompt, answer.tokens)
     return next(
         (
@@ -97,7 +97,7 @@ def length_under(model: Model, prompt: list[int], answer: Generation) -> int:
 
 
 def check_follows(model: Model, prompt: list[int], answer: Generation, first: int) -> None:
-    """All tokens from `first` have the model's log-probabilities."""
+    """Assert that all tokens from `first` have the model's log-probabilities."""
     right = log_probabilities(model, prompt, answer.tokens)
     assert answer.log_probabilities[first:] == pytest.approx(right[first:], abs=EXACT)
 
@@ -158,13 +158,13 @@ def test_message_is_sampled_again_after_a_failed_transfer(server: LocalServer, p
     with closing(VllmPoolEngine([server.url], transfer=transfer, update_in_flight=True)) as engine:
         update(engine, old, 1)
 
-        def update_in_vain() -> None:
+        def failing_update() -> None:
             transfer.leave()
             transfer._create_group = fail
             with pytest.raises(EngineError):
                 update(engine, model_of(policy, 0.1), 2)
 
-        answer = message(engine, update_in_vain)
+        answer = message(engine, failing_update)
         assert engine.moved == 1
         assert answer.policy_version == 1
         check_follows(old, PROMPT, answer, 0)

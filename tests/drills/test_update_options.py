@@ -1,4 +1,4 @@
-"""The gradient of each option of the loss against a plain reference in float64."""
+"""Tests of the gradient of each loss option against a plain reference in float64."""
 
 from __future__ import annotations
 
@@ -90,20 +90,20 @@ ROWS: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_options_have_the_gradients_of_the_formulas(case: str, policy: str, tmp_path: Path) -> None:
+def test_gradients_of_options_match_the_reference(case: str, policy: str, tmp_path: Path) -> None:
     check_gradients(CASES[case], recorded_trajectories(policy, 0), policy, tmp_path)
 
 
 @pytest.mark.parametrize("case", ROWS)
-def test_an_episode_of_several_rows_has_the_weight_of_one(
-    case: str, policy: str, tmp_path: Path
-) -> None:
+def test_an_episode_of_several_rows_counts_as_one(case: str, policy: str, tmp_path: Path) -> None:
     batch = recorded_trajectories(policy, 0, rows=True)
     assert {len(t.rows) for t in batch} >= {1, 2, 3}
     check_gradients(ROWS[case], batch, policy, tmp_path)
 
 
-def test_experts_are_balanced_with_the_models_own_coefficient(policy: str, tmp_path: Path) -> None:
+def test_load_balancing_of_experts_uses_the_coefficient_of_the_model(
+    policy: str, tmp_path: Path
+) -> None:
     dense = AutoModelForCausalLM.from_pretrained(policy).config
     gates = []
     for coefficient in (0.0, 1.0):

@@ -1,4 +1,4 @@
-"""verifiers' OpenEnvTaskset plays a world of our server, with the expert behind our endpoint."""
+"""Tests of verifiers' OpenEnvTaskset on a world of our server, with the expert as the model."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ pytestmark = [pytest.mark.slow, pytest.mark.registry]
 VERIFIERS = ("verifiers==0.4.0", "uv==0.13.9")
 OPENENV = "openenv==0.10.0"
 CLIENT = ("fastapi==0.165.0", "fastmcp==4.2.3", "websockets==17.4")
-"""What the client of OpenEnv imports. No release of mcp satisfies OpenEnv and verifiers."""
+"""Packages that OpenEnv's client imports. No mcp release satisfies both OpenEnv and verifiers."""
 TOKEN = "the-token-of-the-test"
 SPLIT, TASKS = "wood-train", 3
 
 
 @pytest.fixture(scope="module")
 def programs(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return the programs of a virtual environment that has verifiers and OpenEnv."""
+    """Return the `bin` folder of a virtual environment with verifiers and OpenEnv."""
     folder = tmp_path_factory.mktemp("verifiers")
     pip = [sys.executable, "-m", "pip"]
     reached = subprocess.run(
@@ -43,7 +43,7 @@ def programs(tmp_path_factory: pytest.TempPathFactory) -> Path:
         check=False,
     )
     if reached.returncode:
-        pytest.skip("no package registry with verifiers can be reached")
+        pytest.skip("no package registry with verifiers is reachable")
     subprocess.run([sys.executable, "-m", "venv", folder / "venv"], check=True)
     programs = folder / "venv" / "bin"
     for words in (VERIFIERS, ("--no-deps", OPENENV), CLIENT):
@@ -65,14 +65,14 @@ class Expert:
     async def generate(
         self, tokens: Sequence[int], sampling: Sampling, session: object | None = None
     ) -> Generation:
-        said = re.findall(
+        chat = re.findall(
             r"<\|im_start\|>(user|assistant)\n(.*?)<\|im_end\|>",
             self._tokenizer.decode(list(tokens)),
             re.DOTALL,
         )
-        first = next(json.loads(text) for role, text in said if role == "user")
+        first = next(json.loads(text) for role, text in chat if role == "user")
         self._world.reset(self._tasks[first["observation"]["text"]])
-        for role, action in said:
+        for role, action in chat:
             if role == "assistant":
                 self._world.step(action)
         written = self._tokenizer.encode(self._world.oracle_action(), add_special_tokens=False)
@@ -101,7 +101,7 @@ def endpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[
 
 
 def toml(table: dict[str, Any]) -> str:
-    """Return a table in TOML, in one line a field."""
+    """Return a table in TOML, with one line per field."""
 
     def value(given: Any) -> str:
         if isinstance(given, dict):

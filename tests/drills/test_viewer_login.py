@@ -1,4 +1,4 @@
-"""The viewer's login, its API keys, and numbers of any size in its addresses."""
+"""Tests of the viewer's login, its API keys, and numbers of any size in its addresses."""
 
 from __future__ import annotations
 
@@ -132,7 +132,7 @@ def test_a_foreign_endpoint_gets_no_api_key(viewer: str, runs: Path) -> None:
     assert [sent.get("authorization") for sent in stranger.headers] == [None]
 
 
-def test_no_number_of_an_address_breaks_the_viewer(viewer: str, runs: Path) -> None:
+def test_no_number_in_an_address_breaks_the_viewer(viewer: str, runs: Path) -> None:
     run, opens = next(path.parent.name for path in runs.glob("*/recipe.yaml")), login(runs)
     names = (
         "page",

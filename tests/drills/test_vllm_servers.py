@@ -1,4 +1,4 @@
-"""Two real vLLM servers as one engine."""
+"""Tests of two real vLLM servers as one engine."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ PROMPTS = [[5 + (7 * i + 3 * k) % 90 for k in range(40 + 9 * i)] for i in range(
 
 
 class Session:
-    """An episode."""
+    """A stand-in for an episode, which identifies its session."""
 
 
 @pytest.fixture(scope="module")
@@ -109,7 +109,7 @@ def test_every_path_requires_the_token_and_refuses_pages(
         ):
             answer = requests.request(method, url, headers=headers, json={}, timeout=60)
             assert answer.status_code == status
-            assert answer.json() == REFUSALS[status]  # and nothing of the server
+            assert answer.json() == REFUSALS[status]  # without any content of the server
             assert answer.json()["error"]["code"] == code
             assert "access-control-allow-origin" not in answer.headers
 
@@ -171,7 +171,7 @@ def test_sessions_are_distributed_and_keep_their_prefix_cache(engine: VllmPoolEn
     assert [len(replica.sessions) for replica in engine.pool.replicas] == [
         0,
         0,
-    ]  # episodes that are over hold no place
+    ]  # finished episodes have no server
     assert engine.cached_tokens / engine.prompt_tokens > 0.5
 
 
@@ -192,7 +192,7 @@ def test_new_weights_reach_all_servers_including_a_restarted_one(
         )
         assert answer.policy_version == 7
 
-    as_after_a_restart(engine, servers[1], policy)
+    simulate_restart(engine, servers[1], policy)
     for prompt, answer in zip(PROMPTS, generate(engine, 5), strict=True):
         assert answer.log_probabilities == pytest.approx(
             log_probabilities(model, prompt, answer.tokens), abs=1e-4
@@ -200,8 +200,8 @@ def test_new_weights_reach_all_servers_including_a_restarted_one(
     assert engine.moved > 0
 
 
-def as_after_a_restart(engine: VllmPoolEngine, server: LocalServer, policy: str) -> None:
-    """Gives a server the weights of its start, and ends its connections."""
+def simulate_restart(engine: VllmPoolEngine, server: LocalServer, policy: str) -> None:
+    """Reset a server to its initial weights and close the connections to it."""
     for replica in engine.pool.replicas:
         in_event_loop(replica.server.close())
     reload = {"method": "reload_weights", "kwargs": {"weights_path": policy}}
@@ -232,7 +232,7 @@ def test_weight_transfer_reaches_restarted_and_interrupted_servers(
                     log_probabilities(model, prompt, answer.tokens), abs=1e-4
                 )
             if update == 1:
-                as_after_a_restart(engine, servers[1], policy)
+                simulate_restart(engine, servers[1], policy)
                 for prompt, answer in zip(PROMPTS, generate(engine, 5), strict=True):
                     assert answer.log_probabilities == pytest.approx(
                         log_probabilities(model, prompt, answer.tokens), abs=1e-4
@@ -258,12 +258,12 @@ def test_new_weights_are_gathered_one_at_a_time(
     def gathered() -> Iterator[tuple[str, torch.Tensor]]:
         nonlocal alive, most
         for name, parameter in model.named_parameters():
-            whole = parameter.detach().clone()
-            finalize(whole, dropped)
+            gathered_weight = parameter.detach().clone()
+            finalize(gathered_weight, dropped)
             alive += 1
             most = max(most, alive)
-            yield name, whole
-            del whole
+            yield name, gathered_weight
+            del gathered_weight
 
     monkeypatch.setattr(pool_engine, "PART_BYTES", 1)
     transfer = WeightTransfer(60, stored_group) if way == "transfer" else None
@@ -311,7 +311,7 @@ def test_interrupted_load_leaves_no_server_paused(
     answer = generate(engine, 6)[0]
     requests.post(
         f"{servers[0].url}/pause?mode=wait", json={}, headers=authorization(), timeout=60
-    ).raise_for_status()  # and by one that was killed
+    ).raise_for_status()  # like a load that was killed
     with closing(VllmPoolEngine([server.url for server in servers], request_seconds=20)) as later:
         assert generate(later, 6)[0].tokens == answer.tokens
 
@@ -330,8 +330,8 @@ def test_two_ranks_share_the_servers_and_one_loads_the_weights(
     )
     assert [event.step for event in done] == [1, 2, 3, 4]
     for step, event in enumerate(done):
-        # Each process has proved that the servers compute with its weights of this step, or there
-        # would be no such event.
+        # The event exists only if each rank has verified that the servers compute with its weights
+        # of this step.
         trajectories = read_trajectories(tmp_path / "rollouts" / f"step-{step + 1:06d}.parquet")
         assert len(trajectories) == 16
         assert {turn.policy_version for t in trajectories for turn in t.turns} == {step}
@@ -346,7 +346,7 @@ def test_follower_skips_servers_with_other_weights(
     engine.load(computed_weights(model))
     assert engine.pool.loaded is not None
     with closing(VllmPoolEngine([server.url for server in servers])) as other:
-        as_after_a_restart(other, servers[0], policy)
+        simulate_restart(other, servers[0], policy)
         other.adopt_weights(engine.pool.loaded)
         assert [bool(replica.down) for replica in other.pool.replicas] == [True, False]
         for prompt, answer in zip(PROMPTS, generate(other, 4), strict=True):
@@ -355,7 +355,7 @@ def test_follower_skips_servers_with_other_weights(
             )
 
 
-def test_weights_of_another_run_are_noticed(
+def test_weights_of_another_run_are_detected(
     engine: VllmPoolEngine, servers: list[LocalServer], policy: str
 ) -> None:
     model = model_of(policy)
@@ -368,7 +368,7 @@ def test_weights_of_another_run_are_noticed(
     assert servers[1].url in str(noticed.value)
 
 
-def test_rejected_request_is_an_engine_error_at_once(engine: VllmPoolEngine) -> None:
+def test_rejected_request_raises_an_engine_error(engine: VllmPoolEngine) -> None:
     with pytest.raises(EngineError) as rejected:
         in_event_loop(engine.generate([5] * 600, sampling(1)))
     assert rejected.value.status == 400
@@ -385,7 +385,7 @@ def test_episodes_of_a_dead_server_continue_on_another(
     model = model_of(policy)
     engine.load(computed_weights(model))
 
-    async def kill_one_meanwhile() -> list[Generation]:
+    async def kill_one_server() -> list[Generation]:
         sessions = [Session() for _ in range(16)]
         running = [
             asyncio.create_task(engine.generate(PROMPTS[i % 8], sampling(i, tokens=200), s))
@@ -396,7 +396,7 @@ def test_episodes_of_a_dead_server_continue_on_another(
         os.killpg(servers[0].pid, signal.SIGKILL)
         return list(await asyncio.gather(*running))
 
-    for i, answer in enumerate(in_event_loop(kill_one_meanwhile())):
+    for i, answer in enumerate(in_event_loop(kill_one_server())):
         assert answer.log_probabilities == pytest.approx(
             log_probabilities(model, PROMPTS[i % 8], answer.tokens), abs=1e-4
         )

@@ -1,4 +1,4 @@
-"""WebArena behind the real server: both dialects, sessions that keep apart, and nothing left behind."""
+"""Tests of WebArena behind the real server: both dialects, isolated sessions and clean-up."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def url(state_dir: Path) -> Iterator[str]:
 
 
 def ask(url: str, body: Any) -> tuple[int, Any]:
-    """One request on a connection of its own, as AgentGym's clients send them."""
+    """Send one request on a new connection, like AgentGym's clients."""
     data = b"" if body is None else json.dumps(body).encode()
     request = urllib.request.Request(
         url, data, {"Content-Type": "application/json", "Connection": "close"}
@@ -54,7 +54,7 @@ def item(url: str, operation: str, **fields: Any) -> dict[str, Any]:
 
 
 def solve(url: str, index: int, between: Callable[[], object] = lambda: None) -> Trace:
-    """Plays a task with the oracle, which sees nothing but what comes over the wire."""
+    """Play a task with the oracle, which sees only the server's replies."""
     begun = item(url, "create", index=index)
     assert begun["status"] == 200, begun
     oracle, seen = Oracle(plan(index), embedded_tasks()[index].start_urls[0]), begun["observation"]
@@ -155,7 +155,7 @@ def test_the_metrics_count_steps(url: str) -> None:
     assert "environment_world_step_seconds_count" in text
 
 
-def test_a_browser_that_dies_ends_its_sessions_with_a_fault_and_the_server_goes_on(
+def test_a_dead_browser_fails_its_sessions_and_the_server_continues(
     state_dir: Path,
 ) -> None:
     with started(server_of("webarena", state_dir=state_dir)) as made:
@@ -207,7 +207,7 @@ def test_vanished_clients_leave_nothing_after_their_lease(state_dir: Path, brows
             with urllib.request.urlopen(f"{made.url}/health", timeout=PATIENCE_S) as answer:
                 return int(json.load(answer)["sessions"])
 
-        wait_until(lambda: renderers() <= 1)  # Chromium keeps a process ready
+        wait_until(lambda: renderers() <= 1)  # Chromium keeps a spare process
         for index in range(4):
             assert item(made.url, "create", index=index, lease_s=0.5)["status"] == 200
         wait_until(lambda: sessions() == 0)
@@ -217,8 +217,8 @@ def test_vanished_clients_leave_nothing_after_their_lease(state_dir: Path, brows
 @pytest.mark.slow
 @pytest.mark.timeout(1200)
 def test_memory_stays_flat_over_episodes() -> None:
-    # One reading swings by a fifth with what Chromium happens to hold, the first too; what leaks is
-    # in every later one.
+    # Each reading, including the first, varies by a fifth with what Chromium holds. A leak shows in
+    # every later reading.
     memory = memory_over_episodes(100, 5)
     assert min(memory[-3:]) < max(memory[:2]) * 1.15
 

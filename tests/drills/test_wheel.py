@@ -1,4 +1,4 @@
-"""The wheel has all files of the packages, including those that are not Python."""
+"""Tests that the wheel has all files of the packages, including those that are not Python."""
 
 from __future__ import annotations
 

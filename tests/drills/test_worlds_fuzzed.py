@@ -1,4 +1,7 @@
-"""Whatever clients send, or leave behind, a server of any world goes on: no 5xx, no session left, no memory that grows."""
+"""Tests of each world's server with fuzzed requests and clients that vanish.
+
+There must be no 5xx response, no open session and no memory growth.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +22,7 @@ from tests.support.playing import WORLDS, server_of, serving_process
 from tests.support.processes import started
 
 REQUESTS = 1700
-"""For each world. `fuzz_soak` sends as many as one likes."""
+"""Requests per world. `python -m tests.soaks.fuzz` sends any number."""
 CLIENTS = 1000
 AT_ONCE = 100
 LEASE_S = 1.0
@@ -52,11 +55,11 @@ def test_a_thousand_vanished_clients_leave_nothing_after_their_lease(server: Loc
             )
             connections[-1].sendall(
                 request if number % 10 else request[:-5]
-            )  # some leave before their request is whole
+            )  # some leave before their request is complete
         for number, connection in enumerate(connections):
             if number % 10 > 4:
                 assert connection.recv(12).endswith(b"200")
-            if number % 2:  # gone without a farewell
+            if number % 2:  # these reset the connection
                 connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
             connection.close()
     _wait_until_empty(server)
@@ -75,7 +78,7 @@ def test_fuzzed_requests_get_no_server_fault(server: LocalServer) -> None:
     fuzzer.run(REQUESTS)
     assert fuzzer.faults == []
     assert {200, 400, 404, 405, 409, 410, 413, 422} <= set(fuzzer.statuses), (
-        "the fuzzer does not reach what it should"
+        "the fuzzer does not get every expected status"
     )
     assert requests.get(f"{server.url}/health", timeout=120).status_code == 200
 
@@ -89,7 +92,7 @@ def test_memory_does_not_grow_with_the_episodes(world: str) -> None:
 
 
 def _wait_until_empty(server: LocalServer) -> None:
-    """Until no session is open and no request is on its way; the test's own time limit bounds it."""
+    """Wait until no session is open and no request is in flight, up to the test's timeout."""
     quiet = 0
     while quiet < 3:
         quiet = (

@@ -1,4 +1,4 @@
-"""The automations: only runs without heartbeats are marked crashed, and a collapsed run pauses its schedule."""
+"""Tests of the automations: runs without heartbeats crash, and collapsed runs pause schedules."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ heartbeats.HEARTBEAT_S = 0.5
 def called(folder: str):
     os.mkfifo(Path(folder, "end"))
     Path(folder, "begun").touch()
-    ctypes.PyDLL(None).open(bytes(Path(folder, "end")), os.O_RDONLY)  # holds Python's global lock until somebody writes
+    ctypes.PyDLL(None).open(bytes(Path(folder, "end")), os.O_RDONLY)  # holds the GIL until the pipe is written
 
 
 @flow(on_running=[note_flow_run])
 def busy(folder: str):
     called(folder)
 """
-"""A flow run in which no other thread of the process comes to its turn, as when native code loads or compiles an engine."""
+"""A flow run that blocks all other threads, like native code that loads or compiles an engine."""
 COLLAPSING = """
 from prefect import flow
 from flows.events import announce
@@ -160,7 +160,7 @@ def test_a_run_without_heartbeats_is_marked_crashed_and_a_busy_run_is_not(
         wait_until(
             lambda: all((tmp_path / name / "begun").exists() for name in ("healthy", "killed"))
         )
-        dying.kill()  # after the healthy run has fallen silent
+        dying.kill()  # while the healthy run is blocked
         state = f"CRASHED: {zombies['actions'][0]['message']}"
         wait_until(lambda: states(killed) == [state, state])
         assert states(healthy) == ["RUNNING", "RUNNING"]

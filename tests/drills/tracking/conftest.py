@@ -1,4 +1,4 @@
-"""One MLflow store, an sqlite file, for the tests of a file here, and a tracker for each test."""
+"""Fixtures of the tracking tests: one MLflow store per file, and one tracker per test."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from tasks.tracking.tracker import Tracker
 
 
 @pytest.fixture(scope="module", autouse=True)
-def own_setting() -> Iterator[None]:
-    """Registering a checkpoint points MLflow's own functions at the tracker's store; other tests get theirs back."""
+def restored_tracking_uri() -> Iterator[None]:
+    """Restore MLflow's tracking URI, which registering a checkpoint changes."""
     before = mlflow.get_tracking_uri()
     yield
     mlflow.set_tracking_uri(before)

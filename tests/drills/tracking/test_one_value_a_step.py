@@ -1,4 +1,4 @@
-"""Runs that are gone on with, killed, deleted or done again: one run, and one value for each step."""
+"""Tests of runs that are resumed, killed, deleted or repeated: one run, and one value per step."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from tests.support.tracked import checkpoint, episode, history, stored
 ROOT = Path(__file__).parents[3]
 
 
-LIFE = """
+KILLED_RUN = """
 import logging, os, pathlib, sys
 logging.basicConfig(level=logging.INFO)
 from tasks.tracking.tracker import Tracker
-assert "mlflow" not in sys.modules, "the flow would pay for MLflow's import at once"
+assert "mlflow" not in sys.modules, "the tracker must not import MLflow when a flow starts"
 tracker = Tracker(sys.argv[1], "killed", pathlib.Path(sys.argv[2]))
 run = tracker.start_run("run", {"a": 1})
 phase = tracker.start_phase("phase-1", "phase 1", {})
@@ -41,10 +41,10 @@ os.kill(os.getpid(), 9)
 def test_killed_run_continues_without_duplicate_steps(
     uri: str, client: MlflowClient, tmp_path: Path
 ) -> None:
-    command = [sys.executable, "-c", LIFE, uri, str(tmp_path / "run")]
+    command = [sys.executable, "-c", KILLED_RUN, uri, str(tmp_path / "run")]
     killed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert killed.returncode == -signal.SIGKILL, killed.stderr
-    assert killed.stderr == ""  # MLflow says nothing that a person would have to have explained
+    assert killed.stderr == ""  # MLflow prints no confusing warnings
     run, phase = killed.stdout.split()
     assert 4 <= len(history(client, phase, "rollout/success")) <= 7
     with Tracker(uri, "killed", tmp_path / "run") as tracker:
@@ -53,7 +53,7 @@ def test_killed_run_continues_without_duplicate_steps(
         tracker.log_metrics("run", {"evaluation/success": 0.25}, 0, of="evaluation")
         for step in range(
             3, 11
-        ):  # from the last checkpoint, which is older than the last step that was given
+        ):  # from the last checkpoint, which is older than the last recorded step
             tracker.log_metrics(
                 "phase-1", {"rollout/success": step / 10, "rollout/reward": step / 10}, step
             )
@@ -70,7 +70,9 @@ def test_next_command_ends_killed_runs_and_keeps_live_ones(
     uri: str, client: MlflowClient, tracker: Tracker, tmp_path: Path
 ) -> None:
     alive = tracker.start_run("alive", {})
-    run, phase = run_python(LIFE, uri, str(tmp_path / "killed"), status=-signal.SIGKILL).split()
+    run, phase = run_python(
+        KILLED_RUN, uri, str(tmp_path / "killed"), status=-signal.SIGKILL
+    ).split()
     assert client.get_run(run).info.status == client.get_run(phase).info.status == "RUNNING"
     assert {run, phase} <= set(end_killed_runs(uri))
     for each in (run, phase):
@@ -110,10 +112,10 @@ def test_unfinished_run_continues_with_the_same_folder(
     )
 
 
-def test_a_finished_run_and_its_phases_stay_as_they_ended(
+def test_a_finished_run_and_its_phases_stay_unchanged(
     tracker: Tracker, client: MlflowClient, tmp_path: Path
 ) -> None:
-    def carry_out(tracker: Tracker) -> dict[str, object]:
+    def record_run(tracker: Tracker) -> dict[str, object]:
         run = tracker.start_run("seed 0", {"a": 1})
         phase = tracker.start_phase("phase-1", "phase 1")
         tracker.log_metrics(phase, {"rollout/success": 0.5}, 1)
@@ -124,13 +126,13 @@ def test_a_finished_run_and_its_phases_stay_as_they_ended(
             each: client.get_run(stored(tracker, each)).to_dictionary() for each in (run, phase)
         }
 
-    ended = carry_out(tracker)
+    ended = record_run(tracker)
     written = {
         path: path.stat().st_mtime_ns
         for path in tmp_path.rglob("*")
         if path.is_file() and path.name != "send.lock"
     }
-    assert carry_out(Tracker(tracker.tracking_uri, "study", tmp_path / "run")) == ended
+    assert record_run(Tracker(tracker.tracking_uri, "study", tmp_path / "run")) == ended
     assert {path: path.stat().st_mtime_ns for path in written} == written
 
 
@@ -166,7 +168,7 @@ def test_run_deleted_in_mlflow_is_recorded_again_from_the_start(
 def test_repeated_steps_replace_recorded_ones(
     tracker: Tracker, client: MlflowClient, tmp_path: Path
 ) -> None:
-    """The checkpoint of step 4 was damaged after its steps were recorded: training goes on from step 2."""
+    """Resume from step 2, as if the checkpoint of step 4 had been damaged after it was recorded."""
     run = tracker.start_run("run", {"a": 1})
     tracker.log_metrics(run, {"success": 0.0}, 0, of="evaluation")
     phase = tracker.start_phase("phase-1", "phase 1", step=0)
@@ -202,9 +204,9 @@ def test_repeated_steps_replace_recorded_ones(
 def test_records_sent_twice_are_stored_once(
     tracker: Tracker, client: MlflowClient, tmp_path: Path
 ) -> None:
-    """A process is killed after MLflow has stored a record and before it noted so."""
+    """Repeat all records, as if a process was killed before it noted that MLflow stored them."""
 
-    def carry_out(tracker: Tracker) -> str:
+    def record_run(tracker: Tracker) -> str:
         run = tracker.start_run("run", {"a": 1})
         phase = tracker.start_phase("phase-1", "phase 1")
         for step in (1, 2):
@@ -215,10 +217,10 @@ def test_records_sent_twice_are_stored_once(
         tracker.end_run(run)
         return stored(tracker, run)
 
-    run = carry_out(tracker)
+    run = record_run(tracker)
     (tmp_path / "run" / "records" / "sent.json").unlink()
     again = Tracker(tracker.tracking_uri, "study", tmp_path / "run")
-    assert carry_out(again) == run
+    assert record_run(again) == run
     assert history(client, run, "rollout/success") == [(1, 1 / 3), (2, 2 / 3)]
     assert history(client, stored(again, "phase-1"), "evaluation/success") == [(2, 0.5)]
     assert len(client.search_model_versions("name = 'twice'")) == 1

@@ -1,4 +1,4 @@
-"""What the tracker puts into a real MLflow store: metrics, traces, checkpoints, datasets, pictures."""
+"""Tests of the records in a real MLflow store: metrics, traces, checkpoints, datasets, pictures."""
 
 from __future__ import annotations
 
@@ -179,7 +179,7 @@ def test_run_links_phase_checkpoints_once(
     tracker.register_checkpoint(phase, entry)
     tracker.register_checkpoint(
         phase, replace(entry, digest="other")
-    )  # done again after it was damaged
+    )  # saved again after it was damaged
     tracker.point_aliases(run, replace(entry, metrics={}), ["champion"])
     ids = [stored(tracker, each) for each in (run, phase)]
     (version,) = client.search_model_versions("name = 'linked'")
@@ -187,7 +187,7 @@ def test_run_links_phase_checkpoints_once(
         assert [
             (output.model_id, output.step) for output in client.get_run(each).outputs.model_outputs
         ] == [(version.tags["logged_model"], 10)]
-    assert "50.0%" in version.description  # the aliases, which come without figures, leave it
+    assert "50.0%" in version.description  # an alias without metrics keeps it
 
 
 def test_system_metrics_include_the_machine_load(tracker: Tracker, client: MlflowClient) -> None:
