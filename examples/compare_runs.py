@@ -14,7 +14,7 @@ from flows.api import load_run
 
 
 def main() -> None:
-    """Print the evaluations of the runs, and write the curves of all metrics."""
+    """Print the evaluations of the runs, and write the metrics of all steps to the CSV file."""
     folders = [word for word in sys.argv[1:] if not word.endswith(".csv")]
     runs = {run.folder.name: run for run in map(load_run, folders)}
     success = pd.concat({name: run.success() for name, run in runs.items()}, names=["run"])

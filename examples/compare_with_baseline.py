@@ -12,10 +12,10 @@ from flows.api import Evaluation, Policy, evaluate, load_run
 
 
 def main() -> None:
-    """Evaluate both policies, and print the difference of each cell, paired by task."""
+    """Evaluate both policies, and print the paired difference of each cell."""
     run = load_run(sys.argv[1])
     if run.checkpoint is None:
-        sys.exit(f"{run.folder} holds no checkpoint yet")
+        sys.exit(f"{run.folder} has no checkpoint yet")
     world, settings = run.recipe.environment.name, run.recipe.evaluation
     n_tasks = int(sys.argv[2]) if len(sys.argv) > 2 else settings.n_tasks
 

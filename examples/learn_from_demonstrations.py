@@ -17,7 +17,7 @@ N_TASKS = int(os.environ.get("N_TASKS", "200"))
 
 
 def main() -> None:
-    """Collect demonstrations with the model's tokens, and clone them."""
+    """Collect demonstrations as tokens of the model, and train the model to imitate them."""
     model, *fields = sys.argv[1:]
     overrides = {"policy.model": model, "algorithm.name": "sft"} | parse_overrides(fields)
     recipe = load_recipe(RECIPE, overrides)

@@ -1,8 +1,8 @@
-"""A world in one file: guess a number from 1 to 1000. Its expert plays it.
+"""Define a world in one file, in which the agent guesses a number from 1 to 1000.
 
     python examples/own_world.py [N_TASKS]
 
-Recipes and commands can name the world, too:
+This evaluates the expert of the world. Recipes and commands can also name the world:
 
     PYTHONPATH=examples agentgym collect own_world:Guessing --oracle
 """
@@ -28,14 +28,14 @@ LISTS = {"train": range(400), "validation": range(400, 450), "test": range(450, 
 
 
 class GuessingEnvironment(Environment):
-    """An episode: each guess is answered with "higher" or "lower". The right one earns 1."""
+    """An episode that answers each guess with "higher" or "lower". The right guess earns 1."""
 
     def __init__(self) -> None:
         self._secret: int | None = None
         self._low, self._high = 1, HIGHEST
 
     def reset(self, index: int) -> str:
-        """Begin task `index`. The digest gives the same number on every machine."""
+        """Start task `index`. The digest gives the same number on every machine."""
         if not 0 <= index < 500:
             raise TaskIndexError(f"guessing has no task {index}; its tasks are 0 to 499")
         digest = sha256(f"guessing {index}".encode()).digest()
@@ -61,7 +61,7 @@ class GuessingEnvironment(Environment):
         return Step("Lower.", 0.0, False)
 
     def oracle_action(self) -> str:
-        """Return the middle of the remaining numbers: at most ten guesses."""
+        """Return the middle of the remaining numbers, which needs at most ten guesses."""
         if self._secret is None:
             raise OracleError("no episode is in progress")
         return f"guess {(self._low + self._high) // 2}"
@@ -88,7 +88,7 @@ class Guessing(World):
 
 
 def main() -> None:
-    """Let the expert play under two turn limits, and print its success."""
+    """Evaluate the expert at two horizons, and print its success."""
     n_tasks = int(sys.argv[1]) if len(sys.argv) > 1 else 50
     expert = evaluate(
         "own_world:Guessing", "oracle", tasks="test", horizons=[5, 10], n_tasks=n_tasks

@@ -1,10 +1,10 @@
-"""Train a language model on a CPU: clone a few expert episodes, then ScalingInter-RL.
+"""Train a language model on a CPU: behaviour cloning of the expert, then ScalingInter-RL.
 
 python examples/train_language_model.py [RECIPE] [--start-only] [--field.path value ...]
 python examples/train_language_model.py smollm2-babyai --algorithm.steps 30
 python examples/train_language_model.py smollm2-babyai --start-only --seeds.training 3
 
-The same command continues interrupted work.
+Run the same command again to continue interrupted work.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ PLANNED = {
     "smollm2-searchqa": "45 minutes with AMX and two hours with AVX2 alone",
     "smollm2-babyai": "two hours with AMX and longer without",
 }
-"""Time of a recipe on two quiet cores, where it is known."""
+"""Planned time of each recipe on two quiet cores."""
 STARTS = {"smollm2-textcraft": (96, 768)}
 USUAL_START = (48, 320)
-"""Cloning steps, and most training tasks that the expert plays. N_TASKS changes the latter."""
+"""Cloning steps, and maximum number of training tasks for the expert, which N_TASKS overrides."""
 CLONING = {
     "algorithm.name": "sft",
     "algorithm.learning_rate": 1e-4,
@@ -39,12 +39,12 @@ CLONING = {
     "rollout.tasks_per_step": 4,
     "rollout.group_size": 2,
 }
-"""Fields of the supervised start that differ from the recipe. A step draws 8 episodes."""
+"""Changes to the recipe for behaviour cloning. Each step draws 8 episodes."""
 NOTE = """\
-The expert plays up to {n} tasks. The model clones {draws} draws from these episodes. RL follows.
-On two quiet cores this is planned for {time}.
-It needs 11 to 14 GB of memory and 11 GB of disk.
-The same command continues."""
+The expert plays up to {n} tasks. Behaviour cloning draws {draws} times from its episodes.
+RL follows. The planned time on two quiet cores is {time}.
+This needs 11 to 14 GB of memory and 11 GB of disk space.
+Run the same command again to continue interrupted work."""
 
 
 def expert_episodes(recipe: Experiment, number: int) -> CollectedEpisodes:
@@ -64,7 +64,7 @@ def expert_episodes(recipe: Experiment, number: int) -> CollectedEpisodes:
 
 
 def main() -> None:
-    """Train by a recipe, from a supervised start. With `--start-only`, stop there."""
+    """Clone the expert, then train with RL. With `--start-only`, stop after cloning."""
     words = [word for word in sys.argv[1:] if word != "--start-only"]
     named = words[:1] if words[:1] and not words[0].startswith("-") else []
     name, changes = named[0] if named else RECIPE, parse_overrides(words[len(named) :])
@@ -86,7 +86,7 @@ def main() -> None:
     start = infra_settings().runs / "models" / f"{recipe.name}-start-{recipe.seeds.training}"
     start.parent.mkdir(parents=True, exist_ok=True)
     start.unlink(missing_ok=True)
-    start.symlink_to(cloned.checkpoint.absolute())  # for the studies
+    start.symlink_to(cloned.checkpoint.absolute())  # studies use this link
     print(cloned.success()[["step", "success", "success_low", "success_high"]])
     if "--start-only" in sys.argv:
         return
@@ -95,4 +95,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    exit_with(main)  # as the commands do: triton would report its own objects as leaks
+    exit_with(main)  # like the commands, because triton would report its own objects as leaks

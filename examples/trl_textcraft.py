@@ -3,8 +3,8 @@
     agentgym serve textcraft --port 8000
     python examples/trl_textcraft.py MODEL [URL] [STEPS]
 
-It needs TRL 1.16 and websockets, and no part of this project. MODEL's chat template must write
-tools.
+It needs TRL 1.16 and websockets, but no part of this project. The chat template of MODEL must
+support tools.
 """
 
 from __future__ import annotations
@@ -74,14 +74,14 @@ class TextCraft:
     def _send(self, kind: str, data: dict[str, Any]) -> str:
         self._socket.send(json.dumps({"type": kind, "data": data}))
         answer = json.loads(self._socket.recv())
-        if answer["type"] == "error":  # TRL gives the text of an exception to the model
+        if answer["type"] == "error":  # TRL shows the text of an exception to the model
             raise RuntimeError(answer["data"]["message"])
         self._reward += answer["data"]["reward"] or 0.0
         return str(answer["data"]["observation"]["text"])
 
 
 def main() -> None:
-    """Train on two tasks a step, four episodes each."""
+    """Train on two tasks per step, with four episodes each."""
     model = sys.argv[1]
     TextCraft.url = sys.argv[2] if len(sys.argv) > 2 else TextCraft.url
     steps = int(sys.argv[3]) if len(sys.argv) > 3 else 20

@@ -35,7 +35,8 @@ heartbeats.HEARTBEAT_S = 0.5
 def called(folder: str):
     os.mkfifo(Path(folder, "end"))
     Path(folder, "begun").touch()
-    ctypes.PyDLL(None).open(bytes(Path(folder, "end")), os.O_RDONLY)  # holds the GIL until the pipe is written
+    # This call holds the GIL until another process opens the pipe for writing.
+    ctypes.PyDLL(None).open(bytes(Path(folder, "end")), os.O_RDONLY)
 
 
 @flow(on_running=[note_flow_run])

@@ -1,8 +1,8 @@
-"""Thousands of sessions in flight from one collector, and what that takes of its memory.
+"""Keep thousands of sessions of one collector in flight, and measure its memory.
 
     python -m tests.soaks.collector --in-flight 2000 --episodes 20000
 
-The policy answers after a second without an engine, so that the collector alone is measured.
+The policy answers after a second without an engine, so that only the collector is measured.
 """
 
 from __future__ import annotations
@@ -61,15 +61,15 @@ class Thought:
 
 @dataclass
 class Soak:
-    """What was seen.
+    """The measurements of a soak.
 
     Attributes:
-        memory_mb: The collector's memory after each twentieth of the episodes.
-        sessions: Most sessions open at once on the server.
-        left: Sessions open at the end.
-        failed: Episodes that failed.
-        seconds: Wall time.
-        cpu_seconds: Of the collector's process.
+        memory_mb: Memory of the collector's process after each twentieth of the episodes, in MB.
+        sessions: Maximum number of sessions that were open at once on the server.
+        left: Number of sessions that are open at the end.
+        failed: Number of episodes that failed.
+        seconds: Wall time, in seconds.
+        cpu_seconds: CPU time of the collector's process, in seconds.
     """
 
     memory_mb: list[float] = field(default_factory=list)
@@ -81,14 +81,14 @@ class Soak:
 
     @property
     def growth(self) -> float:
-        """How much more memory the last fifth takes than the one after the first fifth, as a share."""
+        """Relative growth of the peak memory from the second fifth of the episodes to the last."""
         fifth = len(self.memory_mb) // 5
         early, late = self.memory_mb[fifth : 2 * fifth], self.memory_mb[-fifth:]
         return max(late) / max(early) - 1
 
 
 def soak(in_flight: int, episodes: int, state_dir: Path) -> Soak:
-    """Plays the episodes; each takes two to six turns."""
+    """Play the episodes, of two to six turns each, and return the measurements."""
     with started(counting(state_dir, "counting")) as server:
         return _soak(server.url, in_flight, episodes)
 
@@ -132,7 +132,10 @@ def main() -> None:
         "--in-flight", type=int, default=2000, help="episodes in flight (default: %(default)s)"
     )
     parser.add_argument(
-        "--episodes", type=int, default=20_000, help="episodes in all (default: %(default)s)"
+        "--episodes",
+        type=int,
+        default=20_000,
+        help="total number of episodes (default: %(default)s)",
     )
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:

@@ -1,11 +1,10 @@
-"""Runs that are started, cancelled, retried, signalled and killed in random order, for as long as is asked.
+"""Start, cancel, retry, signal and kill runs in random order for a given time.
 
     python -m tests.soaks.drill [--minutes 60] [--seed 0] [--kind training] [--runs FOLDER]
 
-The services of `make up` run over a folder of their own. A sequence has two jobs, which need the
-same accelerator, and ten disturbances.
-The command ends with a traceback at the first job that does not end, or about which Prefect, MLflow
-and the disk disagree.
+The services of `make up` run with their own folder. A sequence has two jobs, which need the same
+accelerator, and ten disturbances. The command ends with a traceback at the first job that does not
+end, or whose state differs between Prefect, MLflow and the disk.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ OPERATIONS = 10
 
 
 def main() -> None:
-    """Carries out one sequence after the other, each under the next seed."""
+    """Run one sequence after the other, each with the next seed."""
     parser = argparse.ArgumentParser(
         prog="python -m tests.soaks.drill",
         description=__doc__.partition("\n")[0],
@@ -35,10 +34,10 @@ def main() -> None:
         "--minutes",
         type=float,
         default=60,
-        help="no sequence but the first begins later (default: %(default)s)",
+        help="time after which no further sequence starts (default: %(default)s)",
     )
     parser.add_argument(
-        "--seed", type=int, default=0, help="of the first sequence (default: %(default)s)"
+        "--seed", type=int, default=0, help="seed of the first sequence (default: %(default)s)"
     )
     parser.add_argument(
         "--kind",
@@ -46,7 +45,9 @@ def main() -> None:
         default="training",
         help="what the jobs do (default: %(default)s)",
     )
-    parser.add_argument("--runs", type=Path, help="where the runs go (default: a temporary folder)")
+    parser.add_argument(
+        "--runs", type=Path, help="folder of the runs (default: a temporary folder)"
+    )
     arguments = parser.parse_args()
     place = arguments.runs or Path(tempfile.mkdtemp(prefix="drill-"))
     kind = LIGHT if arguments.kind == "light" else training(build_tiny_policy(place / "policy"))
@@ -65,8 +66,8 @@ def main() -> None:
             ).go(OPERATIONS)
             seed += 1
     print(
-        f"{seed - arguments.seed} sequences of {OPERATIONS} disturbances: every job ended, with "
-        "one state everywhere"
+        f"{seed - arguments.seed} sequences of {OPERATIONS} disturbances: every job ended in one "
+        "consistent state"
     )
 
 

@@ -1,14 +1,15 @@
-"""Evaluate the random policy on TextCraft while a proxy spoils answers of the environment server.
+"""Evaluate the random policy on TextCraft while a proxy injects faults into the server's answers.
 
     python -m tests.soaks.faulty_answers --episodes 90
 
 Each mode runs `flows.evaluate` behind the proxy. An incomplete evaluation runs once more without
-it. An undisturbed
-evaluation gives the true success. The drill fails if a figure is wrong. A complete evaluation must
-equal the undisturbed one
-task by task. An incomplete one must say so in its first line and in MLflow, exit non-zero, and have
-bounds that contain the
-true success.
+the proxy. An undisturbed evaluation gives the true success. The command fails if a result is wrong.
+
+A complete evaluation must equal the undisturbed one task by task. An incomplete evaluation must
+
+- say so in its first line and in MLflow
+- exit with a non-zero status
+- have bounds that contain the true success
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ from tests.support.processes import local_server
 
 ROOT = Path(__file__).parents[2]
 EPISODE_SECONDS = "6"
-"""Of the mode "late": with answers 0.6 s late, an episode of more than nine turns exceeds it."""
+"""Deadline of an episode in the mode "late". More than nine turns, each 0.6 s late, exceed it."""
 PATIENCE_S = 600.0
 
 
@@ -44,11 +45,11 @@ class Evaluated:
     """One run of the command.
 
     Attributes:
-        status: Its exit status.
-        first: The first line that it printed.
-        result: What it stored.
-        described: The description of its run in MLflow.
-        published: The names of the run's metrics there, without what they are of.
+        status: Exit status.
+        first: First line of the output.
+        result: The stored result.
+        described: Description of the run in MLflow.
+        published: Names of the run's metrics in MLflow, without their prefixes.
     """
 
     status: int
@@ -58,11 +59,11 @@ class Evaluated:
     published: set[str]
 
     def wrong(self, truth: EvaluationResult) -> str:
-        """What is wrong with it; empty if nothing is."""
+        """Return a description of the error, which is empty if there is none."""
         if self.result.complete:
             if self.result.tallies != truth.tallies:
-                return "complete, but other successes than undisturbed"
-            return "complete, but it failed" if self.status else ""
+                return "complete, but its successes differ from the undisturbed evaluation"
+            return "complete, but its exit status is not 0" if self.status else ""
         low, high = self.result.bounds
         if self.status == 0:
             return "incomplete with exit status 0"
@@ -79,13 +80,13 @@ class Evaluated:
 
 @dataclass(frozen=True, slots=True)
 class Drill:
-    """One mode.
+    """The results of one mode.
 
     Attributes:
-        mode: How answers were spoiled.
-        faults: How many.
+        mode: Kind of the faults.
+        faults: Number of faults.
         disturbed: The evaluation behind the proxy.
-        repeated: The same command again, without the proxy; `disturbed` where that is complete.
+        repeated: The same command without the proxy, or `disturbed` if that is complete.
     """
 
     mode: Fault
@@ -94,9 +95,9 @@ class Drill:
     repeated: Evaluated
 
     def wrong(self, truth: EvaluationResult) -> str:
-        """What is wrong with it; empty if nothing is."""
+        """Return a description of the error, which is empty if there is none."""
         if not self.repeated.result.complete:
-            return "the same command did not play the missing episodes"
+            return "the repeated command did not play the missing episodes"
         return self.disturbed.wrong(truth) or self.repeated.wrong(truth)
 
 
@@ -140,16 +141,16 @@ def evaluated(url: str, runs: Path, out: Path, episodes: int, *more: str) -> Eva
 
 @contextmanager
 def textcraft_server(state_dir: Path) -> Iterator[str]:
-    """The URL of a server of TextCraft while the block lasts."""
+    """Start a TextCraft server and yield its URL."""
     command = [sys.executable, "-m", "environments", "serve", "textcraft", "--port", "{port}"]
     with local_server("textcraft", command, state_dir=state_dir) as server:
         yield server.url
 
 
 def drills(
-    folder: Path, episodes: int, modes: Sequence[Fault], share_spoilt: float
+    folder: Path, episodes: int, modes: Sequence[Fault], faulty_share: float
 ) -> tuple[EvaluationResult, list[Drill]]:
-    """The undisturbed result, and a drill of each mode."""
+    """Return the undisturbed result and the results of each mode."""
     runs, found = folder / "runs", list[Drill]()
     give_empty_databases(runs)
     with textcraft_server(folder / "state") as url:
@@ -163,7 +164,7 @@ def drills(
                 if late
                 else []
             )
-            with faulty_proxy(url, mode, 1.0 if late else share_spoilt) as (proxied, proxy):
+            with faulty_proxy(url, mode, 1.0 if late else faulty_share) as (proxied, proxy):
                 disturbed = evaluated(proxied, runs, folder / mode, episodes, *more)
                 faults = proxy.faults
             repeated = (
@@ -176,8 +177,8 @@ def drills(
 
 
 def table(truth: EvaluationResult, found: Sequence[Drill]) -> str:
-    """The drills as a table for a terminal."""
-    header = ["answers", "spoilt", "missing", "exit", "success printed", "again", "wrong"]
+    """Return the results of the modes as a table for a terminal."""
+    header = ["mode", "faults", "missing", "exit", "success", "repeated", "error"]
     rows = [["undisturbed", "0", "0", "0", share(truth.success), "", ""]]
     for each in found:
         disturbed, repeated = each.disturbed, each.repeated
@@ -196,7 +197,7 @@ def table(truth: EvaluationResult, found: Sequence[Drill]) -> str:
 
 
 def main() -> None:
-    """Run the drill; the exit status is 1 if a figure is wrong."""
+    """Run all modes. The exit status is 1 if a result is wrong."""
     parser = argparse.ArgumentParser(
         prog="python -m tests.soaks.faulty_answers",
         description=__doc__,
@@ -213,16 +214,18 @@ def main() -> None:
         nargs="+",
         choices=FAULTS,
         default=list(FAULTS),
-        help="how answers are spoilt (default: all)",
+        help="kinds of faults (default: all)",
     )
     parser.add_argument(
         "--share",
         type=float,
         default=0.1,
-        help="share of the answers that is spoilt, except late ones (default: 0.1)",
+        help="share of faulty answers, except in the mode late (default: 0.1)",
     )
     parser.add_argument(
-        "--folder", type=Path, help="where runs and evaluations stay (default: a temporary folder)"
+        "--folder",
+        type=Path,
+        help="folder of the runs and evaluations (default: a temporary folder)",
     )
     given = parser.parse_args()
     place = nullcontext(str(given.folder)) if given.folder else tempfile.TemporaryDirectory()

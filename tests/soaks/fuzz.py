@@ -1,6 +1,6 @@
-"""Fuzzes a server of a world: python -m tests.soaks.fuzz textcraft --requests 100000
+"""Fuzz the server of a world: python -m tests.soaks.fuzz textcraft --requests 100000
 
-Fails at the end if any request got a 5xx or no answer.
+The exit status is 1 if a request got a 5xx status or no answer.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ PART = 1000
 
 
 def main() -> int:
-    """Returns the exit status: 0 if no request got a server fault."""
+    """Send the requests, and return 0 if none of them got a server fault."""
     parser = argparse.ArgumentParser(prog="python -m tests.soaks.fuzz", description=__doc__)
     parser.add_argument("world", help="e.g. textcraft")
     parser.add_argument("--requests", type=int, default=100_000, help="(default: %(default)s)")
     parser.add_argument(
-        "--seed", type=int, default=1, help="of the requests (default: %(default)s)"
+        "--seed", type=int, default=1, help="seed of the requests (default: %(default)s)"
     )
     given = parser.parse_args()
-    # What is opened by mistake is never closed; it must not fill the server.
+    # Sessions that a fuzzed request opens are never closed. They must not fill the server.
     server = server_of(given.world, "--lease", "5")
     server.start()
     try:
@@ -37,7 +37,7 @@ def main() -> int:
         for done in tqdm(range(0, given.requests, PART), f"{given.world} x{PART}"):
             fuzzer.run(min(PART, given.requests - done))
     except KeyboardInterrupt:
-        sys.stderr.write("interrupted; what was sent so far:\n")
+        sys.stderr.write("interrupted, results so far:\n")
     finally:
         server.end()
     sent, statuses = sum(fuzzer.statuses.values()), dict(sorted(fuzzer.statuses.items()))

@@ -1,14 +1,20 @@
-"""Attacks a server of a world while a well-behaved client plays: python -m tests.soaks.hostile_clients [WORLD] [--rounds 1]
+"""Attack the server of a world while a well-behaved client plays.
 
-Every attack of tests/support/hostile.py against a real server on loopback: floods of wrong items,
-endless headers, connections that say
-nothing or too little, bodies that never end, answers that nobody reads, actions of megabytes, all
-sessions taken for a day, other
-clients' numbers guessed. Prints for each what was sent, the server's largest memory, the
-well-behaved client's slowest answer and its
-failures, and the 5xx but for "full" (503). Fails if there was one, if an episode of the
-well-behaved client failed, or an answer took it
-longer than --slowest seconds.
+    python -m tests.soaks.hostile_clients [WORLD] [--rounds 1]
+
+Every attack of tests/support/hostile.py runs against a real server on loopback. Examples are floods
+of invalid items, endless headers and bodies, silent connections, unread answers, actions of
+megabytes, all sessions taken for a day, and guessed session numbers.
+
+For each attack the command prints
+
+- the number of requests sent
+- the peak memory of the server
+- the slowest answer to the well-behaved client, and the client's failures
+- the number of 5xx answers except 503, which means that the server is full
+
+It fails if there was such a 5xx answer, if an episode of the well-behaved client failed, or if an
+answer to it took longer than --slowest seconds.
 """
 
 from __future__ import annotations
@@ -35,13 +41,13 @@ TURNS = 5
 
 
 @dataclass
-class Good:
-    """A well-behaved client: eight episodes at a time, and the server's health asked by new connections.
+class WellBehavedClient:
+    """A well-behaved client that plays eight episodes at a time and polls the server's health.
 
     Attributes:
-        slowest_s: Of its answers.
-        answers: Steps answered.
-        failures: What went wrong.
+        slowest_s: Time of the slowest answer, in seconds.
+        answers: Number of answered steps.
+        failures: Descriptions of all failures.
     """
 
     url: str
@@ -50,7 +56,7 @@ class Good:
     failures: list[str] = field(default_factory=list)
 
     def play(self, ended: threading.Event) -> None:
-        """Plays until it is told to stop."""
+        """Play until `ended` is set."""
         asyncio.run(self._play(ended))
 
     async def _play(self, ended: threading.Event) -> None:
@@ -70,7 +76,7 @@ class Good:
                         for _ in range(TURNS):
                             await timed(lambda session=session: client.step(session, ACTION))  # type: ignore[misc]
                             self.answers += 1
-                            await asyncio.sleep(0.02)  # its policy thinks
+                            await asyncio.sleep(0.02)  # the time of a policy
                         await client.close(session)
                     except EnvironmentCallError as failed:
                         self.failures.append(f"{type(failed).__name__}: {failed}"[:200])
@@ -93,16 +99,20 @@ class Good:
 
 
 def memory_mb(pid: int) -> float:
-    """Resident memory of a process and those below it."""
+    """Return the resident memory of a process and its descendants, in MB."""
     root = psutil.Process(pid)
     return (
         sum(process.memory_info().rss for process in (root, *root.children(recursive=True))) / 2**20
     )
 
 
-def attacked(url: str, pid: int, name: str) -> tuple[Attacker, Good, float]:
-    """One attack with the well-behaved client beside; the third is the largest memory in MB."""
-    attacker, good, ended = Attacker(url), Good(url), threading.Event()
+def attacked(url: str, pid: int, name: str) -> tuple[Attacker, WellBehavedClient, float]:
+    """Run one attack beside the well-behaved client.
+
+    Returns:
+        The attacker, the client, and the server's peak memory in MB.
+    """
+    attacker, good, ended = Attacker(url), WellBehavedClient(url), threading.Event()
     playing = threading.Thread(target=good.play, args=(ended,))
     attacking = threading.Thread(target=ATTACKS[name], args=(attacker,))
     playing.start()
@@ -119,19 +129,21 @@ def attacked(url: str, pid: int, name: str) -> tuple[Attacker, Good, float]:
 
 
 def main() -> int:
-    """Returns the exit status."""
+    """Run all attacks, and return the exit status."""
     parser = argparse.ArgumentParser(
-        prog="python -m tests.soaks.hostile_clients", description=__doc__
+        prog="python -m tests.soaks.hostile_clients",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("world", nargs="?", default="textcraft", help="(default: %(default)s)")
     parser.add_argument(
-        "--rounds", type=int, default=1, help="of all attacks (default: %(default)s)"
+        "--rounds", type=int, default=1, help="rounds of all attacks (default: %(default)s)"
     )
     parser.add_argument(
         "--slowest",
         type=float,
         default=5.0,
-        help="seconds that an answer to the well-behaved may take",
+        help="maximum seconds of an answer to the well-behaved client",
     )
     given = parser.parse_args()
     server = server_of(given.world)

@@ -1,13 +1,11 @@
-"""Training runs that are killed again and again at random moments, and what is left of them in the end.
+"""Kill training runs at random moments, and compare them with an undisturbed run.
 
     python -m tests.soaks.kill_soak [--kills 10] [--seed 0] [--runs FOLDER]
 
-Each life of a run is ended by SIGKILL of the flow, of a trainer rank or of the environment server,
-at a moment drawn from the whole of it
-or from the seconds after a step. A run that comes to its end is followed by another. At the end the
-weights of each must be those of an
-undisturbed run byte for byte, and MLflow and metrics.jsonl must hold one value, the same one, for
-every step.
+Each process of a run ends with a SIGKILL of the flow, of a trainer rank or of the environment
+server. The moment is drawn from its whole duration or from the seconds after a step. When a run has
+finished, another one starts. At the end the weights of each run must equal those of an undisturbed
+run byte for byte. MLflow and metrics.jsonl must hold one and the same value for every step.
 """
 
 from __future__ import annotations
@@ -46,17 +44,21 @@ VICTIMS = {
 
 
 def main() -> None:
-    """Kills, finishes and compares."""
+    """Kill and finish runs, and compare them with an undisturbed run."""
     parser = argparse.ArgumentParser(
         prog="python -m tests.soaks.kill_soak",
         description=__doc__.partition("\n")[0],
         epilog="example: --kills 20 --seed 1",
     )
-    parser.add_argument("--kills", type=int, default=10, help="how often (default: %(default)s)")
     parser.add_argument(
-        "--seed", type=int, default=0, help="of victims and moments (default: %(default)s)"
+        "--kills", type=int, default=10, help="number of kills (default: %(default)s)"
     )
-    parser.add_argument("--runs", type=Path, help="where the runs go (default: a temporary folder)")
+    parser.add_argument(
+        "--seed", type=int, default=0, help="seed of the victims and moments (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--runs", type=Path, help="folder of the runs (default: a temporary folder)"
+    )
     arguments = parser.parse_args()
     place = arguments.runs or Path(tempfile.mkdtemp(prefix="kill-soak-"))
     policy = build_tiny_policy(place / "policy")
@@ -72,26 +74,34 @@ def main() -> None:
         n_runs += 1
     print(
         f"{killed.total()} kills ({dict(killed)}) in {n_runs} runs: weights equal byte for byte, "
-        "one value for every step in MLflow and "
-        "metrics.jsonl"
+        "one value for every step in MLflow and metrics.jsonl"
     )
 
 
 def kill_until_the_end(
     runs: Path, policy: str, life: float, chance: random.Random, killed: Counter[str], kills: int
 ) -> None:
-    """Kills one run until it comes to its end all the same, or there were kills enough; `life` are the seconds of an undisturbed one."""
+    """Kill one run repeatedly until it finishes or there were enough kills.
+
+    Args:
+        runs: Folder of the run.
+        policy: Folder of the policy.
+        life: Duration of an undisturbed run, in seconds.
+        chance: Source of the random choices.
+        killed: Number of kills so far, by victim.
+        kills: Number of kills after which to stop.
+    """
     while killed.total() < kills:
         victim, lines = chance.choice(list(VICTIMS)), len(metrics(runs))
         run = start(runs, policy, **LONGER)
         try:
             if chance.random() < 0.3:
                 time.sleep(chance.uniform(0.1, 0.95) * life)
-            else:  # most of a life is start: the others are killed among the steps, checkpoints and evaluations
+            else:  # the start takes most of the time, so most kills wait for the first step
                 wait_for(lambda lines=lines: len(metrics(runs)) > lines, run, 1800)
                 time.sleep(chance.uniform(0, 2))
             if run.poll() is not None:
-                return  # it came to its end
+                return  # it has finished
             process = psutil.Process(run.pid) if victim == "flow" else find(run, *VICTIMS[victim])
             process.kill()
             killed[victim] += 1
@@ -103,24 +113,28 @@ def kill_until_the_end(
         except (AssertionError, psutil.NoSuchProcess):
             if run.poll() == 0:
                 return
-            continue  # the victim was not there (yet)
+            continue  # the victim does not exist, or not yet
         finally:
             end(run)
 
 
 def survives(run: subprocess.Popen[bytes], runs: Path) -> None:
-    """Waits until a run whose environment server was killed has done another step, or has come to its end."""
+    """Wait until a run has done a step or ended after the kill of its environment server.
+
+    Raises:
+        SystemExit: The run failed.
+    """
     lines = len(metrics(runs))
     while len(metrics(runs)) <= lines and run.poll() is None:
         time.sleep(0.1)
     if run.poll() not in (None, 0):
         raise SystemExit(
-            f"the death of the environment server ended the run with status {run.returncode}"
+            f"the killed environment server ended the run with status {run.returncode}"
         )
 
 
 def check(runs: Path, policy: str, undisturbed: Path) -> None:
-    """Lets a run come to its end; an assertion fails where it is not as if nobody had killed it."""
+    """Finish a run, and assert that it equals an undisturbed run."""
     finish(start(runs, policy, **LONGER), runs, seconds=1800)
     assert final_weights(runs) == final_weights(undisturbed)
     assert_one_value_a_step(runs)

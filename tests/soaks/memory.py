@@ -1,7 +1,9 @@
-"""How a world's server goes on in memory over many episodes: python -m tests.soaks.memory textcraft --episodes 20000
+"""Measure the memory of a world's server over many episodes.
 
-Says, and fails if not, whether what it holds after the first tenth is within 5 % of what it holds
-at any later tenth.
+    python -m tests.soaks.memory textcraft --episodes 20000
+
+The command fails if the memory after any later tenth of the episodes is more than 5 % above the
+memory after the first tenth.
 """
 
 from __future__ import annotations
@@ -22,7 +24,10 @@ ALLOWED = 0.05
 
 
 def memory_over_episodes(world: str, episodes: int, readings: int) -> list[float]:
-    """Megabytes of a server of its own, without sessions, after each of `readings` equal parts of the episodes."""
+    """Return the memory of a new server after each of `readings` equal parts, in MB.
+
+    No session is open during a reading.
+    """
     server = server_of(world)
     server.start()
     rng, policy = random.Random(world), policy_of(world)
@@ -44,24 +49,24 @@ def memory_over_episodes(world: str, episodes: int, readings: int) -> list[float
             for part in range(readings):
                 for _ in range(episodes // readings // SESSIONS):
                     begun = ask("create", [{"index": next(tasks)} for _ in range(SESSIONS)])
-                    going = {
+                    active = {
                         reply["session"]: (reply["observation"], reply["observation"])
                         for reply in begun
                     }
                     for turn in range(STEPS):
-                        if not going:
+                        if not active:
                             break
                         items = [
                             {"session": session, "turn": turn, "action": policy(rng, first, last)}
-                            for session, (first, last) in going.items()
+                            for session, (first, last) in active.items()
                         ]
                         for item, reply in zip(items, ask("step", items), strict=True):
-                            going[item["session"]] = (
-                                going[item["session"]][0],
+                            active[item["session"]] = (
+                                active[item["session"]][0],
                                 reply["observation"],
                             )
                             if reply["done"]:
-                                del going[item["session"]]
+                                del active[item["session"]]
                     ask("close", [{"session": reply["session"]} for reply in begun])
                 found.append(anonymous_mb(server))
                 sys.stderr.write(
@@ -73,8 +78,12 @@ def memory_over_episodes(world: str, episodes: int, readings: int) -> list[float
 
 
 def main() -> int:
-    """Returns the exit status: 0 if memory stayed."""
-    parser = argparse.ArgumentParser(prog="python -m tests.soaks.memory", description=__doc__)
+    """Measure the memory, and return 0 if it does not grow."""
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.soaks.memory",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
     parser.add_argument("world", help="e.g. textcraft")
     parser.add_argument("--episodes", type=int, default=20_000, help="(default: %(default)s)")
     given = parser.parse_args()

@@ -1,25 +1,27 @@
-"""Many short nightly runs of the deployment: check for growth and for the alias of the champion.
+"""Run many short nightly runs of the deployment, and check for growth and the champion's alias.
 
     python -m tests.soaks.nights [--nights 30] [--runs FOLDER]
 
-Starts the services of `make up` for a folder of its own and triggers one night after another, of
-dates that follow each other, in a world
-of one word with a policy that is planted: it says the right word or the wrong one, so that each
-challenger is better, as good or worse
-than the champion, and twice a person gives the alias back to a worse one. Each policy generates by
-transformers, whose start is shorter
-than vLLM's, in one trainer process. Prefect keeps its events for ten minutes in place of a week,
-which is as many nights.
+The command starts the services of `make up` with their own folder and triggers nights with
+consecutive dates. The world has one word, and a planted policy says the right or the wrong one.
+Each challenger is therefore better than the champion, equal or worse. Twice the champion's alias is
+moved to a worse version, as a user may do. One trainer process runs each policy with transformers,
+which starts faster than vLLM. Prefect keeps its events for ten minutes instead of a week, because
+ten minutes hold as many nights here.
 
-After each night, when its processes have ended, verdict and aliases must be those of the plant, and
-the services' memory, open files and
-processes, the files that are left in the temporary folder, the sizes of the databases and the
-seconds from the trigger to the start of
-the flow are noted. At the end the last third of memory, files and processes must not lie above the
-first by more than a tenth; a straight
-line through each is printed, too. The times tell of other work on the machine as well.
+When the processes of a night have ended, its verdict and the aliases must be as planned. The
+command then records
 
-The same command with the same folder goes on after the last night that it has noted.
+- the memory, open files and processes of the services
+- the number of files in the temporary folder
+- the sizes of the databases
+- the seconds from the trigger to the start of the flow
+
+At the end the medians of memory, open files and processes over the last third of the nights must
+not exceed those of the first third by more than a tenth. The slope of each value is printed, too.
+The times also depend on other load of the machine.
+
+The same command with the same folder continues after the last recorded night.
 """
 
 from __future__ import annotations
@@ -47,10 +49,12 @@ from tests.support.running_services import addresses_of, ask, command, deploymen
 
 FIRST = date(2026, 1, 1)
 PATIENCE_S = 7200
-"""For one night, on a machine with other work."""
+"""Timeout of one night on a busy machine."""
 POLL_S = 1.0
 FIRST_RIGHT, WRONG_EVERY, GIVEN_BACK = 5, 3, (10, 20)
-"""Before this night the policy says the wrong word, and from it on only every so often; before these a person moves the alias."""
+"""First night with the right word, interval of later nights with the wrong word, and the nights
+before which the alias is moved.
+"""
 FLAT, TIMES, SIZES = (
     ("memory_mb", "files", "processes"),
     ("start_s", "night_s"),
@@ -66,17 +70,23 @@ Row = dict[str, float]
 
 
 def main() -> None:
-    """Prints a line a night and the figures; an assertion fails where something grew, or an alias is not where it should be."""
+    """Run the nights, print a line for each, and check the results.
+
+    Raises:
+        AssertionError: A value grew, or a verdict or an alias is wrong.
+    """
     parser = argparse.ArgumentParser(
         prog="python -m tests.soaks.nights",
         description=__doc__.partition("\n")[0],
         epilog="e.g. --nights 10",
     )
-    parser.add_argument("--nights", type=int, default=30, help="how many (default: %(default)s)")
+    parser.add_argument(
+        "--nights", type=int, default=30, help="number of nights (default: %(default)s)"
+    )
     parser.add_argument(
         "--runs",
         type=Path,
-        help="where the runs go, and whether it goes on (default: a temporary folder)",
+        help="folder of the runs, which may hold earlier nights (default: a temporary folder)",
     )
     arguments = parser.parse_args()
     runs = (arguments.runs or Path(tempfile.mkdtemp(prefix="nights-soak-"))).resolve()
@@ -106,12 +116,12 @@ def policy(runs: Path, word: str) -> Path:
 
 
 def message_of(number: int) -> str:
-    """What the policy of a night says."""
+    """Return the word that the policy of a night says."""
     return WRONG if number < FIRST_RIGHT or number % WRONG_EVERY == 0 else RIGHT
 
 
 def one_night(runs: Path, number: int) -> Row:
-    """Carries out a night, compares it with the plant, and measures what is left after it."""
+    """Run a night, check its results, and measure the services after it."""
     client = MlflowClient(addresses_of(runs).mlflow_tracking_uri)
     night = (FIRST + timedelta(days=number)).isoformat()
     if number in GIVEN_BACK and night not in {each.date for each in nights(runs)}:
@@ -125,7 +135,7 @@ def one_night(runs: Path, number: int) -> Row:
             "rollout.engine": "transformers",
         },
     }
-    triggered, ended = datetime.now(UTC), carried_out(runs, parameters)
+    triggered, ended = datetime.now(UTC), run_night(runs, parameters)
     wait_until(
         lambda: not any(of_a_flow_run(process) for process in processes(runs)), every_s=POLL_S
     )
@@ -145,11 +155,11 @@ def one_night(runs: Path, number: int) -> Row:
     return row
 
 
-def carried_out(runs: Path, parameters: dict[str, Any]) -> Any:
-    """Triggers the night and waits for its end.
+def run_night(runs: Path, parameters: dict[str, Any]) -> Any:
+    """Trigger a night, wait for its end, and return its flow run.
 
-    One that crashes is resumed once by Prefect; one that is cancelled, as the same night goes on
-    after such a crash, is triggered again.
+    Prefect resumes a crashed run once. A run that is cancelled, because the same night still
+    continues after a crash, is triggered again.
     """
     wanted = {"parameters": parameters, "state": {"type": "SCHEDULED"}}
     while True:
@@ -178,7 +188,7 @@ def nights(runs: Path) -> list[Night]:
 
 
 def named(client: MlflowClient, alias: str) -> str:
-    """The folder of the checkpoint that the alias names; empty if none."""
+    """Return the folder of the checkpoint with this alias, or an empty string."""
     try:
         return str(client.get_model_version_by_alias(PLANTED["name"], alias).tags["folder"])
     except MlflowException:
@@ -186,13 +196,13 @@ def named(client: MlflowClient, alias: str) -> str:
 
 
 def word_of(runs: Path, checkpoint: str) -> str:
-    """What the policy of this checkpoint says."""
+    """Return the word that the policy of a checkpoint says."""
     recipe = (Path(checkpoint).parents[1] / "recipe.yaml").read_text()
     return RIGHT if f"model: {policy(runs, RIGHT)}\n" in recipe else WRONG
 
 
 def give_back(runs: Path, client: MlflowClient) -> None:
-    """Moves the champion's alias to the newest version that says the wrong word, as a person may."""
+    """Move the champion's alias to the newest version with the wrong word, as a user may do."""
     versions = sorted(
         client.search_model_versions(f"name='{PLANTED['name']}'"),
         key=lambda version: -int(version.version),
@@ -202,9 +212,10 @@ def give_back(runs: Path, client: MlflowClient) -> None:
 
 
 def check_night(runs: Path, number: int, before: str, client: MlflowClient) -> None:
-    """
+    """Check the verdict and the aliases of a night.
+
     Raises:
-        AssertionError: The verdict or an alias is not what the plant says.
+        AssertionError: The verdict or an alias is not as planned.
     """
     *earlier, night = nights(runs)
     assert len(earlier) == number
@@ -220,7 +231,7 @@ def check_night(runs: Path, number: int, before: str, client: MlflowClient) -> N
     assert before in (
         night.champion,
         night.challenger,
-    )  # the latter where a night goes on that had moved it
+    )  # the challenger, if the night was resumed after it had moved the alias
     assert named(client, "challenger") == night.challenger
     assert named(client, "champion") == (night.challenger if night.promoted else night.champion)
 
@@ -232,7 +243,12 @@ def of_a_flow_run(process: psutil.Process) -> bool:
 
 
 def measured(runs: Path) -> Row:
-    """Of the services: memory (MB, proportional set size), open files, processes; sizes of the databases (MB); temporary files."""
+    """Measure the services.
+
+    Returns:
+        Their memory (proportional set size, MB), open files and processes, the number of temporary
+        files, and the sizes of the databases (MB).
+    """
     state = read(runs)
     assert state is not None
     row = {
@@ -254,15 +270,15 @@ def measured(runs: Path) -> Row:
 
 
 def check(rows: list[Row]) -> None:
-    """Prints the figures of the longest time for which the same services were up.
+    """Print the measurements of the longest period without a restart of the services.
 
     Raises:
-        AssertionError: Something grew.
+        AssertionError: A value grew.
     """
     lives = [list(life) for _, life in groupby(rows, key=lambda row: row["supervisor"])]
     life = max(lives, key=len)
     print(
-        f"{len(rows)} nights: every verdict and alias as planted; {len(life)} of them under the "
+        f"{len(rows)} nights: every verdict and alias as planned; {len(life)} of them with the "
         "same services:"
     )
     third = max(1, len(life) // 3)
@@ -272,7 +288,7 @@ def check(rows: list[Row]) -> None:
         slope = linear_regression(range(len(values)), values).slope if len(values) > 1 else 0.0
         print(
             f"{name}: first {values[0]:.1f}, last {values[-1]:.1f}; thirds {first:.1f} and "
-            f"{last:.1f}; {slope:+.3f} a night"
+            f"{last:.1f}; {slope:+.3f} per night"
         )
         assert name not in FLAT or last <= 1.1 * first, f"{name} grows"
 

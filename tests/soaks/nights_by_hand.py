@@ -1,8 +1,8 @@
-"""Nightly runs from the command line: killed, two at once, one missed, one from the champion.
+"""Tests of nightly runs from the command line: killed, concurrent, missed, and from the champion.
 
     python -m pytest tests/soaks/nights_by_hand.py
 
-Four starts of a trainer: minutes, and many of them on a machine under load.
+A trainer starts four times, which takes many minutes on a busy machine.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(3600)]
 
 
 def start(runs: Path, night: str, policy: str, *more: str) -> subprocess.Popen[bytes]:
-    """A night, with a checkpoint after every second one."""
+    """Start a night with a checkpoint after every second step."""
     fields = {
         **PLANTED,
         "algorithm.steps": STEPS,
@@ -86,9 +86,7 @@ def test_killed_night_resumes_excludes_others_and_the_next_starts_from_its_champ
 
     again = start(runs, "2026-01-01", right)
     try:
-        wait_for(
-            lambda: len(family(again.pid)) > 3, again, PATIENCE_S
-        )  # it has begun to start servers
+        wait_for(lambda: len(family(again.pid)) > 3, again, PATIENCE_S)  # it is starting servers
         other = start(runs, "2026-01-02", right)
         try:
             assert other.wait(PATIENCE_S) == 1
@@ -104,7 +102,7 @@ def test_killed_night_resumes_excludes_others_and_the_next_starts_from_its_champ
 
     third = start(
         runs, "2026-01-03", wrong, "--start-from", "champion"
-    )  # the recipe's own policy never finds the word
+    )  # the policy of the recipe never says the right word
     assert re.search(r"\| 2026-01-02 .*missed", finish(third, runs, PATIENCE_S))
     nights, damaged = read_nights(runs / "nights" / "planted")
     assert damaged == []

@@ -1,8 +1,8 @@
-"""Runs started, watched, cancelled and resumed in Prefect's UI, and scheduled nightly runs.
+"""Tests of runs started, watched, cancelled and resumed in Prefect's UI, and of scheduled nights.
 
     python -m pytest tests/soaks/runs_from_prefect.py
 
-Takes a quarter of an hour, most of it until schedules are due.
+They take a quarter of an hour, most of which is waiting for schedules.
 """
 
 from __future__ import annotations
@@ -53,17 +53,18 @@ def test_scheduled_nights_promote_only_a_better_challenger(runs: Path, tmp_path:
     client = mlflow.MlflowClient(found.mlflow_tracking_uri)
 
     def night(date: str, word: str) -> dict[str, str]:
-        """Carries out a night by a schedule a moment ahead; alias to the training seed of the version that it names."""
+        """Run a night by a schedule that is due soon.
+
+        Returns:
+            The training seed of the version that each alias names.
+        """
         policy = tmp_path / word
         parameters = {"night": date, "overrides": {**PLANTED, "policy.model": str(policy)}}
         if not policy.exists():
             build_saying(policy, word)
         before = {run["id"] for run in of_nightly()}
-        for ahead_s in (
-            60,
-            120,
-            240,
-        ):  # a scheduler that is slower than that, on a machine under load, makes tomorrow's run the first
+        # On a busy machine a slower scheduler would begin with tomorrow's run.
+        for ahead_s in (60, 120, 240):
             due = datetime.now(UTC) + timedelta(seconds=ahead_s)
             soon = {"interval": timedelta(days=1).total_seconds(), "anchor_date": due.isoformat()}
             (made,) = ask(
@@ -110,7 +111,7 @@ def test_scheduled_nights_promote_only_a_better_challenger(runs: Path, tmp_path:
     version = next(
         v for v in client.search_model_versions("name='planted'") if worse.name in v.tags["folder"]
     )
-    client.set_registered_model_alias("planted", "champion", version.version)  # as a person may do
+    client.set_registered_model_alias("planted", "champion", version.version)  # as a user may do
     assert night("2026-01-04", RIGHT) == {"champion": "20260104", "challenger": "20260104"}
 
     nights, damaged = read_nights(runs / "nights" / "planted")
@@ -222,7 +223,7 @@ def test_run_started_from_the_form_completes_and_is_linked_in_every_ui(
 
 
 def small_run(runs: Path, policy: str, seed: int) -> str:
-    """The id of a flow run that trains by SMALL for long enough to be disturbed."""
+    """Start a flow run with SMALL that is long enough to be disturbed, and return its id."""
     overrides = {
         **SMALL,
         "algorithm.steps": 60,
@@ -242,7 +243,7 @@ def steps_of(runs: Path, seed: int) -> list[int]:
 
 
 def processes_of(runs: Path, run: str) -> list[psutil.Process]:
-    """The flow run's process and all that was started for it."""
+    """Return the process of a flow run and all processes that were started for it."""
     found = []
     for process in processes(runs):
         with suppress(psutil.Error):
@@ -260,12 +261,12 @@ def state_of(runs: Path, run: str) -> tuple[str, int]:
 def test_cancelled_run_ends_every_process_and_continues_on_retry(runs: Path, policy: str) -> None:
     run = small_run(runs, policy, 5)
     wait_until(lambda: max(steps_of(runs, 5), default=0) >= 3)
-    everyone = processes_of(runs, run)
-    assert len(everyone) > 4
+    run_processes = processes_of(runs, run)
+    assert len(run_processes) > 4
     ask(
         runs, f"flow_runs/{run}/set_state", {"state": {"type": "CANCELLING"}}
-    )  # as the page's button does
-    psutil.wait_procs(everyone, 120)
+    )  # like the button of the page
+    psutil.wait_procs(run_processes, 120)
     wait_until(lambda: state_of(runs, run)[0] == "CANCELLED")
     assert processes_of(runs, run) == []
     client = mlflow.MlflowClient(addresses_of(runs).mlflow_tracking_uri)
@@ -279,13 +280,13 @@ def test_cancelled_run_ends_every_process_and_continues_on_retry(runs: Path, pol
         runs,
         f"flow_runs/{run}/set_state",
         {"state": {"type": "SCHEDULED", "name": "AwaitingRetry"}},
-    )  # as the page's button does
+    )  # like the button of the page
     wait_until(lambda: max(steps_of(runs, 5), default=0) >= 5)
-    said = [
+    messages = [
         each["message"]
         for each in ask(runs, "logs/filter", {"logs": {"flow_run_id": {"any_": [run]}}})
     ]
-    assert [line for line in said if re.match(r"Continuing after step \d+", line)], said
+    assert [line for line in messages if re.match(r"Continuing after step \d+", line)], messages
     ask(runs, f"flow_runs/{run}/set_state", {"state": {"type": "CANCELLING"}})
     wait_until(lambda: state_of(runs, run)[0] == "CANCELLED")
 
@@ -306,9 +307,9 @@ def test_run_with_a_killed_process_is_resumed_once(runs: Path, policy: str) -> N
             for each in processes_of(runs, run)
             if "prefect.engine" in " ".join(command_line(each))
         )
-        everyone = processes_of(runs, run)
+        run_processes = processes_of(runs, run)
         flow.kill()
-        _, alive = psutil.wait_procs(everyone, 60)
+        _, alive = psutil.wait_procs(run_processes, 60)
         assert alive == []
     wait_until(lambda: state_of(runs, run)[0] == "CRASHED")
     assert state_of(runs, run) == ("CRASHED", 2)

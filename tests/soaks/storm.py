@@ -1,9 +1,9 @@
-"""Engines and environment servers killed at random while episodes are collected.
+"""Kill engines and environment servers at random while episodes are collected.
 
     python -m tests.soaks.storm --episodes 2000 --every 3
 
-Prints how many groups were whole, what failed and why, and how much longer it took than without the
-kills.
+The command prints the failed and the wrong episodes, the repeated attempts, the open sessions, and
+the duration compared with a collection without kills.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ BUDGETS = Budgets(1.0, 8, 4096)
 
 
 class CountingChatFormat:
-    """The words of the counting policy: token n says "add n", token 7 carries an observation."""
+    """The chat format of the counting policy: token n is "add n", and token 7 an observation."""
 
     stop_tokens = (1, 2, 3)
     rewrites = compacts = False
@@ -68,14 +68,14 @@ class CountingChatFormat:
 
 @dataclass(frozen=True)
 class Report:
-    """What became of a collection.
+    """The result of a collection.
 
     Attributes:
-        trajectories: All of them, in the order of the request.
-        wrong: Those that did not fail and yet are not what an undisturbed episode is.
-        seconds: Wall time.
-        kills: Servers that were killed.
-        sessions: Sessions open on the environment servers afterwards.
+        trajectories: All trajectories, in the order of the requests.
+        wrong: Trajectories that did not fail but differ from the undisturbed episode.
+        seconds: Wall time, in seconds.
+        kills: Number of killed servers.
+        sessions: Number of sessions that are open on the environment servers afterwards.
     """
 
     trajectories: list[Trajectory]
@@ -90,7 +90,7 @@ class Report:
 
 
 def expected(request: RolloutRequest) -> list[int]:
-    """The numbers that the undisturbed episode adds."""
+    """Return the numbers that the undisturbed episode adds."""
     prompt: list[int] = [request.task]
     numbers: list[int] = []
     while sum(numbers) < request.task:
@@ -100,7 +100,7 @@ def expected(request: RolloutRequest) -> list[int]:
 
 
 def is_right(request: RolloutRequest, trajectory: Trajectory) -> bool:
-    """Whether a trajectory that did not fail is token for token, reward for reward, the undisturbed one."""
+    """Return whether tokens, rewards and observations equal those of the undisturbed episode."""
     numbers = expected(request)
     return (
         trajectory.outcome is Outcome.SUCCESS
@@ -114,7 +114,7 @@ def is_right(request: RolloutRequest, trajectory: Trajectory) -> bool:
 
 
 class Killer(threading.Thread):
-    """Kills one of the servers every now and then, but never the last of a kind that answers."""
+    """A thread that kills servers at random, but never the last one of a kind that answers."""
 
     def __init__(self, groups: Sequence[ReplicaSet], every_s: float, seed: int) -> None:
         super().__init__(daemon=True)
@@ -143,7 +143,7 @@ class Killer(threading.Thread):
 
 
 def collect(episodes: int, every_s: float | None, state_dir: Path, seed: int = 0) -> Report:
-    """Collects groups of the counting world, with a kill about every `every_s` seconds or without."""
+    """Collect groups of the counting world, with a kill about every `every_s` seconds or none."""
     draw = random.Random(seed)
     goals = [draw.randrange(5, 30) for _ in range(episodes // GROUP)]
     requests = [
@@ -189,7 +189,7 @@ def collect(episodes: int, every_s: float | None, state_dir: Path, seed: int = 0
 
 
 async def sessions_after_a_while(urls: Sequence[str]) -> int:
-    """Sessions that are still open when the servers have had some seconds to come back."""
+    """Return the number of sessions that are still open after the servers had time to restart."""
     sessions = -1
     for _ in range(100):
         async with EnvironmentClient(urls) as client:

@@ -1,4 +1,7 @@
-"""Plays many episodes of WebArena on a server of its own and says how its memory goes: python -m tests.soaks.webarena_memory 500."""
+"""Measure the memory of a WebArena server over many episodes.
+
+python -m tests.soaks.webarena_memory 500
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,10 @@ from tests.support.processes import started
 
 
 def memory_over_episodes(episodes: int, readings: int) -> list[float]:
-    """Megabytes of the server with its browsers, without sessions, after each of `readings` equal parts of the episodes."""
+    """Return the memory of the server and its browsers after each of `readings` parts, in MB.
+
+    No session is open during a reading.
+    """
     with started(server_of("webarena")) as server:
         found = []
         tasks = cycle(WebArena({}).tasks("train"))

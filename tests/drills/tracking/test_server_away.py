@@ -1,4 +1,4 @@
-"""The tracker against a real MLflow server that is killed and comes back."""
+"""Tests of the tracker with a real MLflow server that is killed and started again."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tests.support.tracked import checkpoint, episode, history, stored
 
 
 class Server:
-    """A real MLflow server with its own database and artifact store; it can be killed and started again."""
+    """A real MLflow server with its own database and artifacts, which tests kill and restart."""
 
     def __init__(self, folder: Path) -> None:
         with socket.socket() as free:
@@ -47,7 +47,7 @@ class Server:
         ]
         command += ["--backend-store-uri", f"sqlite:///{self.folder / 'server.db'}"]
         command += ["--artifacts-destination", str(self.folder / "artifacts")]
-        lean = os.environ | {"MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"}  # eight processes fewer
+        lean = os.environ | {"MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"}  # saves eight processes
         with (self.folder / "server.log").open("ab") as log:
             self.process = subprocess.Popen(
                 command, stdout=log, stderr=log, cwd=self.folder, env=lean, start_new_session=True
@@ -69,49 +69,52 @@ class Server:
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """One for the tests of this file, each of which has an experiment of its own: to start it takes 10 s of a processor."""
+    """Yield the server of all tests in this file, because its start takes 10 s of CPU time.
+
+    Each test has its own experiment.
+    """
     made = Server(tmp_path_factory.mktemp("server"))
     yield made
     made.kill()
 
 
 @pytest.fixture
-def away(server: Server) -> Server:
-    """The server, not up."""
+def stopped_server(server: Server) -> Server:
+    """Stop the server and return it."""
     server.kill()
     return server
 
 
 @pytest.fixture
-def served(server: Server) -> Server:
-    """The server, up."""
+def running_server(server: Server) -> Server:
+    """Start the server if it is stopped, and return it."""
     if server.process is None:
         server.start()
     return server
 
 
 @pytest.mark.slow
-def test_run_starts_during_a_server_outage(away: Server, tmp_path: Path) -> None:
-    with Tracker(away.address, "begins", tmp_path / "run") as tracker:
+def test_run_starts_during_a_server_outage(stopped_server: Server, tmp_path: Path) -> None:
+    with Tracker(stopped_server.address, "begins", tmp_path / "run") as tracker:
         run = tracker.start_run("run", {"a": 1})
         assert tracker.mlflow_id(run) is None
         tracker.log_metrics(run, {"rollout/success": 0.1}, 1)
-        away.start()
+        stopped_server.start()
         assert tracker.flush(patience=120)
-    assert history(MlflowClient(away.address), stored(tracker, run), "rollout/success") == [
-        (1, 0.1)
-    ]
+    assert history(
+        MlflowClient(stopped_server.address), stored(tracker, run), "rollout/success"
+    ) == [(1, 0.1)]
 
 
 @pytest.mark.slow
 def test_server_accepts_the_same_records_as_a_file(
-    served: Server, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+    running_server: Server, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     picture = tmp_path / "learning_curve.png"
     picture.write_bytes(b"picture")
     entry = checkpoint(tmp_path / "step-10", 10)
     for _ in range(2):
-        with Tracker(served.address, "takes", tmp_path / "run") as tracker:
+        with Tracker(running_server.address, "takes", tmp_path / "run") as tracker:
             tracker.start_run("run", {"a": {"b": 1}})
             tracker.start_phase("phase-1", "phase 1")
             for step in (1, 2, 3):
@@ -124,7 +127,7 @@ def test_server_accepts_the_same_records_as_a_file(
             tracker.end_run("phase-1")
             tracker.end_run("run")
     client, run, phase = (
-        MlflowClient(served.address),
+        MlflowClient(running_server.address),
         stored(tracker, "run"),
         stored(tracker, "phase-1"),
     )
@@ -152,29 +155,34 @@ def test_server_accepts_the_same_records_as_a_file(
 
 
 @pytest.mark.slow
-def test_missed_records_are_sent_once_after_an_outage(served: Server, tmp_path: Path) -> None:
-    """It is killed twice: it comes back while the run goes on, and after the run has ended."""
-    with Tracker(served.address, "misses", tmp_path / "run") as tracker:
+def test_missed_records_are_sent_once_after_an_outage(
+    running_server: Server, tmp_path: Path
+) -> None:
+    """Kill the server twice, and restart it once during the run and once after its end."""
+    with Tracker(running_server.address, "misses", tmp_path / "run") as tracker:
         run = tracker.start_run("run", {})
         tracker.log_metrics(run, {"rollout/success": 0.1}, 1)
         assert tracker.flush()
-        served.kill()
+        running_server.kill()
         for step in (2, 3):
             tracker.log_metrics(run, {"rollout/success": step / 10}, step)
         assert not tracker.flush(patience=1)
-        served.start()
+        running_server.start()
         assert tracker.flush(patience=120)
         tracker.log_metrics(run, {"rollout/success": 0.4}, 4)
-        served.kill()
+        running_server.kill()
         tracker.log_metrics(run, {"rollout/success": 0.5}, 5)
         tracker.log_table(run, "| 1 |", "evaluation.md")
         tracker.end_run(run)
     assert is_unsent(tmp_path / "run" / "records")
     ended = (Outbox(tmp_path / "run" / "records").last("state of run") or {})["time"]
-    served.start()
-    assert send_left_over(served.address, unsent_outboxes(tmp_path), "another MLflow") == 0
-    assert send_left_over(served.address, unsent_outboxes(tmp_path), served.address) == 1
-    client = MlflowClient(served.address)
+    running_server.start()
+    assert send_left_over(running_server.address, unsent_outboxes(tmp_path), "another MLflow") == 0
+    assert (
+        send_left_over(running_server.address, unsent_outboxes(tmp_path), running_server.address)
+        == 1
+    )
+    client = MlflowClient(running_server.address)
     stored_run = client.get_run(tracker.mlflow_id(run))
     assert history(client, stored_run.info.run_id, "rollout/success") == [
         (step, step / 10) for step in range(1, 6)

@@ -1,4 +1,4 @@
-"""Stores that are new, moved, shared, deleted or no store at all."""
+"""Tests of MLflow stores that are new, moved, shared, deleted or invalid."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_deleted_experiment_is_refused_with_the_restore_command(
         Tracker(uri, "deleted", tmp_path).start_run("run", {})
 
 
-def test_unusable_store_is_refused_by_address(tmp_path: Path) -> None:
+def test_error_of_an_unusable_store_names_its_address(tmp_path: Path) -> None:
     with pytest.raises(TrackingError, match="runs/mlruns"):
         Tracker("runs/mlruns", "study", tmp_path)
     (tmp_path / "text.db").write_text("this is no database " * 100)
@@ -64,7 +64,7 @@ def test_moved_runs_are_recorded_under_the_new_path(
             after.start_run("run", {"folder": str(old / "run")}, {"folder": str(new / "run")})
             after.log_table(
                 run, "| 2 |", "evaluation.md"
-            )  # the first of this process: MLflow remembers where a run's artifacts are
+            )  # written first, because MLflow caches where a run's artifacts are
     assert stored(after, run) == first
     client = MlflowClient(after.tracking_uri)
     [moved] = [record for record in caplog.records if record.name == relocation.__name__]
@@ -87,7 +87,7 @@ def test_moved_runs_are_recorded_under_the_new_path(
     assert client.get_run(first).data.tags[NOTE] == f"Folder: `{new}/run`."
     assert client.get_run(first).data.params["folder"] == str(
         old / "run"
-    )  # what was said then stays as it was said
+    )  # recorded parameters keep their values
 
 
 def test_runs_reached_by_another_path_are_not_moved(
@@ -132,7 +132,7 @@ def test_experiment_has_a_saved_view_with_success(tracker: Tracker, client: Mlfl
     assert state["selectedColumns"][0] == "metrics.`evaluation/success`"
 
 
-def test_records_that_cannot_be_sent_do_not_keep_back_those_of_other_runs(
+def test_records_that_cannot_be_sent_do_not_block_those_of_other_runs(
     uri: str, client: MlflowClient, tmp_path: Path
 ) -> None:
     for name in ("removed", "later"):
@@ -155,7 +155,7 @@ def test_records_that_cannot_be_sent_do_not_keep_back_those_of_other_runs(
     ]
 
 
-def test_an_alias_record_that_arrives_late_does_not_replace_a_later_one(
+def test_a_late_alias_record_does_not_replace_a_newer_one(
     uri: str, client: MlflowClient, tmp_path: Path
 ) -> None:
     with Tracker(uri, "nights", tmp_path / "run") as tracker:
