@@ -143,7 +143,7 @@ def test_agentevol_restarts_from_the_initial_policy_and_resumes_exactly(
     assert equal(trained(tmp_path / "resumed", 4, 3, restart_from_base=True), twice)
 
 
-def test_packed_and_padded_trainers_score_alike(policy: str, tmp_path: Path) -> None:
+def test_packed_and_padded_trainers_give_the_same_scores(policy: str, tmp_path: Path) -> None:
     prompts, continuations = [[3, 4, 5], [6, 7, 8, 9]], [[1, 2], [3]]
     padded, packed = (
         trainer_of(

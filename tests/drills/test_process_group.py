@@ -102,7 +102,7 @@ def port_of(process: SpawnProcess) -> int:
             if found.status == psutil.CONN_LISTEN:
                 return int(found.laddr.port)
         time.sleep(0.01)
-    pytest.fail(f"a member ended with status {process.exitcode}")
+    pytest.fail(f"a rank exited with status {process.exitcode}")
 
 
 def test_two_ranks_rendezvous_in_memory_and_open_only_gloo_ports(tmp_path: Path) -> None:

@@ -124,7 +124,7 @@ def test_lost_rank_and_lost_nodes_restart_the_trainer_with_the_same_weights(
             rank.send_signal(signal.SIGKILL)
             wait_for(lambda: rank_of(node) not in (None, rank), run, PATIENCE_S)
             trained(3)
-        # the whole node has been killed
+        # leaving the block has killed the whole node
         with second_node(tmp_path) as stopped:
             trained(5)
             processes = family(stopped.pid)
@@ -132,9 +132,8 @@ def test_lost_rank_and_lost_nodes_restart_the_trainer_with_the_same_weights(
                 process.send_signal(signal.SIGSTOP)
             with second_node(tmp_path):
                 trained(6)
-                for process in processes[
-                    1:
-                ]:  # its launcher finds that the run continued without it
+                # The launcher of the stopped node finds that the run continued without it.
+                for process in processes[1:]:
                     process.send_signal(signal.SIGCONT)
                 shown = finish(run, tmp_path, PATIENCE_S)
                 while not all(ended(each) for each in processes[1:]):

@@ -311,7 +311,7 @@ def test_interrupted_load_leaves_no_server_paused(
     answer = generate(engine, 6)[0]
     requests.post(
         f"{servers[0].url}/pause?mode=wait", json={}, headers=authorization(), timeout=60
-    ).raise_for_status()  # like a load that was killed
+    ).raise_for_status()  # as if a killed process had paused the server
     with closing(VllmPoolEngine([server.url for server in servers], request_seconds=20)) as later:
         assert generate(later, 6)[0].tokens == answer.tokens
 

@@ -76,7 +76,7 @@ class WellBehavedClient:
                         for _ in range(TURNS):
                             await timed(lambda session=session: client.step(session, ACTION))  # type: ignore[misc]
                             self.answers += 1
-                            await asyncio.sleep(0.02)  # the time of a policy
+                            await asyncio.sleep(0.02)  # stands in for the time of a policy
                         await client.close(session)
                     except EnvironmentCallError as failed:
                         self.failures.append(f"{type(failed).__name__}: {failed}"[:200])

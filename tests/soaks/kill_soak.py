@@ -2,10 +2,11 @@
 
     python -m tests.soaks.kill_soak [--kills 10] [--seed 0] [--runs FOLDER]
 
-Each process of a run ends with a SIGKILL of the flow, of a trainer rank or of the environment
-server. The moment is drawn from its whole duration or from the seconds after a step. When a run has
-finished, another one starts. At the end the weights of each run must equal those of an undisturbed
-run byte for byte. MLflow and metrics.jsonl must hold one and the same value for every step.
+A run is started repeatedly, and SIGKILL hits the flow, a trainer rank or the environment server.
+The moment is drawn from the duration of an undisturbed run or from the seconds after a step. When a
+run has finished, another one starts. At the end the weights of each run must equal those of an
+undisturbed run byte for byte. MLflow and metrics.jsonl must hold the same single value for every
+step.
 """
 
 from __future__ import annotations

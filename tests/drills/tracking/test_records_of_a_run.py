@@ -187,7 +187,7 @@ def test_run_links_phase_checkpoints_once(
         assert [
             (output.model_id, output.step) for output in client.get_run(each).outputs.model_outputs
         ] == [(version.tags["logged_model"], 10)]
-    assert "50.0%" in version.description  # an alias without metrics keeps it
+    assert "50.0%" in version.description  # pointing an alias without metrics keeps the success
 
 
 def test_system_metrics_include_the_machine_load(tracker: Tracker, client: MlflowClient) -> None:
