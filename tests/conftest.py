@@ -1,4 +1,4 @@
-"""What holds for all tests: a world of their own on disk, fast ones first, skips that say why."""
+"""Settings and fixtures of all tests: a temporary home folder, test order and skips."""
 
 from __future__ import annotations
 
@@ -27,15 +27,13 @@ from tests.support.s3_server import BUCKET, StorageProxy, credentials, s3_server
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
 
-gc.set_threshold(50_000)  # else collections take a twentieth of the time
-# Set before anything imports Prefect or MLflow, which read them once. Whatever services the user
-# has running stay out of it.
+gc.set_threshold(50_000)  # garbage collection otherwise takes 5 % of the time
+# Prefect and MLflow read these variables once, on import. Removing them also keeps the tests away
+# from services that the user runs.
 _home = Path(tempfile.mkdtemp(prefix="agentgym-tests-"))
 for name in [name for name in os.environ if name.startswith(("AGENTGYM_", "PREFECT_", "MLFLOW_"))]:
     del os.environ[name]
-if (
-    "SUITE_FOLDER" not in os.environ
-):  # the processes of pytest-xdist have it from the one that starts them
+if "SUITE_FOLDER" not in os.environ:  # workers of pytest-xdist inherit it from the controller
     os.environ["SUITE_FOLDER"] = str(_home)
     _reaper = subprocess.Popen(
         [
@@ -47,23 +45,22 @@ if (
             str(_home),
         ],
         stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL,  # a pipe that pytest writes to would stay open
+        stdout=subprocess.DEVNULL,  # an inherited pipe would stay open after pytest
         stderr=subprocess.DEVNULL,
         start_new_session=True,  # Ctrl-C does not reach it
     )
-    _reaper.returncode = (
-        0  # it outlives this process on purpose, so Python must not warn that it still runs
-    )
+    # The reaper outlives this process on purpose. This prevents the warning that it still runs.
+    _reaper.returncode = 0
 os.environ.update(
-    # Engines of tiny policies: a virtual machine takes up to 3 s of CPU time to provide 1 GiB.
+    # Enough for tiny policies. Allocating 1 GiB costs up to 3 s of CPU time on a virtual machine.
     AGENTGYM_ENGINE_CPU_CACHE_GB="0.1",
     AGENTGYM_RUNS=str(_home / "runs"),
     DO_NOT_TRACK="1",
     HF_HUB_OFFLINE="1",
-    # Each of SciWorld's simulators would compile for 8 s while a test waits.
+    # Without this each SciWorld simulator compiles for 8 s before a test can continue.
     JDK_JAVA_OPTIONS="-Dsimulator.practice=4 -XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
-    # As many processes compute at once as there are processors; a thread that spins while it waits
-    # takes from another test's.
+    # There is one computing process per CPU. A thread that spins while it waits would slow the
+    # other tests down.
     KMP_BLOCKTIME="0",
     MLFLOW_DISABLE_TELEMETRY="true",
     MLFLOW_TRACKING_URI=f"sqlite:///{_home}/mlflow.db",
@@ -71,25 +68,25 @@ os.environ.update(
     PREFECT_HOME=str(_home / "prefect"),
     PREFECT_SERVER_ANALYTICS_ENABLED="false",
     PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS="90",
-    # Without it Ray, which vLLM imports too, takes 127.0.0.1 for the machine's outer address, once
-    # for each process.
+    # Without this, Ray replaces 127.0.0.1 with the machine's external address, once per process.
+    # vLLM imports Ray as well.
     RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER="0",
     VLLM_NO_USAGE_STATS="1",
 )
 
-# A shell's background job ignores Ctrl-C, and every process that a test starts and interrupts would
-# inherit that.
+# Background jobs of a shell ignore SIGINT. Processes that tests start and interrupt would inherit
+# this.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
-# No test asserts on time: this machine may be slow.
+# No deadline, because the machine may be slow.
 hypothesis.settings.register_profile("agentgym", deadline=None, print_blob=True)
 hypothesis.settings.load_profile("agentgym")
 
 
 MAY_BE_SKIPPED = ("gpu", "docker", "processor", "registry", "root")
-"""Marks of tests that not every machine can run.
+"""Marks of tests that some machines cannot run.
 
-Any other skip is a package that is missing, and would make a green run that hides it.
+Any other skip means a missing package and fails in CI.
 """
 
 
@@ -114,20 +111,23 @@ def _fail_if_skipped_in_ci(report: pytest.TestReport | pytest.CollectReport) -> 
     if os.environ.get("CI") == "true" and report.skipped and not hasattr(report, "wasxfail"):
         reason = report.longrepr[-1] if isinstance(report.longrepr, tuple) else report.longrepr
         report.outcome = "failed"
-        report.longrepr = f"{reason}\nWith CI=true a skipped test fails, or a green run would hide that it was not run."
+        report.longrepr = (
+            f"{reason}\nWith CI=true a skipped test fails, because a passing run would hide that "
+            "the test did not run. Install what is missing."
+        )
 
 
 @pytest.fixture(scope="session")
 def policy(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """The folder of a tiny random policy; nobody writes into it."""
-    from tests.support.tiny_policy import build_tiny_policy  # torch, for those who need it
+    """Build a tiny random policy and return its folder, which tests must not change."""
+    from tests.support.tiny_policy import build_tiny_policy  # imports torch, so only on demand
 
     return build_tiny_policy(tmp_path_factory.mktemp("policy"))
 
 
 @pytest.fixture(autouse=True, scope="module")
 def _tokens_end_with_the_file() -> Iterator[None]:
-    """Removes the tokens that servers of a file drew, which servers of the next file would demand."""
+    """Remove the tokens that servers generated, so that they do not affect later test files."""
     yield
     for name in ("AGENTGYM_ENVIRONMENT_TOKEN", "ENVIRONMENT_TOKEN_DRAWN", "AGENTGYM_ENGINE_TOKEN"):
         os.environ.pop(name, None)
@@ -140,14 +140,14 @@ def state_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def counting_server(state_dir: Path) -> Iterator[str]:
-    """The URL of a server of the counting world that no test harms; what one file leaves open is not another's."""
+    """Yield the URL of a counting-world server that the tests of one file share."""
     with started(counting(state_dir, "counting")) as server:
         yield server.url
 
 
 @pytest.fixture
 def serve(state_dir: Path) -> Iterator[Serve]:
-    """Starts servers of a test's own: serve(world, *options)."""
+    """Yield serve(world, *options), which starts a server that ends with the test."""
     servers: list[LocalServer] = []
 
     def start(world: str = "counting", *options: str, port: int | None = None) -> LocalServer:
@@ -168,7 +168,7 @@ def s3_address() -> Iterator[str]:
 
 @pytest.fixture
 def proxy(s3_address: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[StorageProxy]:
-    """The way of this process to the server."""
+    """Route this process's S3 requests through a proxy that can be closed."""
     proxy = StorageProxy(s3_address)
     for name, value in credentials(proxy.address).items():
         monkeypatch.setenv(name, value)
@@ -178,7 +178,7 @@ def proxy(s3_address: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[StorageP
 
 @pytest.fixture(params=["folder", "memory", "s3"])
 def storage(request: pytest.FixtureRequest, tmp_path: Path) -> SharedStorage:
-    """A shared storage of each kind."""
+    """Return a shared storage of each kind: folder, memory and S3."""
     if request.param == "s3":
         request.getfixturevalue("proxy")
     (tmp_path / "stored").mkdir()
@@ -193,14 +193,14 @@ def storage(request: pytest.FixtureRequest, tmp_path: Path) -> SharedStorage:
 
 
 @pytest.fixture
-def of_s3(proxy: StorageProxy, tmp_path: Path) -> SharedStorage:
-    """One whose way can be cut."""
+def s3_storage(proxy: StorageProxy, tmp_path: Path) -> SharedStorage:
+    """Return a shared storage on S3 behind `proxy`, which can cut the connection."""
     return SharedStorage(f"s3://{BUCKET}/{tmp_path.name}")
 
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
-    """One Chromium for the pages of a file."""
+    """Yield one Chromium for all tests of a file."""
     from playwright.sync_api import sync_playwright
 
     from environments.webarena.browser import find_chromium
@@ -238,5 +238,5 @@ def _no_container_engine() -> str | None:
     try:
         docker.from_env(timeout=5).ping()
     except docker.errors.DockerException as problem:
-        return f"no container engine answers: {problem}"
+        return f"no container engine is available: {problem}"
     return None

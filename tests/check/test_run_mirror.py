@@ -43,14 +43,14 @@ with RunMirror(SharedStorage(url), Path(folder), "1a2b3c", lambda steps: []):
 
 
 def test_upload_of_a_killed_process_is_continued_by_the_next(
-    of_s3: SharedStorage, proxy: StorageProxy, tmp_path: Path
+    s3_storage: SharedStorage, proxy: StorageProxy, tmp_path: Path
 ) -> None:
     run = make_run(tmp_path / "here", 1)
-    upload(of_s3, run)
+    upload(s3_storage, run)
     add_checkpoint(run, 2, os.urandom(1 << 20), files=24)
     add_step(run, 2)
     before, proxy.stalls_at = proxy.sent, proxy.sent + (12 << 20)
-    command = [sys.executable, "-c", UPLOADER, of_s3.url, str(run)]
+    command = [sys.executable, "-c", UPLOADER, s3_storage.url, str(run)]
     uploader = subprocess.Popen(command, cwd=ROOT, env={**os.environ})
     assert proxy.stalled.wait(300)
     uploader.send_signal(signal.SIGKILL)
@@ -60,10 +60,10 @@ def test_upload_of_a_killed_process_is_continued_by_the_next(
     proxy.stalled.clear()
     proxy.open()
     arrived = [
-        name for name in of_s3.files(f"{NAME}/checkpoints/step-000002") if name.startswith("model-")
+        name for name in s3_storage.files(f"{NAME}/checkpoints/step-000002") if name.startswith("model-")
     ]
     assert 0 < len(arrived) < 24
-    assert restored(of_s3, tmp_path / "meanwhile")[0] == 1
+    assert restored(s3_storage, tmp_path / "meanwhile")[0] == 1
     assert not list((tmp_path / "meanwhile" / NAME / "done").glob("phase-2"))
 
     before = proxy.sent
@@ -71,7 +71,7 @@ def test_upload_of_a_killed_process_is_continued_by_the_next(
         command, cwd=ROOT, env={**os.environ}, check=True, timeout=300
     )  # does not wait, because the previous owner is known to be gone
     assert proxy.sent - before < (24 - len(arrived) + 2) << 20, "stored files were uploaded again"
-    step, fetched = restored(of_s3, tmp_path / "there")
+    step, fetched = restored(s3_storage, tmp_path / "there")
     assert step == 2
     assert contents(fetched) == {
         name: content for name, content in contents(run).items() if "step-000001/" not in name

@@ -92,11 +92,11 @@ def test_node_without_the_runs_folder_is_named(
     cluster: Any, settings: InfraSettings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from tasks.provision import ray_cluster as module
-    from tests.support.blind_node import blind_on
+    from tests.support.blind_node import check_node_unmounted_on
 
     module.connected(settings)
     victim = next(iter(cluster.worker_nodes))
-    monkeypatch.setattr(module, "check_node", blind_on(victim.node_id))
+    monkeypatch.setattr(module, "check_node", check_node_unmounted_on(victim.node_id))
     with pytest.raises(ProvisionError, match=rf"{victim.node_id[:8]}.*AGENTGYM_RUNS"):
         module._check_nodes(tmp_path)
     monkeypatch.undo()

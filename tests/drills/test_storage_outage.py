@@ -34,7 +34,7 @@ def test_unreachable_storage_is_refused(proxy: StorageProxy) -> None:
 
 
 def test_run_that_ends_during_an_outage_is_uploaded_by_the_next_call(
-    of_s3: SharedStorage,
+    s3_storage: SharedStorage,
     proxy: StorageProxy,
     tmp_path: Path,
     caplog: pytest.LogCaptureFixture,
@@ -42,21 +42,21 @@ def test_run_that_ends_during_an_outage_is_uploaded_by_the_next_call(
 ) -> None:
     monkeypatch.setattr(run_mirror, "PATIENCE_S", 1.0)
     run = make_run(tmp_path / "here", 1)
-    with RunMirror(of_s3, run, FINGERPRINT, keep_one):
+    with RunMirror(s3_storage, run, FINGERPRINT, keep_one):
         proxy.close()
         add_checkpoint(run, 2)
         add_step(run, 2)
     assert str(run) in caplog.text
-    assert not run_copy.is_stored(run, of_s3.url)
+    assert not run_copy.is_stored(run, s3_storage.url)
     proxy.open()
-    with RunMirror(of_s3, run, FINGERPRINT, keep_one):
+    with RunMirror(s3_storage, run, FINGERPRINT, keep_one):
         pass
-    assert run_copy.is_stored(run, of_s3.url)
-    assert restored(of_s3, tmp_path / "there")[0] == 2
+    assert run_copy.is_stored(run, s3_storage.url)
+    assert restored(s3_storage, tmp_path / "there")[0] == 2
 
 
 def test_run_continues_during_a_storage_outage_and_uploads_everything_afterwards(
-    of_s3: SharedStorage,
+    s3_storage: SharedStorage,
     proxy: StorageProxy,
     tmp_path: Path,
     caplog: pytest.LogCaptureFixture,
@@ -65,7 +65,7 @@ def test_run_continues_during_a_storage_outage_and_uploads_everything_afterwards
     monkeypatch.setattr(background, "LONGEST_PAUSE_S", 1.0)
     caplog.set_level(logging.WARNING, run_mirror.__name__)
     run = make_run(tmp_path / "here", 1)
-    with RunMirror(of_s3, run, FINGERPRINT, keep_one) as mirror:
+    with RunMirror(s3_storage, run, FINGERPRINT, keep_one) as mirror:
         proxy.close()
         for step in (2, 3):
             add_checkpoint(run, step)
@@ -78,11 +78,11 @@ def test_run_continues_during_a_storage_outage_and_uploads_everything_afterwards
     assert mirror.unavailable_since is None
     warnings = [record for record in caplog.records if record.name == run_mirror.__name__]
     assert len(warnings) == 2  # the outage and its end
-    step, fetched = restored(of_s3, tmp_path / "there")
+    step, fetched = restored(s3_storage, tmp_path / "there")
     assert step == 3
     assert contents(fetched) == {
         name: content
         for name, content in contents(run).items()
         if "0001/" not in name and "0002/" not in name
     }
-    assert of_s3.read(f"{NAME}/owner.json") is None
+    assert s3_storage.read(f"{NAME}/owner.json") is None

@@ -1,9 +1,9 @@
-"""A server that speaks AgentGym's dialect and nothing else, with its ways: ids from 0 on, errors with status 200, sessions that never end.
+"""A server that implements only AgentGym's dialect.
 
     python tests/support/agentgym_only_server.py textcraft --port 8000
 
-The worlds are ours under AgentGym's rules; the wire is written from what is known of AgentGym's own
-servers.
+It behaves like AgentGym's own servers: ids count from 0, errors have status 200, and sessions never
+expire. The worlds are this project's, under AgentGym's rules.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ GREETINGS = {"textcraft": "This is environment TextCraft.", "babyai": "This is e
 
 
 def build_app(name: str) -> FastAPI:
-    """The application that serves a world of `GREETINGS`."""
+    """Return the application that serves a world of `GREETINGS`."""
     world, app, numbers = load_world(name, "agentgym"), FastAPI(), itertools.count()
     sessions: dict[int, Environment] = {}
     scores: dict[int, float] = {}
@@ -35,7 +35,7 @@ def build_app(name: str) -> FastAPI:
         try:
             scores[number] = 0.0
             seen = sessions[number].reset(index)
-        except Exception as fault:  # noqa: BLE001 - as they do
+        except Exception as fault:  # noqa: BLE001 - as AgentGym's servers do
             return {"error": str(fault)}
         if name == "textcraft":
             return {"id": number, "observation": seen, "done": False, "reward": 0}
@@ -59,7 +59,7 @@ def build_app(name: str) -> FastAPI:
     def step(id: int = Body(), action: str = Body()) -> dict[str, Any]:
         try:
             answer = sessions[id].step(action)
-        except Exception as fault:  # noqa: BLE001 - as they do
+        except Exception as fault:  # noqa: BLE001 - as AgentGym's servers do
             return {"error": str(fault)}
         scores[id] += answer.reward
         reply = {"observation": answer.observation, "reward": answer.reward, "done": answer.done}
@@ -67,7 +67,7 @@ def build_app(name: str) -> FastAPI:
 
     @app.get("/open")
     def count() -> int:
-        """Of no use to a client: for the tests to see what is left open."""
+        """Return the number of open sessions. Only the tests call this."""
         return len(sessions)
 
     @app.post("/close")

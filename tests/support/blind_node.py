@@ -1,4 +1,4 @@
-"""A node of a Ray cluster that sees another folder than the others, as one does on which nothing is mounted."""
+"""A Ray node on which the shared folder is not mounted."""
 
 from __future__ import annotations
 
@@ -8,10 +8,11 @@ from pathlib import Path
 from tasks.provision.ray_cluster import check_node, node_id
 
 
-def blind_on(blind: str) -> Callable[[Path, str, str], str]:
-    """`check_node`, which on one of the nodes looks into a folder that is not the shared one."""
+def check_node_unmounted_on(unmounted: str) -> Callable[[Path, str, str], str]:
+    """Return a `check_node` that looks into a different folder on the node `unmounted`."""
 
-    def seen(folder: Path, token: str, python: str) -> str:
-        return check_node(folder / "not-mounted" if node_id() == blind else folder, token, python)
+    def check(folder: Path, token: str, python: str) -> str:
+        path = folder / "not-mounted" if node_id() == unmounted else folder
+        return check_node(path, token, python)
 
-    return seen
+    return check

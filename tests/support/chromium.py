@@ -1,4 +1,4 @@
-"""What the tests of WebArena need of this machine, and how they find its processes."""
+"""Helpers of the WebArena tests: the Chromium requirement, its processes and scripted actions."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ needs_chromium = pytest.mark.skipif(
 
 
 def chromium_processes(root: psutil.Process) -> list[psutil.Process]:
-    """Playwright's driver and all processes of Chromium below `root`."""
+    """Return Playwright's driver and all Chromium processes below `root`."""
     return [
         child
         for child in root.children(recursive=True)
@@ -27,14 +27,17 @@ def chromium_processes(root: psutil.Process) -> list[psutil.Process]:
 
 
 def number(observation: str, element: str) -> int:
-    """The number of the first element that begins like that, e.g. "link 'Cart'"."""
+    """Return the number of the first element that starts with `element`, e.g. "link 'Cart'"."""
     found = re.search(rf"^\t*\[(\d+)\] {re.escape(element)}", observation, re.MULTILINE)
-    assert found, f"no {element} in\n{observation}"
+    assert found, f"element {element} is not in the observation:\n{observation}"
     return int(found.group(1))
 
 
 def play(session: WebArenaEnvironment, *actions: str) -> str:
-    """Performs actions in which `<link 'x'>` stands for an element's number; returns the last observation."""
+    """Perform the actions and return the last observation.
+
+    `<link 'x'>` in an action is replaced by that element's number.
+    """
     seen = session.step("scroll [up]").observation
     for action in actions:
         for element in re.findall(r"<(.+?)>", action):

@@ -1,8 +1,8 @@
-"""A server with the routes of a vLLM server that are used, and a policy that counts: it starts at once, so that it can be killed often.
+"""A stand-in for a vLLM server, with a policy that counts.
 
-Run as python -m tests.support.completion_server PORT. A prompt is [goal, 1, 7, 2, 7, ...]: the
-goal, then each turn's number and its
-answer.
+It has the routes that the engine uses and starts quickly, so that tests can kill it often. Run it
+as `python -m tests.support.completion_server PORT`. A prompt is [goal, 1, 7, 2, 7, ...]: the goal,
+then each turn's number and the environment's answer.
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ THINKING_S = 0.01
 
 
 def next_number(prompt: list[int], seed: int) -> int:
-    """What the policy adds: 1, 2 or 3, drawn by the seed, and never too much."""
+    """Return the number that the policy adds: 1, 2 or 3 by the seed, without exceeding the goal."""
     remaining = prompt[0] - sum(prompt[1::2])
     drawn = hashlib.sha256(f"{prompt} {seed}".encode()).digest()[0] % 3 + 1
     return max(1, min(remaining, drawn))
 
 
 async def complete(request: Request) -> JSONResponse:
-    said: dict[str, Any] = json.loads(await request.body())
+    body: dict[str, Any] = json.loads(await request.body())
     await asyncio.sleep(THINKING_S)
-    if "allowed_token_ids" in said:
+    if "allowed_token_ids" in body:
         return answer([2], [0.0], 1)
-    number = next_number(said["prompt"], said["seed"])
-    return answer([number], [-float(number)], len(said["prompt"]))
+    number = next_number(body["prompt"], body["seed"])
+    return answer([number], [-float(number)], len(body["prompt"]))
 
 
 def answer(tokens: list[int], log_probabilities: list[float], prompt_tokens: int) -> JSONResponse:

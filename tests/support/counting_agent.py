@@ -1,4 +1,4 @@
-"""An agent for the counting world: it adds 1 until the goal is reached, and can be held up."""
+"""An agent for the counting world that adds 1 until the goal is reached and can be paused."""
 
 from __future__ import annotations
 
@@ -12,7 +12,12 @@ from tasks.agents.agent import Budgets, Message
 
 @dataclass
 class CountingAgent:
-    """Its tokens are the turn's number; `held` tasks wait in their first turn until they are let go."""
+    """An agent whose only token of a turn is the turn's number.
+
+    Attributes:
+        held: Events by task. The task's turns wait until its event is set.
+        spoken: Task and turn of each message, in order.
+    """
 
     version: int = 0
     name: str = "counting"

@@ -1,4 +1,4 @@
-"""Starting servers of the counting world."""
+"""Servers of the counting world."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ ROOT = Path(__file__).parents[2]
 COUNTING = "tests.support.counting_world"
 
 Serve = Callable[..., LocalServer]
-"""What the fixture `serve` gives: serve(world, *options) starts a server that ends with the test."""
+"""Type of the fixture `serve`: serve(world, *options) starts a server that ends with the test."""
 
 
 def counting_command(world: str, *options: str) -> list[str]:

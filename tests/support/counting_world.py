@@ -1,7 +1,7 @@
-"""A throw-away world for tests of the server: count up to the task's index by adding.
+"""A minimal world for tests of the server: add numbers until the count is the task's index.
 
-Run as a script it is `python -m environments` with this world registered as "counting" (and
-"slow_counting", whose steps block).
+As a script it runs `python -m environments` with this world registered as "counting", and as
+"slow_counting", whose steps block.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class CountingEpisode(Environment):
                 self.count += int(number)
             case ["sleep", seconds]:
                 time.sleep(float(seconds))
-            case ["await", path]:  # until the test makes the file
+            case ["await", path]:  # until the test creates the file
                 Path(f"{path}.begun").touch()
                 while not Path(path).exists():
                     time.sleep(0.01)

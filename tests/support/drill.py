@@ -1,7 +1,8 @@
-"""Jobs of the services of `make up` that are started, cancelled, retried, signalled and killed in a seeded order, and what must hold then.
+"""Drills: jobs of the services of `make up` are disturbed in a seeded random order.
 
-A job ends within `END_S` of what ends it. Then Prefect, MLflow and the disk agree about it. It
-holds nothing, and no process of it runs.
+A drill starts, cancels, retries, signals and kills jobs. A job must end within `END_S` after the
+operation that ends it. Then Prefect, MLflow and the disk must show the same state. No process of
+the job may run, and the job may hold no lock or accelerator.
 """
 
 from __future__ import annotations
@@ -29,20 +30,20 @@ from tests.support.running_services import addresses_of, ask, processes
 from tests.support.small_runs import SMALL
 
 START_S, END_S = 300.0, 90.0
-"""Deadlines in seconds. A job that exceeds one hangs."""
+"""Deadlines in seconds for the start and the end of a job."""
 QUESTION_S = 30.0
 """Timeout in seconds of the drill's requests.
 
-The clients' own limits, 120 and 180 s, would let one unanswered request delay the deadlines above.
+With the clients' own timeouts of 120 and 180 s, one unanswered request could exceed a deadline.
 """
 MLFLOW_CLIENT = {
     "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "0",
     "MLFLOW_HTTP_REQUEST_TIMEOUT": f"{QUESTION_S:.0f}",
 }
-"""Variables of the process that checks jobs. The jobs have their own."""
+"""Environment variables of the process that checks jobs. The jobs do not use them."""
 SLOW_S = 15.0
-"""Seconds after which a wait is reported, so that a slow start is not mistaken for a hang."""
-IN_MLFLOW = {
+"""Waits longer than this many seconds are reported, to tell slow starts from hangs."""
+MLFLOW_STATUS = {
     "COMPLETED": "FINISHED",
     "CANCELLED": "KILLED",
     "CRASHED": "KILLED",
@@ -54,8 +55,8 @@ PARTS = {
     "subreaper": ("subreaper.py",),
     "heartbeats": ("tasks.provision.heartbeats",),
 }
-END_WITH = ("flow", "trainer")
-"""The parts whose death ends a job; the others are started again, or are not missed."""
+ENDING_PARTS = ("flow", "trainer")
+"""Parts whose death ends a job. The others are restarted, or the job continues without them."""
 SERVICES = {
     "worker": "tasks.provision.worker",
     "Prefect": "tasks.provision.prefect_app",
@@ -65,12 +66,12 @@ SERVICES = {
 
 @dataclass(frozen=True)
 class Kind:
-    """What the jobs of a drill do.
+    """The kind of jobs in a drill.
 
     Attributes:
-        entrypoint: Of the flow.
-        parameters: Of the flow, for a job of this name.
-        trainer: A word of the command of the trainer's processes.
+        entrypoint: Entrypoint of the flow.
+        parameters: Returns the flow's parameters for a job of the given name.
+        trainer: Text in the command line of the trainer's processes.
     """
 
     entrypoint: str
@@ -84,7 +85,7 @@ LIGHT = Kind(
 
 
 def training(policy: str) -> Kind:
-    """Training runs of a tiny policy that would go on for hours."""
+    """Return the kind of job that trains a tiny policy for hours, unless it is ended."""
     overrides = {
         **SMALL,
         "policy.model": policy,
@@ -100,12 +101,12 @@ def training(policy: str) -> Kind:
 
 @dataclass
 class Job:
-    """A flow run, over all its lives.
+    """A flow run, including its retries.
 
     Attributes:
-        name: Of the job and of its experiment in MLflow.
+        name: Name of the job and of its experiment in MLflow.
         id: Prefect's id of the flow run.
-        recorded: Whether its present life was seen to have its records open.
+        recorded: Whether the current attempt is known to have opened its records.
     """
 
     name: str
@@ -115,7 +116,7 @@ class Job:
 
 @dataclass
 class Drill:
-    """The jobs of one sequence."""
+    """One sequence of operations on jobs."""
 
     runs: Path
     kind: Kind
@@ -125,12 +126,12 @@ class Drill:
     jobs: list[Job] = field(default_factory=list)
 
     def go(self, operations: int) -> None:
-        """Starts two jobs, which need the same accelerator, disturbs them, and ends them."""
+        """Start two jobs that need the same accelerator, disturb them, and cancel them."""
         for _ in range(2):
             self.start()
         for _ in range(operations):
             job = self.chance.choice(self.jobs)
-            if self.state(job) in IN_MLFLOW:
+            if self.state(job) in MLFLOW_STATUS:
                 self.retry(job)
             if self.chance.random() < 0.7:
                 self.wait(job)
@@ -146,10 +147,14 @@ class Drill:
             operation(job)
         for job in self.jobs:
             self.cancel(job)
-        self.wait_for(lambda: holders(self.runs) == [], END_S, "an accelerator stays taken")
+        self.wait_for(
+            lambda: holders(self.runs) == [],
+            END_S,
+            "an accelerator is still held after all jobs ended",
+        )
 
     def start(self) -> Job:
-        """Asks for a job."""
+        """Schedule a job."""
         name = f"drill{self.chance.getrandbits(32):08x}"
         wanted = {
             "name": name,
@@ -162,10 +167,10 @@ class Drill:
         return self.jobs[-1]
 
     def wait(self, job: Job) -> None:
-        """Waits until a job works, or waits for the other's accelerator."""
+        """Wait until the job does a step, waits for the other job's accelerator, or ends."""
         before = self.steps(job)
 
-        def there() -> bool:
+        def has_started() -> bool:
             waits = self.is_claimed(job) and any(
                 other.name in held
                 for held in holders(self.runs)
@@ -173,24 +178,24 @@ class Drill:
                 if other != job
             )
             job.recorded = job.recorded or self.steps(job) > before or waits
-            return job.recorded or self.state(job) in IN_MLFLOW
+            return job.recorded or self.state(job) in MLFLOW_STATUS
 
-        self.wait_for(there, START_S, f"{job.name} does not start")
+        self.wait_for(has_started, START_S, f"{job.name} does not start")
 
     def cancel(self, job: Job) -> None:
-        """Cancels a job, as Prefect's page does."""
-        has_ended = self.state(job) in IN_MLFLOW
+        """Cancel a job with the request that Prefect's page sends."""
+        has_ended = self.state(job) in MLFLOW_STATUS
         if not has_ended:
             self.ask(f"flow_runs/{job.id}/set_state", {"state": {"type": "CANCELLING"}})
-        self.must_end(job, set(IN_MLFLOW) if has_ended or job.recorded else {"CANCELLED"})
+        self.must_end(job, set(MLFLOW_STATUS) if has_ended or job.recorded else {"CANCELLED"})
 
     def retry(self, job: Job) -> None:
-        """Starts a job again that has ended, as Prefect's page does."""
+        """Retry an ended job with the request that Prefect's page sends."""
         self.say(
             f"{time.monotonic():.0f} s: retry {job.name} ({self.state(job)}, step "
             f"{self.steps(job)})"
         )
-        self.must_end(job, set(IN_MLFLOW))
+        self.must_end(job, set(MLFLOW_STATUS))
         job.recorded = False
         self.ask(
             f"flow_runs/{job.id}/set_state",
@@ -198,23 +203,23 @@ class Drill:
         )
 
     def kill(self, job: Job) -> None:
-        """Kills a process of a job."""
+        """Kill a random process of a job."""
         victims = self.parts(job)
         if victims:
             part = self.chance.choice(sorted(victims))
             self.say(f"  {part}")
             with suppress(psutil.NoSuchProcess):
                 self.chance.choice(victims[part]).kill()
-                if part in END_WITH:
+                if part in ENDING_PARTS:
                     self.must_end(job, {"CRASHED", "FAILED"})
 
     def kill_service(self, job: Job) -> None:
-        """Kills a service; the supervisor starts it again."""
+        """Kill a random service, and wait until the supervisor has restarted it."""
         name = self.chance.choice(list(SERVICES))
         victims = [
             each
             for each in processes(self.runs)
-            if SERVICES[name] in " ".join(command_line(each)) and not of_a_job(each)
+            if SERVICES[name] in " ".join(command_line(each)) and not flow_run_id(each)
         ]
         self.say(f"  {name}")
         for victim in victims:
@@ -228,14 +233,18 @@ class Drill:
                     f"processes of {each.name} outlive the worker",
                 )  # type: ignore[misc]
         self.wait_for(
-            lambda: addresses(self.runs) is None, END_S, f"the services do not miss {name}"
+            lambda: addresses(self.runs) is None,
+            END_S,
+            f"the supervisor does not notice that {name} was killed",
         )
         self.wait_for(
-            lambda: addresses(self.runs) is not None, START_S, f"{name} is not started again"
+            lambda: addresses(self.runs) is not None,
+            START_S,
+            f"the supervisor does not restart {name}",
         )
 
     def terminate(self, job: Job) -> None:
-        """Stops a job by a signal to its process."""
+        """Stop a job with SIGTERM or SIGINT."""
         flows = [
             process for process in self.processes(job) if "prefect.engine" in command_line(process)
         ]
@@ -246,20 +255,22 @@ class Drill:
             self.must_end(job, {"CRASHED", "CANCELLED", "FAILED"})
 
     def must_end(self, job: Job, states: set[str]) -> None:
-        """The job ends, in one of these states, and everything agrees about it."""
+        """Check that the job ends in one of the states, in Prefect, MLflow and on disk."""
         self.wait_for(
-            lambda: self.state(job) in IN_MLFLOW, END_S, f"{job.name} does not end in Prefect"
+            lambda: self.state(job) in MLFLOW_STATUS, END_S, f"{job.name} does not end in Prefect"
         )
-        self.wait_for(lambda: self.processes(job) == [], END_S, f"processes of {job.name} go on")
+        self.wait_for(
+            lambda: self.processes(job) == [], END_S, f"processes of {job.name} still run"
+        )
         assert not any(job.name in holder for holder in holders(self.runs))
         assert not self.is_claimed(job)
         state = self.state(job)
         assert state in states | {"CANCELLED", "CRASHED"}, state
-        expected = {IN_MLFLOW[state]} if job.recorded else set(IN_MLFLOW.values())
+        expected = {MLFLOW_STATUS[state]} if job.recorded else set(MLFLOW_STATUS.values())
         self.wait_for(
-            lambda: self.in_mlflow(job) <= expected,
+            lambda: self.mlflow_statuses(job) <= expected,
             END_S,
-            f"{job.name} is {state} in Prefect and not {expected} in MLflow",
+            f"{job.name} is {state} in Prefect, but not {expected} in MLflow",
         )
 
     def state(self, job: Job) -> str:
@@ -277,10 +288,10 @@ class Drill:
         )
 
     def is_claimed(self, job: Job) -> bool:
-        """Whether a process holds the run's folder."""
+        """Return whether a process has locked the run's folder."""
         return any(is_locked(lock) for lock in self.runs.glob(f"{job.name}-*/{OWNER_LOCK}"))
 
-    def in_mlflow(self, job: Job) -> set[str]:
+    def mlflow_statuses(self, job: Job) -> set[str]:
         client = mlflow.MlflowClient(addresses_of(self.runs).mlflow_tracking_uri)
         experiment = client.get_experiment_by_name(job.name)
         return (
@@ -290,46 +301,46 @@ class Drill:
         )
 
     def parts(self, job: Job) -> dict[str, list[psutil.Process]]:
-        """The processes of a job that can be killed, as far as they run now."""
+        """Return the running processes of a job that a drill may kill, by part."""
         found = {}
         for part, words in (PARTS | {"trainer": (self.kind.trainer,)}).items():
-            if them := [
+            if matching := [
                 each
                 for each in self.processes(job)
                 if all(word in " ".join(command_line(each)) for word in words)
             ]:
-                found[part] = them
+                found[part] = matching
         return found
 
     def processes(self, job: Job) -> list[psutil.Process]:
-        """All that runs for a job."""
+        """Return all running processes of a job."""
         return [
-            each for each in processes(self.runs) if of_a_job(each) == job.id and not ended(each)
+            each for each in processes(self.runs) if flow_run_id(each) == job.id and not ended(each)
         ]
 
     def ask(self, path: str, body: dict[str, Any]) -> Any:
-        """Sends a request to Prefect."""
+        """Send a request to Prefect and return the response."""
         return ask(self.runs, path, body, patience_s=QUESTION_S)
 
     def wait_for(self, condition: Callable[[], bool], seconds: float, otherwise: str) -> None:
-        """Waits as `wait_for` does, and reports a long wait."""
+        """Call `wait_for` and report a long wait."""
         begun = time.monotonic()
         wait_for(condition, seconds, otherwise)
         if (waited := time.monotonic() - begun) > SLOW_S:
-            self.say(f"  waited {waited:.0f} s of {seconds:.0f}, else: {otherwise}")
+            self.say(f"  waited {waited:.0f} s of {seconds:.0f} for: {otherwise}")
 
 
-def of_a_job(process: psutil.Process) -> str | None:
-    """The flow run that a process was started for."""
+def flow_run_id(process: psutil.Process) -> str | None:
+    """Return the id of the flow run that a process belongs to."""
     with suppress(psutil.Error):
         return process.environ().get("PREFECT__FLOW_RUN_ID")
     return None
 
 
 def make_deployment(runs: Path, kind: Kind) -> str:
-    """Registers the jobs of this kind; returns the deployment's id.
+    """Create a deployment for jobs of this kind and return its id.
 
-    Crashed ones are not resumed, as they are only with a tag.
+    Crashed jobs are not resumed, because the deployment does not have the tag for that.
     """
     name = kind.entrypoint.partition(":")[2].replace("_", "-")
     flow = ask(runs, "flows/", {"name": name})["id"]
@@ -345,10 +356,10 @@ def make_deployment(runs: Path, kind: Kind) -> str:
 
 
 def wait_for(condition: Callable[[], bool], seconds: float, otherwise: str) -> None:
-    """Waits until the condition holds. A server that is being started again is asked again.
+    """Wait until the condition holds. Errors of a server that is restarting are ignored.
 
     Raises:
-        TimeoutError: It did not hold within so many seconds, which is a hang.
+        TimeoutError: The condition did not hold within `seconds`. The message is `otherwise`.
     """
     deadline = time.monotonic() + seconds
     while True:

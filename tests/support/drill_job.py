@@ -1,4 +1,7 @@
-"""A job of the drill: records, environment servers, accelerators and a trainer's process of a real run; the steps take no time."""
+"""A light job of the drill: a real run whose trainer process does nothing.
+
+Its records, environment servers and accelerators are those of a training run.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +26,7 @@ TRAINER = "import time; time.sleep(86_400)  # the trainer of the drill"
 
 @flow(name="job", on_running=[note_flow_run], flow_run_name="{name}")
 def job(name: str) -> None:
-    """Does steps until something ends it."""
+    """Record steps until the job or its trainer is ended."""
     infrastructure = infra_settings()
     folder = RunFolder(infrastructure.runs, load_recipe("textcraft", {"name": name}))
     with (
@@ -38,4 +41,4 @@ def job(name: str) -> None:
                 run.folder.add_metrics(step, {"reward": float(step)})
                 run.tracker.log_metrics(run.mlflow_run, {"reward": float(step)}, step)
                 time.sleep(0.2)
-        raise TrainerFailedError("the trainer of the drill has ended")
+        raise TrainerFailedError("the drill's trainer process has ended")

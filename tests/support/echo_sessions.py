@@ -1,4 +1,4 @@
-"""Sessions of a world that echoes, and a clock that is set by hand."""
+"""Sessions of an echo world, with a manually set clock."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ T = TypeVar("T")
 
 
 class Echo(World):
-    """A world whose observation is the action; it remembers which of its episodes are open."""
+    """A world whose observation repeats the action. It counts its open episodes."""
 
     name, version, instruction = "echo", "1", ""
 
@@ -61,12 +61,12 @@ def make(world: Echo | None = None, clock: Clock | None = None, **options: objec
 
 
 def now(work: Coroutine[Any, Any, T]) -> T:
-    """Return the result of work that does not wait, as calls of a fast world."""
+    """Return the result of a coroutine that never suspends, such as a call to a fast world."""
     try:
         work.send(None)
     except StopIteration as done:
         return done.value  # type: ignore[no-any-return]
-    raise AssertionError("it waits")
+    raise AssertionError("the coroutine suspended")
 
 
 def answer(sessions: Sessions, operation: str, call: tuple[Any, ...]) -> Reply:

@@ -1,7 +1,7 @@
-"""The databases of Prefect and MLflow before anything is recorded, made once for all tests.
+"""Empty databases of Prefect and MLflow, created once for all tests.
 
-To bring new ones to the present schema takes 10 s of a processor, which else is spent at the start
-of every run with a folder of its own.
+Creating their schemas takes 10 s of CPU time. Without the copies, every run with its own folder
+would spend this time at its start.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from tests.support.processes import run_python
 
 MAKE = """
 import asyncio
-import mlflow.store.tracking.sqlalchemy_store  # knows all tables
+import mlflow.store.tracking.sqlalchemy_store  # registers all tables
 from mlflow.store.db import utils
 from prefect.server.database import provide_database_interface
 utils._initialize_tables(utils.create_sqlalchemy_engine("sqlite:///mlflow.db"))
@@ -25,9 +25,9 @@ asyncio.run(provide_database_interface().create_db())
 
 
 def give_empty_databases(runs: Path) -> None:
-    """Puts them where what records its runs below `runs` looks for them, unless there are some.
+    """Copy the empty databases to where runs below `runs` expect them, unless they exist there.
 
-    Only within a run of pytest.
+    Outside a pytest run this does nothing.
     """
     home, suite = runs / "prefect", os.environ.get("SUITE_FOLDER")
     if suite is None or (home / "prefect.db").exists():

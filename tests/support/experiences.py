@@ -1,4 +1,4 @@
-"""Experience for tests of advantages: by hand, at random, and as a strategy of hypothesis."""
+"""Experience for tests of advantages: hand-written, random, and as a Hypothesis strategy."""
 
 from __future__ import annotations
 
@@ -35,7 +35,13 @@ GROUP_RELATIVE = ["grpo", "grpo, not scaled", "rloo", "gigpo"]
 def trajectory(
     group: int, *turns: tuple[int, int, float], seen: tuple[str, ...] = ()
 ) -> Trajectory:
-    """A trajectory of turns (policy tokens, environment tokens, reward); `seen` are the observations before its turns."""
+    """Return a trajectory.
+
+    Args:
+        group: Group and task of the trajectory.
+        turns: Policy tokens, environment tokens and reward of each turn.
+        seen: First observations of the trajectory. The remaining ones are unique to the group.
+    """
     texts = [*seen, *(f"{group} {i}" for i in range(len(seen), len(turns) + 1))]
     made = Trajectory(
         "textcraft",
@@ -58,9 +64,9 @@ def trajectory(
 
 
 def random_experience(seed: int) -> Experience:
-    """Up to three groups of two to four ragged trajectories, with values.
+    """Return 1 to 3 groups of 2 to 4 trajectories of varying lengths, with random values.
 
-    One number to draw keeps the property tests quick.
+    Hypothesis draws only the seed, which keeps the property tests fast.
     """
     random = Random(seed)
     size, groups = random.randint(2, 4), random.sample(range(3), random.randint(1, 3))
