@@ -1,6 +1,6 @@
-"""A proxy in front of an environment server that spoils a share of its answers in one way.
+"""A proxy in front of an environment server that corrupts a share of its responses.
 
-As a command: python -m tests.support.faulty_proxy URL damaged --share 0.1 --seed 0 --port 8001
+Example: python -m tests.support.faulty_proxy URL damaged --share 0.1 --seed 0 --port 8001
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ import aiohttp
 from aiohttp import web
 
 Fault = Literal["late", "lost", "damaged", "swapped", "doubled"]
-"""How an answer is spoiled.
+"""The fault of a response.
 
-late: it is sent after `late_s` seconds.
-lost: the connection is cut, before the request reaches the server or after the server has performed
-it.
-damaged: it is cut short, has bytes that are not UTF-8, has another letter or digit, lacks an item,
-or has an item twice.
-swapped: the items of a batch change places, and an answer with one item is replaced by the answer
-to another request.
-doubled: the request reaches the server twice, and the next request with the same path gets this
-answer, too.
+- late: It is sent after `late_s` seconds.
+- lost: The connection is cut before the request reaches the server, or after the server has
+  performed it.
+- damaged: It is truncated, contains bytes that are not UTF-8, has changed letters or digits, lacks
+  an item, or repeats an item.
+- swapped: The items of a batch are rotated. A response with one item is replaced by the response to
+  an earlier request.
+- doubled: The request reaches the server twice, and the next request to the same path also gets
+  this response.
 """
 FAULTS: tuple[Fault, ...] = get_args(Fault)
 FORWARDED = ("authorization", "content-type", "environment-client")
@@ -37,7 +37,7 @@ MOST_BYTES = 64 * 2**20
 
 
 class Answer(NamedTuple):
-    """A server's answer: status, body, and the header content-digest, if it has one."""
+    """A server's response: status, body, and the content-digest header or ""."""
 
     status: int
     content: bytes
@@ -45,11 +45,11 @@ class Answer(NamedTuple):
 
 
 class FaultyProxy:
-    """Forwards every request. `/health` is never spoiled.
+    """A proxy that forwards every request. It never corrupts responses of `/health`.
 
     Attributes:
-        answers: Answers that could have been spoiled.
-        faults: Answers that were spoiled.
+        answers: Number of responses, without those of `/health`.
+        faults: Number of corrupted responses.
     """
 
     def __init__(
@@ -58,21 +58,21 @@ class FaultyProxy:
         """
         Args:
             upstream: The server's URL.
-            fault: How an answer is spoiled.
-            share: The probability that an answer is spoiled, 0 to 1.
-            seed: Seed of the choice of answers.
-            late_s: Seconds by which a late answer is delayed.
+            fault: Fault of the corrupted responses.
+            share: Probability that a response is corrupted, 0 to 1.
+            seed: Seed of the random choices.
+            late_s: Delay of a late response in seconds.
         """
         self.answers = self.faults = 0
         self._upstream, self._fault, self._share, self._late_s = upstream, fault, share, late_s
         self._random = random.Random(seed)
         self._earlier: dict[str, tuple[bytes, Answer]] = {}
-        """The last request body and answer of each path."""
+        """Last request body and response of each path."""
         self._again: dict[str, Answer] = {}
-        """The answer that the next request of a path gets."""
+        """Response that the next request to a path gets."""
 
     async def serve(self, port: int = 0) -> tuple[str, Callable[[], Any]]:
-        """Listens on 127.0.0.1; returns the URL and what ends the proxy."""
+        """Listen on 127.0.0.1, and return the URL and a function that stops the proxy."""
         self._http = aiohttp.ClientSession(
             connector=aiohttp.TCPConnector(limit=0), auto_decompress=False
         )
@@ -91,28 +91,28 @@ class FaultyProxy:
 
     async def _handle(self, request: web.Request) -> web.StreamResponse:
         body = await request.read()
-        spoilt = False
+        is_corrupted = False
         if request.path != "/health":
             self.answers += 1
-            spoilt = self._random.random() < self._share
-        if spoilt and self._fault == "lost" and self._random.random() < 0.5:
+            is_corrupted = self._random.random() < self._share
+        if is_corrupted and self._fault == "lost" and self._random.random() < 0.5:
             return self._cut(request)
         answer = await self._forward(request, body)
-        if spoilt and self._fault == "late":
+        if is_corrupted and self._fault == "late":
             self.faults += 1
             await asyncio.sleep(self._late_s)
-        elif spoilt and self._fault == "lost":
+        elif is_corrupted and self._fault == "lost":
             return self._cut(request)
-        elif spoilt and self._fault == "damaged":
+        elif is_corrupted and self._fault == "damaged":
             self.faults += 1
             answer = self._damaged(answer)
         elif self._fault == "swapped":
-            answer = self._swapped(request.path, body, answer, spoilt)
+            answer = self._swapped(request.path, body, answer, is_corrupted)
         elif self._fault == "doubled":
             if (again := self._again.pop(request.path, None)) is not None:
                 self.faults += 1
                 answer = again
-            elif spoilt:
+            elif is_corrupted:
                 answer = self._again[request.path] = await self._forward(request, body)
         headers = {"content-type": "application/json"} | (
             {"content-digest": answer.digest} if answer.digest else {}
@@ -138,15 +138,15 @@ class FaultyProxy:
         return web.Response()
 
     def _damaged(self, answer: Answer) -> Answer:
-        ways = [_cut_short, _not_utf8, _with_another_letter]
+        ways = [_cut_short, _not_utf8, _with_changed_characters]
         if len(_items(answer.content)) > 0:
-            ways += [_without_an_item, _with_an_item_twice]
+            ways += [_without_one_item, _with_repeated_item]
         return self._random.choice(ways)(answer, self._random)
 
-    def _swapped(self, path: str, body: bytes, answer: Answer, spoilt: bool) -> Answer:
+    def _swapped(self, path: str, body: bytes, answer: Answer, is_corrupted: bool) -> Answer:
         earlier = self._earlier.get(path)
         self._earlier[path] = body, answer
-        if not spoilt:
+        if not is_corrupted:
             return answer
         items = _items(answer.content)
         if len(items) > 1:
@@ -169,7 +169,7 @@ def _items(content: bytes) -> list[Any]:
 
 
 def _with_items(answer: Answer, items: list[Any]) -> Answer:
-    """The answer with other items, written anew: without the server's digest."""
+    """Return the response with other items and without the server's digest."""
     return Answer(
         answer.status, json.dumps({**json.loads(answer.content), "items": items}).encode()
     )
@@ -184,7 +184,7 @@ def _not_utf8(answer: Answer, chance: random.Random) -> Answer:
     return answer._replace(content=answer.content[:at] + b"\xff\xff" + answer.content[at + 2 :])
 
 
-def _with_another_letter(answer: Answer, chance: random.Random) -> Answer:
+def _with_changed_characters(answer: Answer, chance: random.Random) -> Answer:
     content = bytearray(answer.content)
     places = [at for at, byte in enumerate(content) if chr(byte).isascii() and chr(byte).isalnum()]
     for at in chance.sample(places, min(8, len(places))):
@@ -194,13 +194,13 @@ def _with_another_letter(answer: Answer, chance: random.Random) -> Answer:
     return answer._replace(content=bytes(content))
 
 
-def _without_an_item(answer: Answer, chance: random.Random) -> Answer:
+def _without_one_item(answer: Answer, chance: random.Random) -> Answer:
     items = _items(answer.content)
     del items[chance.randrange(len(items))]
     return _with_items(answer, items)
 
 
-def _with_an_item_twice(answer: Answer, chance: random.Random) -> Answer:
+def _with_repeated_item(answer: Answer, chance: random.Random) -> Answer:
     items = _items(answer.content)
     return _with_items(answer, [chance.choice(items), *items])
 
@@ -209,9 +209,9 @@ def _with_an_item_twice(answer: Answer, chance: random.Random) -> Answer:
 def faulty_proxy(
     upstream: str, fault: Fault, share: float = 0.1, *, seed: int = 0, late_s: float = 0.6
 ) -> Iterator[tuple[str, FaultyProxy]]:
-    """A proxy in a thread of this process while the block lasts: its URL and its counts.
+    """Run a proxy in a thread until the block ends, and yield its URL and the proxy.
 
-    See `FaultyProxy`.
+    The arguments are those of `FaultyProxy`.
     """
     proxy = FaultyProxy(upstream, fault, share, seed=seed, late_s=late_s)
     loop = asyncio.new_event_loop()
@@ -237,7 +237,7 @@ async def _serve_forever(proxy: FaultyProxy, port: int) -> None:
 
 
 def main() -> None:
-    """Serves until a signal."""
+    """Serve until a signal arrives."""
     parser = argparse.ArgumentParser(
         prog="python -m tests.support.faulty_proxy", description=__doc__
     )
@@ -247,13 +247,18 @@ def main() -> None:
         "--share",
         type=float,
         default=0.1,
-        help="probability of a spoiled answer (default: %(default)s)",
+        help="probability of a corrupted response (default: %(default)s)",
     )
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument(
-        "--late-s", type=float, default=0.6, help="delay of a late answer (default: %(default)s)"
+        "--late-s",
+        type=float,
+        default=0.6,
+        help="delay of a late response in seconds (default: %(default)s)",
     )
-    parser.add_argument("--port", type=int, default=0, help="default: a free one")
+    parser.add_argument(
+        "--port", type=int, default=0, help="port of the proxy (default: a free port)"
+    )
     given = parser.parse_args()
     asyncio.run(
         _serve_forever(

@@ -1,4 +1,4 @@
-"""Pages of other origins, in a real Chromium, that try to make a server of this machine do something."""
+"""Cross-origin attacks from real Chromium pages on a server of this machine."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from playwright.sync_api import Browser, Page
 from environments.webarena.browser import find_chromium
 
 STRANGER = "stranger.example"
-"""A name that Chromium resolves to this machine, as the name server of an attacker may (DNS rebinding)."""
+"""A host name that Chromium resolves to this machine, as in a DNS-rebinding attack."""
 
 ATTACK = """async ([url, body]) => {
     const json = {'Content-Type': 'application/json'}
@@ -46,12 +46,12 @@ ATTACK = """async ([url, body]) => {
 
 @dataclass
 class Seen:
-    """What came of a page's attempts.
+    """The results of a page's attempts.
 
     Attributes:
-        page: The page's origin.
-        statuses: Of all answers, also those that the page's scripts may not read.
-        read: What its scripts could read of answers that grant something.
+        page: Origin of the page.
+        statuses: Statuses of all responses, including those that scripts may not read.
+        read: Successful responses that the page's script could read.
     """
 
     page: str
@@ -60,16 +60,16 @@ class Seen:
 
 
 def attempts(browser: Browser, url: str, body: str) -> list[Seen]:
-    """Posts the JSON `body` to `url` with and without a preflight and as a form, from pages of three other origins.
+    """Post the JSON `body` to `url` from pages of three other origins.
 
-    They are a stranger's, another port of this machine, and the server's own under a stranger's
-    name. The browser is another one of
-    the kind of `browser`.
+    The origins are a foreign host, another port of this machine, and the server itself under a
+    foreign name. Each page posts with and without a preflight, and as a form. A new browser of the
+    same type as `browser` runs them.
     """
     address = urlsplit(url)
     options = ["--no-sandbox", f"--host-resolver-rules=MAP {STRANGER} 127.0.0.1"]
     with (
-        elsewhere() as port,
+        blank_pages() as port,
         browser.browser_type.launch(executable_path=find_chromium(), args=options) as chromium,
     ):
         rebound = f"http://{STRANGER}:{address.port}"
@@ -82,9 +82,9 @@ def attempts(browser: Browser, url: str, body: str) -> list[Seen]:
 
 
 def attempt(page: Page, origin: str, url: str, body: str) -> Seen:
-    """All ways to post from one page."""
+    """Try every kind of post from one page."""
     seen = Seen(origin)
-    page.goto(f"{origin}/login")  # where Prefect's page stays
+    page.goto(f"{origin}/login")  # Prefect's page is not redirected from here
     page.on(
         "response",
         lambda answer: seen.statuses.append(answer.status) if answer.url == url else None,
@@ -94,8 +94,8 @@ def attempt(page: Page, origin: str, url: str, body: str) -> Seen:
 
 
 @contextmanager
-def elsewhere() -> Iterator[int]:
-    """The port of a server of blank pages."""
+def blank_pages() -> Iterator[int]:
+    """Serve blank pages until the block ends, and yield the port."""
 
     class Blank(http.server.BaseHTTPRequestHandler):
         def do_GET(self) -> None:

@@ -1,4 +1,4 @@
-"""Requests of every kind of wrongness, and some that are right, at a server of any world."""
+"""A fuzzer that sends valid, malformed and oversized requests to an environment server."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 from tests.support.playing import policy_of
 
 OPERATIONS = ("create", "reset", "step", "close")
-TOLD = (
+GET_PATHS = (
     "/health", "/metrics", "/v1/world", "/v1/tasks", "/openapi.json", "/", "/observation", "/detail", "/goal", "/render", "/none",
     "/metadata", "/schema", "/state", "/mcp", "/ws", "/list_environments",
 )  # fmt: skip
@@ -31,7 +31,7 @@ FIELDS = (
     "items",
     "goal",
 )
-ODD = (
+WRONG_VALUES = (
     None,
     True,
     -1,
@@ -63,11 +63,11 @@ HEADERS = (
 
 
 class Fuzzer:
-    """One client over one connection, which is opened anew whenever the server has closed it.
+    """A client with one connection, which it reopens after the server has closed it.
 
     Attributes:
-        statuses: How often each status was answered; 0 where the server hung up on what is no HTTP.
-        faults: What was sent, and what came back, where the server answered 5xx or not at all.
+        statuses: Number of responses by status. 0 counts closed connections, and -1 socket errors.
+        faults: Requests that the server answered with 5xx or not at all, with the response.
     """
 
     def __init__(self, url: str, world: str, tasks: list[int], seed: int) -> None:
@@ -84,14 +84,14 @@ class Fuzzer:
         self.faults: list[str] = []
 
     def run(self, requests: int) -> None:
-        """Sends so many requests."""
+        """Send the given number of random requests and close the sessions."""
         kinds = (
-            self._sensible,
+            self._valid,
             self._mutated,
-            self._odd,
+            self._wrong_values,
             self._bytes,
-            self._elsewhere,
-            self._no_http,
+            self._other_route,
+            self._not_http,
             self._oversized,
         )
         for _ in range(requests):
@@ -102,15 +102,15 @@ class Fuzzer:
         self._sessions.clear()
         self._close()
 
-    def _sensible(self) -> None:
-        """What a client would send: mostly right."""
+    def _valid(self) -> None:
+        """Send a request that a client would send, which is mostly valid."""
         rng = self._rng
         operation = rng.choices(OPERATIONS, (15, 15, 60, 10))[0]
         if rng.random() < 0.3:
-            self._theirs(operation)
+            self._agentgym_request(operation)
             return
         if operation == "create" or not self._sessions:
-            reply = self._ours("create", {"index": rng.choice(self._tasks), "lease_s": 30.0})
+            reply = self._own_request("create", {"index": rng.choice(self._tasks), "lease_s": 30.0})
             if "session" in reply:
                 self._sessions.append((reply["session"], reply["observation"], 0))
             if len(self._sessions) > 20:
@@ -120,10 +120,12 @@ class Fuzzer:
             return
         session, first, turn = self._sessions[place]
         if operation == "reset":
-            reply = self._ours("reset", {"session": session, "index": rng.choice(self._tasks)})
+            reply = self._own_request(
+                "reset", {"session": session, "index": rng.choice(self._tasks)}
+            )
             self._sessions[place] = (session, reply.get("observation", first), 0)
         elif operation == "step":
-            reply = self._ours(
+            reply = self._own_request(
                 "step",
                 {
                     "session": session,
@@ -133,10 +135,10 @@ class Fuzzer:
             )
             self._sessions[place] = (session, first, turn + ("reward" in reply))
         else:
-            self._ours("close", {"session": session})
+            self._own_request("close", {"session": session})
             self._ended.append(self._sessions.pop(place)[0])
 
-    def _theirs(self, operation: str) -> None:
+    def _agentgym_request(self, operation: str) -> None:
         rng = self._rng
         number = rng.choice(self._numbers) if self._numbers else 0
         body: dict[str, Any] = {
@@ -161,7 +163,7 @@ class Fuzzer:
                 self._ended.append(closed)
 
     def _mutated(self) -> None:
-        """A right body with some bytes changed."""
+        """Send a valid body with some bytes changed."""
         rng = self._rng
         session = self._sessions[0][0] if self._sessions else "0-00"
         number = self._numbers[-1] if self._numbers else 0
@@ -187,17 +189,17 @@ class Fuzzer:
             body[at : at + rng.randrange(3)] = rng.randbytes(rng.randrange(3))
         self._post(self._path(), bytes(body))
 
-    def _odd(self) -> None:
-        """JSON whose fields hold what they should not, among them sessions that have ended or never were."""
+    def _wrong_values(self) -> None:
+        """Send JSON with fields of wrong types and values, including ended and unknown sessions."""
         rng = self._rng
         item = {
-            name: rng.choice((*ODD, *self._ended[-5:]))
+            name: rng.choice((*WRONG_VALUES, *self._ended[-5:]))
             for name in rng.sample(FIELDS, rng.randint(0, 5))
         }
         body: Any = (
             {"items": [item] * rng.randint(0, 3)}
             if rng.random() < 0.6
-            else rng.choice((item, [item], *ODD))
+            else rng.choice((item, [item], *WRONG_VALUES))
         )
         content = json.dumps(body)
         if rng.random() < 0.05:
@@ -205,7 +207,7 @@ class Fuzzer:
         self._post(self._path(), content.encode())
 
     def _bytes(self) -> None:
-        """A body that is no JSON, perhaps in chunks."""
+        """Send a body that is not JSON, sometimes in chunks."""
         body = self._rng.randbytes(self._rng.choice((0, 1, 10, 1000)))
         if self._rng.random() < 0.3:
             chunked = (
@@ -219,16 +221,23 @@ class Fuzzer:
         else:
             self._post(self._path(), body, self._rng.choice(HEADERS))
 
-    def _elsewhere(self) -> None:
-        """Another method, or another path."""
+    def _other_route(self) -> None:
+        """Send a request with another method or path."""
         rng = self._rng
         path = rng.choice(
-            (*TOLD, self._path(), "/" + "".join(rng.choices("abv1/.%~é\\;", k=8)), f"/{'p' * 3000}")
+            (
+                *GET_PATHS,
+                self._path(),
+                "/" + "".join(rng.choices("abv1/.%~é\\;", k=8)),
+                f"/{'p' * 3000}",
+            )
         )
         if rng.random() < 0.5:
             fields = rng.sample((*FIELDS, "split", "tags"), 2)
             values = [
-                str(rng.choice((*ODD[:13], "train", 1, *self._numbers[-2:]))).replace(" ", "+")
+                str(rng.choice((*WRONG_VALUES[:13], "train", 1, *self._numbers[-2:]))).replace(
+                    " ", "+"
+                )
                 for _ in fields
             ]
             path += "?" + "&".join(
@@ -239,8 +248,8 @@ class Fuzzer:
         head = f"{method} {path} HTTP/1.{rng.choice('011')}\r\nHost: h\r\nContent-Length: {len(body)}\r\n\r\n"
         self._exchange(head.encode("utf-8", "replace") + body, method)
 
-    def _no_http(self) -> None:
-        """Bytes that are no request, after which the server may hang up."""
+    def _not_http(self) -> None:
+        """Send bytes that are not HTTP. The server may close the connection without an answer."""
         rng = self._rng
         sent = rng.choice(
             (
@@ -253,7 +262,7 @@ class Fuzzer:
         self._exchange(sent + b"\r\n\r\n", hang_up=True)
 
     def _oversized(self) -> None:
-        """A body that is said to be over the limit; the client leaves when it is told so."""
+        """Announce a body above the size limit, read the answer and disconnect."""
         self._exchange(
             f"POST {self._path()} HTTP/1.1\r\nHost: h\r\nContent-Length: {2**24 + self._rng.randint(1, 2**30)}\r\n\r\n".encode()
         )
@@ -283,7 +292,7 @@ class Fuzzer:
             )
         )
 
-    def _ours(self, operation: str, item: dict[str, Any]) -> dict[str, Any]:
+    def _own_request(self, operation: str, item: dict[str, Any]) -> dict[str, Any]:
         status, content = self._post(f"/v1/{operation}", json.dumps({"items": [item]}).encode())
         reply: dict[str, Any] = json.loads(content)["items"][0] if status == 200 else {}
         return reply
@@ -314,7 +323,10 @@ class Fuzzer:
         return status, content
 
     def _answer(self, method: str) -> tuple[int, bool, bytes]:
-        """Status, whether the connection ends, body; status 0 where the server hung up without a word."""
+        """Return the status, whether the connection ends, and the body.
+
+        The status is 0 if the server closed the connection without a response.
+        """
         assert self._socket is not None
         got = b""
         while b"\r\n\r\n" not in got:

@@ -1,6 +1,6 @@
-"""What one hostile client can do to an environment server, each attack bounded in count and time.
+"""Attacks of a hostile client on an environment server, limited in number and time.
 
-Sockets only: nothing of ours is fair.
+The attacks use plain sockets, not this project's client.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ from urllib.parse import urlsplit
 
 PATIENCE_S = 60.0
 ITEM_BYTES = 2_400_000
-"""Of a request with nothing but wrong items: a third of the size once froze the server for seconds."""
+"""Size of a body of wrong items. A third of it can block a server that parses all of them."""
 
 
 @dataclass
 class Attacker:
-    """One client that means harm.
+    """A hostile client.
 
     Attributes:
-        url: The server.
-        sent: Requests so far.
-        statuses: How often each status was answered, 0 for no answer.
+        url: URL of the server.
+        sent: Number of requests so far.
+        statuses: Number of responses by status. 0 counts missing responses.
     """
 
     url: str
@@ -36,19 +36,19 @@ class Attacker:
     statuses: dict[int, int] = field(default_factory=dict)
 
     def connect(self) -> socket.socket:
-        """A new connection."""
+        """Open a connection."""
         address = urlsplit(self.url)
         return socket.create_connection((address.hostname, address.port), timeout=PATIENCE_S)
 
     def ask(self, path: str, body: bytes, method: str = "POST", *headers: str) -> tuple[int, bytes]:
-        """Status and content of the answer to one request on a connection of its own; status 0 without one."""
+        """Send a request on a new connection. Return status and content, or 0 without a response."""
         with self.connect() as connection:
             with contextlib.suppress(OSError):
                 connection.sendall(head(path, len(body), method, *headers) + body)
             return self.answer(connection)
 
     def answer(self, connection: socket.socket) -> tuple[int, bytes]:
-        """Reads one answer."""
+        """Read a response. Return its status and content, or status 0 without one."""
         content = b""
         self.sent += 1
         try:
@@ -70,19 +70,19 @@ class Attacker:
 
 
 def head(path: str, length: int, method: str = "POST", *headers: str) -> bytes:
-    """A request up to its body."""
+    """Return the head of a request."""
     return "\r\n".join(
         [f"{method} {path} HTTP/1.1", "Host: h", f"Content-Length: {length}", *headers, "", ""]
     ).encode()
 
 
 def items(*of: object) -> bytes:
-    """The body of a request in our dialect."""
+    """Return the body of a request in this project's dialect."""
     return json.dumps({"items": of}).encode()
 
 
 def wrong_items(attacker: Attacker) -> None:
-    """A million items that are none, of several kinds."""
+    """Send bodies of up to a million invalid items of several types."""
     for item in (b"0,", b'"",', b"{},", b'"a\\"b",'):
         body = b'{"items":[' + item * (ITEM_BYTES // len(item)) + b"0]}"
         for path in ("/v1/step", "/v1/create", "/step"):
@@ -90,7 +90,7 @@ def wrong_items(attacker: Attacker) -> None:
 
 
 def endless_headers(attacker: Attacker) -> None:
-    """Headers of any length, in any number, and a first line of a megabyte."""
+    """Send very long headers, very many headers, and a request line of a megabyte."""
     attacker.ask("/health", b"", "GET", "X: " + "x" * 2**20)
     attacker.ask("/health", b"", "GET", *(f"X{number}: x" for number in range(10_000)))
     attacker.ask("/" + "x" * 2**20, b"", "GET")
@@ -102,30 +102,32 @@ def endless_headers(attacker: Attacker) -> None:
 
 
 def malformed(attacker: Attacker, seed: int = 0, requests: int = 300) -> None:
-    """Bytes that are almost HTTP."""
+    """Send HTTP requests with some bytes changed."""
     rng = random.Random(seed)
     for _ in range(requests):
-        whole = bytearray(head("/v1/step", 40) + items({"session": "x", "turn": 0, "action": "y"}))
+        request = bytearray(
+            head("/v1/step", 40) + items({"session": "x", "turn": 0, "action": "y"})
+        )
         for _ in range(rng.randrange(1, 20)):
-            at = rng.randrange(len(whole))
-            whole[at : at + rng.randrange(3)] = rng.randbytes(rng.randrange(4))
+            at = rng.randrange(len(request))
+            request[at : at + rng.randrange(3)] = rng.randbytes(rng.randrange(4))
         with attacker.connect() as connection, contextlib.suppress(OSError):
-            connection.sendall(bytes(whole))
+            connection.sendall(bytes(request))
             connection.shutdown(socket.SHUT_WR)
             attacker.answer(connection)
 
 
 @contextmanager
-def held(attacker: Attacker, count: int, say: bytes = b"") -> Iterator[list[socket.socket]]:
-    """Many connections that say this much and no more, while the block lasts."""
+def held(attacker: Attacker, count: int, sent: bytes = b"") -> Iterator[list[socket.socket]]:
+    """Hold many connections open until the block ends. Each sends only the bytes `sent`."""
     open_ones = []
     try:
         for _ in range(count):
             with contextlib.suppress(OSError):
                 connection = attacker.connect()
                 open_ones.append(connection)
-                connection.sendall(say)
-                attacker.sent += bool(say)
+                connection.sendall(sent)
+                attacker.sent += bool(sent)
         yield open_ones
     finally:
         for connection in open_ones:
@@ -133,13 +135,13 @@ def held(attacker: Attacker, count: int, say: bytes = b"") -> Iterator[list[sock
 
 
 def silent_connections(attacker: Attacker, count: int = 1500, seconds: float = 3.0) -> None:
-    """Connections that say nothing."""
+    """Hold connections open without sending anything."""
     with held(attacker, count):
         time.sleep(seconds)
 
 
 def slow_requests(attacker: Attacker, count: int = 300, seconds: float = 5.0) -> None:
-    """Requests that come byte by byte."""
+    """Send requests byte by byte."""
     with held(attacker, count, b"POST /v1/create HTTP/1.1\r\n") as connections:
         until = time.monotonic() + seconds
         while time.monotonic() < until:
@@ -150,7 +152,7 @@ def slow_requests(attacker: Attacker, count: int = 300, seconds: float = 5.0) ->
 
 
 def unfinished_bodies(attacker: Attacker, count: int = 100) -> None:
-    """Bodies of 15 megabytes that lack their last byte."""
+    """Send bodies of 15 MiB without their last byte."""
     part = bytes(2**20)
     with held(attacker, count, head("/v1/step", 15 * 2**20 + 1)) as connections:
         for _ in range(15):
@@ -161,7 +163,7 @@ def unfinished_bodies(attacker: Attacker, count: int = 100) -> None:
 
 
 def unread_answers(attacker: Attacker, count: int = 50, requests: int = 400) -> None:
-    """Answers that are asked for and not read."""
+    """Send many requests without reading the responses."""
     ask = head("/v1/tasks?split=train&tags=1", 0, "GET") * requests
     with held(attacker, count) as connections:
         for connection in connections:
@@ -173,7 +175,7 @@ def unread_answers(attacker: Attacker, count: int = 50, requests: int = 400) -> 
 
 
 def long_actions(attacker: Attacker, count: int = 40) -> None:
-    """Sessions with an action of megabytes each, in letters of four bytes."""
+    """Open sessions and send each an action of megabytes, in four-byte characters."""
     _, content = attacker.ask("/v1/create", items(*({"index": 0} for _ in range(count))))
     sessions = [reply["session"] for reply in json.loads(content)["items"] if "session" in reply]
     for session in sessions:
@@ -185,19 +187,19 @@ def long_actions(attacker: Attacker, count: int = 40) -> None:
 
 
 def hoard(attacker: Attacker, count: int = 20_000, batch: int = 2000) -> None:
-    """All sessions of the server, for a day, and then again."""
+    """Try to occupy all sessions of the server for a day, more than once."""
     for _ in range(count // batch):
         attacker.ask("/v1/create", items(*({"lease_s": 86_400} for _ in range(batch))))
 
 
 def heavy_batches(attacker: Attacker, connections: int = 16) -> None:
-    """The largest batches that are allowed, many at once."""
+    """Send many of the largest allowed batches concurrently."""
     body = items(*({"session": "0-0", "turn": 0, "action": "x"} for _ in range(10_000)))
     _at_once(lambda: attacker.ask("/v1/step", body), connections)
 
 
 def tiny_chunks(attacker: Attacker, count: int = 64, seconds: float = 10.0) -> None:
-    """Bodies in chunks of one byte, again as soon as the server refuses one."""
+    """Send bodies in chunks of one byte, and reconnect whenever the server refuses one."""
     until = time.monotonic() + seconds
 
     def send() -> None:
@@ -214,13 +216,13 @@ def tiny_chunks(attacker: Attacker, count: int = 64, seconds: float = 10.0) -> N
 
 
 def long_batches(attacker: Attacker, count: int = 8, turns: int = 10_000) -> None:
-    """Sessions with as many steps each as one request may hold."""
+    """Send each session as many steps as one request may contain."""
     sessions = iter(_opened(attacker, count))
     _at_once(lambda: attacker.ask("/v1/step", _turns_of(next(sessions), turns)), count)
 
 
 def vanished_batches(attacker: Attacker, count: int = 8, turns: int = 10_000) -> None:
-    """The same by clients that are gone before the answer."""
+    """Send the batches of `long_batches`, and disconnect before the responses."""
     for session in _opened(attacker, count):
         body = _turns_of(session, turns)
         with attacker.connect() as connection:
@@ -251,7 +253,7 @@ def _at_once(attack: Callable[[], object], count: int) -> None:
 
 
 def guess_numbers(attacker: Attacker, reach: int = 200) -> list[int]:
-    """Closes AgentGym sessions by numbers near its own; returns those that were somebody's."""
+    """Try to close AgentGym sessions with numbers near its own, and return those that were open."""
     _, content = attacker.ask("/create", b"{}")
     reply = json.loads(content)
     number = next(iter(reply.values())) if isinstance(reply, dict) else reply

@@ -1,4 +1,4 @@
-"""A server that records what it is sent: the endpoint of a stranger."""
+"""A server that records the headers of requests, as a foreign endpoint could."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from dataclasses import dataclass, field
 
 @dataclass
 class Listener:
-    """What a server answers and what it was sent.
+    """The settings of a server and the requests that it received.
 
     Attributes:
-        url: Its base URL, with the path of OpenAI's protocol.
-        status: Status of its answers.
-        location: Where its answers redirect to; "" for nowhere.
+        url: Base URL of the server, ending with /v1 as for the OpenAI protocol.
+        status: Status of the responses.
+        location: Redirect target of the responses, or "".
         headers: Headers of each request, with names in lower case.
     """
 
@@ -28,7 +28,7 @@ class Listener:
 
     @property
     def origin(self) -> str:
-        """Its URL without a path."""
+        """Return the URL without a path."""
         return self.url.removesuffix("/v1")
 
 
@@ -40,7 +40,10 @@ COMPLETION = {"choices": [{"message": MESSAGE, "finish_reason": "stop"}]}
 def listener(
     status: int = 200, location: str = "", answer: object = COMPLETION
 ) -> Iterator[Listener]:
-    """Starts a server that answers each request with this JSON: by default a chat completion whose text is CORRECT."""
+    """Start a server that responds to each request with the JSON `answer`.
+
+    By default this is a chat completion with the text CORRECT.
+    """
     found, body = Listener(status=status, location=location), json.dumps(answer).encode()
 
     class Handler(http.server.BaseHTTPRequestHandler):

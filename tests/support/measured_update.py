@@ -1,7 +1,8 @@
-"""What torch's allocator gives out in a real update; as a program, in one process of several whose model is sharded.
+"""Peak memory of a real update, as recorded by torch's profiler.
 
-torchrun --nproc_per_node N -m tests.support.measured_update POLICY FOLDER (the main process writes
-FOLDER/peak)
+As a program it measures one rank of a sharded model, and the main process writes FOLDER/peak:
+
+    torchrun --nproc_per_node N -m tests.support.measured_update POLICY FOLDER
 """
 
 from __future__ import annotations
@@ -22,13 +23,16 @@ from tests.support.recorded import (
 )
 
 LENGTH, ROWS = 384, 4
-"""Of the trajectories that a process learns from in one micro-batch: tokens, and their number."""
+"""Length in tokens and number of the trajectories in a process's only micro-batch."""
 
 
 def measured_peak(
     policy: str, folder: Path, lora: dict[str, int] | None = None, sharding: Sharding = "none"
 ) -> int:
-    """The most bytes that are held at once while the second step is learnt; the first has made the optimiser's state."""
+    """Return the peak of allocated bytes during the second training step.
+
+    The first step creates the optimiser's state.
+    """
     experiment = small_experiment(
         lora,
         name="grpo",
@@ -47,11 +51,11 @@ def measured_peak(
         train(trainer, RecordedBatches(policy, batch=batch), 1)
         with record_function("second step"):
             train(trainer, RecordedBatches(policy, batch=batch), 2, 1)
-    return _fullest(measured, "second step")
+    return _peak_bytes(measured, "second step")
 
 
-def _fullest(measured: Any, name: str) -> int:
-    """The most that the allocator had given out at once while something of this name ran, in bytes."""
+def _peak_bytes(measured: Any, name: str) -> int:
+    """Return the peak of allocated bytes from the start of the event `name`."""
     from torch._C._profiler import _EventType
 
     events: list[Any] = []
@@ -69,7 +73,7 @@ def _fullest(measured: Any, name: str) -> int:
 
 
 def main(policy: str, folder: Path) -> None:
-    """Measures in one process of several."""
+    """Measure the peak of one rank, and write that of the main process."""
     from tasks.training.process_group import join
 
     processes = join(small_experiment(name="grpo"), folder)

@@ -1,4 +1,4 @@
-"""Worlds that break the contract in one way each, for the tests of the conformance kit."""
+"""A sound world, and worlds that each break one rule of the contract, for the conformance kit."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Sound(CountingEpisode):
 
 
 class SoundWorld(Counting):
-    """Keeps the contract."""
+    """A world that keeps the contract."""
 
     _session: type[Sound] = Sound
     lists = {"train": range(1, 60), "validation": range(60, 80), "test": range(80, 100)}  # noqa: RUF012
@@ -37,14 +37,20 @@ class SoundWorld(Counting):
 
 
 class NoInstruction(SoundWorld):
+    """A world with an empty instruction."""
+
     instruction = " "
 
 
 class SharedTasks(SoundWorld):
+    """A world whose task lists overlap."""
+
     lists = dict.fromkeys(SPLITS, range(1, 60))
 
 
 class EmptyList(SoundWorld):
+    """A world with an empty task list."""
+
     lists = {**SoundWorld.lists, "easy": range(0)}  # noqa: RUF012
 
 
@@ -54,34 +60,42 @@ class LostOracle(Sound):
 
 
 class LostOracleWorld(SoundWorld):
+    """A world whose oracle fails."""
+
     _session = LostOracle
 
 
-class Tells(Sound):
+class OracleListed(Sound):
     def valid_actions(self) -> Sequence[str]:
         return [self.oracle_action()]
 
 
-class TellsWorld(SoundWorld):
-    _session = Tells
+class OracleListedWorld(SoundWorld):
+    """A world whose only valid action is the oracle's."""
+
+    _session = OracleListed
 
 
-class Drawn(Sound):
+class Unseeded(Sound):
     def reset(self, index: int) -> str:
         return f"{super().reset(index)} {random.random()}"
 
 
-class DrawnWorld(SoundWorld):
-    _session = Drawn
+class UnseededWorld(SoundWorld):
+    """A world whose first observation contains an unseeded random number."""
+
+    _session = Unseeded
 
 
-class OfProcess(Sound):
+class ProcessDependent(Sound):
     def reset(self, index: int) -> str:
         return f"{super().reset(index)} {os.getpid()}"
 
 
-class OfProcessWorld(SoundWorld):
-    _session = OfProcess
+class ProcessDependentWorld(SoundWorld):
+    """A world whose first observation contains the process id."""
+
+    _session = ProcessDependent
 
 
 class Generous(Sound):
@@ -91,6 +105,8 @@ class Generous(Sound):
 
 
 class GenerousWorld(SoundWorld):
+    """A world whose rewards exceed its reward range."""
+
     _session = Generous
 
 
@@ -102,6 +118,8 @@ class Brittle(Sound):
 
 
 class BrittleWorld(SoundWorld):
+    """A world that crashes on an action with a null byte."""
+
     _session = Brittle
 
 
@@ -111,4 +129,6 @@ class Endless(Sound):
 
 
 class EndlessWorld(SoundWorld):
+    """A world whose episodes accept actions after they are closed."""
+
     _session = Endless

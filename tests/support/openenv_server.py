@@ -1,7 +1,7 @@
-"""A small environment in OpenEnv's protocol: add numbers until the sum is the goal.
+"""A small environment server in OpenEnv's protocol: add numbers until the sum is the goal.
 
-It is written from the protocol alone, because OpenEnv's package does not install beside ours.
-`python -m tests.support.openenv_server PORT SESSIONS` serves it.
+It implements the protocol without OpenEnv's package, which conflicts with this project's packages.
+Start it with `python -m tests.support.openenv_server PORT SESSIONS`.
 """
 
 from __future__ import annotations
@@ -26,13 +26,17 @@ ACTION = {
 
 
 class Adding:
-    """The server."""
+    """The server's sessions.
+
+    Attributes:
+        free: Number of sessions that can still be opened.
+    """
 
     def __init__(self, sessions: int) -> None:
         self.free = sessions
 
     async def play(self, socket: WebSocket) -> None:
-        """Serve a session. A step with 13 ends it without an answer."""
+        """Serve a session. A step with the number 13 ends it without a response."""
         await socket.accept()
         if not self.free:
             await self._fail(socket, "CAPACITY_REACHED", "full")

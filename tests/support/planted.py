@@ -1,4 +1,4 @@
-"""A world with one right word, and policies that always say one word: how good a policy is can be planted."""
+"""A world with one correct word, and policies with known success that always say one word."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ PLANTED = {
     "rollout.turn_tokens": 4,
     "rollout.trajectory_tokens": 64,
 }
-"""A night of one step in a world of one word, whose policy says that word always or never."""
+"""Recipe fields of a nightly run with one step in `OneWord`."""
 
 
 class OneWordEpisode(Environment):
@@ -49,7 +49,7 @@ class OneWordEpisode(Environment):
 
 
 class OneWord(World):
-    """Every episode is one turn."""
+    """A world in which every episode is one turn."""
 
     name = "oneword"
     version = "1"
@@ -61,10 +61,10 @@ class OneWord(World):
 
 
 def build_saying(folder: Path, word: str) -> str:
-    """A policy that says this word and ends its message, whatever it is told; saved to `folder`.
+    """Save a policy to `folder` whose every message is `word`, and return the folder.
 
-    Blocks add nothing, so that the next token depends on the last one alone: the message's end
-    after the word, the word after all else.
+    The layers add nothing to the residual stream, so the next token depends only on the last one.
+    After the word it is the end of the message, and after any other token it is the word.
     """
     import torch
 
@@ -73,8 +73,8 @@ def build_saying(folder: Path, word: str) -> str:
 
     tokenizer = build_tokenizer([f"Say {RIGHT}, not {WRONG}.", RIGHT, WRONG])
     model = build_model(TINY, tokenizer, 0)
-    said = tokenizer.encode(word, add_special_tokens=False)
-    assert len(said) == 1, "the word is one token"
+    tokens = tokenizer.encode(word, add_special_tokens=False)
+    assert len(tokens) == 1, f"the tokenizer splits {word!r} into {len(tokens)} tokens"
     model.config.tie_word_embeddings = False
     model.lm_head.weight = torch.nn.Parameter(torch.zeros_like(model.lm_head.weight))
     with torch.no_grad():
@@ -84,8 +84,8 @@ def build_saying(folder: Path, word: str) -> str:
         embeddings, head = model.model.embed_tokens.weight, model.lm_head.weight
         embeddings.zero_()
         embeddings[:, 0] = 1.0
-        embeddings[said[0], 0], embeddings[said[0], 1] = 0.0, 1.0
-        head[said[0], 0] = head[tokenizer.eos_token_id, 1] = 10.0
+        embeddings[tokens[0], 0], embeddings[tokens[0], 1] = 0.0, 1.0
+        head[tokens[0], 0] = head[tokenizer.eos_token_id, 1] = 10.0
     model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     return str(folder)

@@ -1,4 +1,4 @@
-"""What tests of every world share: a server of it, and a policy that plays it a little and costs next to nothing."""
+"""Environment servers for tests of any world, and cheap random policies that play them."""
 
 from __future__ import annotations
 
@@ -17,20 +17,28 @@ from tests.support.processes import command_line
 
 ROOT = Path(__file__).parents[2]
 WORLDS = ("babyai", "searchqa", "textcraft")
-"""Those that need no other program. The commands take any world."""
+"""Worlds that need no external program. The functions accept any world."""
 START_DEADLINE_S = 300.0
 
 Policy = Callable[[random.Random, str, str], str]
-"""From chance, the first and the last observation to an action."""
+"""A function from a random generator, the first and the last observation to an action."""
 
 
 Start = Callable[..., LocalServer]
+"""Type of `starting`'s function: start(*options, **environment)."""
 
 
 def server_of(
     world: str, *options: str, state_dir: Path | None = None, **environment: str
 ) -> LocalServer:
-    """A server of the world, not started yet; `environment` are variables for it."""
+    """Return a server of the world that is not yet started.
+
+    Args:
+        world: Name of the world.
+        options: Further command-line options of the server.
+        state_dir: Folder of the server's state.
+        environment: Environment variables of the server.
+    """
     command = [sys.executable, "-m", "environments", "serve", world, "--port", "{port}", *options]
     return LocalServer(
         world,
@@ -43,7 +51,7 @@ def server_of(
 
 @contextmanager
 def starting(world: str, state_dir: Path) -> Iterator[Start]:
-    """Gives start(*options, **environment), which starts a server of the world; all end with the block."""
+    """Yield start(*options, **environment), which starts a server. All end with the block."""
     with ExitStack() as ends:
 
         def start(*options: str, **environment: str) -> LocalServer:
@@ -56,7 +64,7 @@ def starting(world: str, state_dir: Path) -> Iterator[Start]:
 
 
 def serving_process(server: LocalServer) -> psutil.Process:
-    """The process that serves, below the one that watches over it."""
+    """Return the process below the subreaper that serves."""
     subreaper = psutil.Process(server.pid)
     return next(
         (
@@ -69,7 +77,10 @@ def serving_process(server: LocalServer) -> psutil.Process:
 
 
 def anonymous_mb(server: LocalServer) -> float:
-    """Megabytes that the server and all below it hold in memory without those of files, which the system takes back when it wants."""
+    """Return the anonymous memory of the server and its descendants, in MiB.
+
+    File-backed memory is left out, because the kernel can reclaim it.
+    """
     root, total = serving_process(server), 0
     for process in (root, *root.children(recursive=True)):
         found = re.search(
@@ -80,7 +91,7 @@ def anonymous_mb(server: LocalServer) -> float:
 
 
 def policy_of(world: str) -> Policy:
-    """A policy that makes the world's sessions do something; for a world not known here, noise."""
+    """Return a policy with sensible random actions, or random words for an unknown world."""
     return {"babyai": _offered, "searchqa": _searching, "textcraft": _crafting}.get(world, _noise)
 
 

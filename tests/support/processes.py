@@ -1,4 +1,4 @@
-"""Running code in a new process, waiting, and questions about processes that may end meanwhile."""
+"""Helpers that run code in new processes, wait for conditions, and inspect processes."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ Server = TypeVar("Server", bound=_Server)
 
 
 def command_line(process: psutil.Process) -> list[str]:
-    """Its words; none if it has ended, or is not ours to ask."""
+    """Return the words of the command line, or [] if the process has ended or denies access."""
     try:
         return process.cmdline()
     except psutil.Error:
@@ -36,7 +36,7 @@ def command_line(process: psutil.Process) -> list[str]:
 
 
 def ended(process: psutil.Process) -> bool:
-    """Whether it runs no more; a zombie does not."""
+    """Return whether the process has ended. A zombie has."""
     try:
         return not process.is_running() or process.status() == psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:
@@ -44,7 +44,7 @@ def ended(process: psutil.Process) -> bool:
 
 
 def kill(process: psutil.Process) -> None:
-    """Kills it, unless it has ended."""
+    """Kill the process, unless it has ended."""
     try:
         process.kill()
     except psutil.NoSuchProcess:
@@ -54,22 +54,24 @@ def kill(process: psutil.Process) -> None:
 def wait_until(
     condition: Callable[[], object], seconds: float = 600, every_s: float = 0.05
 ) -> None:
-    """Waits until the condition holds. The time limit ends only a test that hangs."""
+    """Wait until the condition holds. The time limit only ends a test that hangs."""
     deadline = time.monotonic() + seconds
     while not condition():
-        assert time.monotonic() < deadline, "the condition does not come to hold"
+        assert time.monotonic() < deadline, f"the condition did not hold within {seconds:g} s"
         time.sleep(every_s)
 
 
 def run_python(
     code: str, *arguments: str, cwd: Path = ROOT, status: int = 0, **variables: str
 ) -> str:
-    """Runs the code in a new process, and returns what it printed.
+    """Run Python code in a new process and return its standard output.
 
     Args:
-        arguments: The code finds them in `sys.argv[1:]`.
-        status: The exit status that the process must have.
-        variables: Environment variables besides those of this process.
+        code: The code.
+        arguments: Values of `sys.argv[1:]`.
+        cwd: Working directory.
+        status: Expected exit status.
+        variables: Environment variables, added to those of this process.
     """
     done = _finished(["-c", code, *arguments], cwd, variables)
     assert done.returncode == status, done.stderr[-3000:]
@@ -77,7 +79,7 @@ def run_python(
 
 
 def run_module(module: str, *arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
-    """Runs `python -m module` to its end. `variables` are added to the environment."""
+    """Run `python -m module` until it ends. `variables` are added to the environment."""
     return _finished(["-m", module, *arguments], ROOT, variables)
 
 
@@ -96,7 +98,7 @@ def _finished(
 
 @contextmanager
 def started(server: Server) -> Iterator[Server]:
-    """Starts the server, and ends it with the block."""
+    """Start the server and end it with the block."""
     try:
         server.start()
         yield server
@@ -113,7 +115,7 @@ def local_server(
     start_deadline_s: float = 120,
     **options: Any,
 ) -> Iterator[LocalServer]:
-    """Starts a server that can import this code, and ends it with the block. See `LocalServer`."""
+    """Start a `LocalServer` that can import this repository, and end it with the block."""
     variables = {"PYTHONPATH": str(ROOT), **(environment or {})}
     with started(
         LocalServer(

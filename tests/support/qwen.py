@@ -1,4 +1,4 @@
-"""The sizes of Qwen2.5 as folders with a configuration and no weights."""
+"""Model folders of Qwen2.5 with a configuration but without weights."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ FIELDS = (
 
 
 def qwen_folder(name: str, folder: Path) -> str:
-    """Writes the configuration of one of `SIZES` and returns its folder as text."""
+    """Write the configuration of one of `SIZES` and return its folder."""
     sizes: dict[str, Any] = dict(zip(FIELDS, SIZES[name], strict=True))
     Qwen2Config(**sizes, max_position_embeddings=32_768).save_pretrained(folder / name)
     return str(folder / name)

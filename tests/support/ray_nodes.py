@@ -1,4 +1,4 @@
-"""A Ray cluster of several nodes on this machine's loopback, as small as Ray can be."""
+"""A minimal Ray cluster of several nodes on this machine's loopback interface."""
 
 from __future__ import annotations
 
@@ -13,9 +13,8 @@ import psutil
 
 from tasks.provision.local import answers
 
-# Read by Ray when it is imported, here and in the processes that tests start. Without the second,
-# Ray takes 127.0.0.1 for the machine's
-# outer address, and its servers listen there.
+# Ray reads these variables on import, here and in the processes that tests start. Without the
+# second one it replaces 127.0.0.1 with the machine's external address, and its servers listen there.
 LOOPBACK = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}
 NODE = {
     "node_ip_address": "127.0.0.1",
@@ -24,25 +23,32 @@ NODE = {
     "include_log_monitor": False,
     "no_monitor": True,
 }
-NOTICED_SOON = {
+FAILURE_DETECTION = {
     "health_check_initial_delay_ms": 1000,
     "health_check_period_ms": 1000,
     "health_check_failure_threshold": 20,
 }
-"""A lost node is noticed by its broken connection; a busy machine is not to be taken for a lost node."""
-AS_USUAL = {"worker_niceness": 0, "memory_monitor_refresh_ms": 0}
-"""Ray runs what it starts at nice 15, and kills it when the machine's memory is nearly full, whoever filled it."""
+"""Lost nodes are detected by their broken connection. The threshold tolerates a busy machine."""
+NO_SIDE_EFFECTS = {"worker_niceness": 0, "memory_monitor_refresh_ms": 0}
+"""By default Ray runs workers at nice 15, and kills them when the machine is low on memory."""
 
 
 @contextmanager
 def ray_cluster(nodes: int, cpus: int) -> Iterator[Any]:
-    """A head that runs nothing but the driver, and so many nodes; each can be killed with `remove_node(node, allow_graceful=False)`."""
+    """Start a head node for the driver and `nodes` worker nodes, and yield the cluster.
+
+    `cluster.remove_node(node, allow_graceful=False)` kills a node.
+    """
     os.environ.update(LOOPBACK)
     from ray.cluster_utils import Cluster
 
     cluster = Cluster(
         initialize_head=True,
-        head_node_args={**NODE, "num_cpus": 0, "_system_config": NOTICED_SOON | AS_USUAL},
+        head_node_args={
+            **NODE,
+            "num_cpus": 0,
+            "_system_config": FAILURE_DETECTION | NO_SIDE_EFFECTS,
+        },
     )
     try:
         for _ in range(nodes):
@@ -55,12 +61,15 @@ def ray_cluster(nodes: int, cpus: int) -> Iterator[Any]:
 
 
 def add_node(cluster: Any, cpus: int) -> Any:
-    """One more node."""
+    """Add a node to the cluster and return it."""
     return cluster.add_node(**NODE, num_cpus=cpus)
 
 
 def nodes_with(cluster: Any, *words: str) -> list[Any]:
-    """The nodes on which a process runs whose command line holds all the words, those first that run the least beside it."""
+    """Return the nodes with a server whose command line contains all the words.
+
+    Nodes with the fewest servers come first.
+    """
     found = {node: commands_on(node) for node in cluster.worker_nodes}
     holding = [
         node
@@ -71,7 +80,7 @@ def nodes_with(cluster: Any, *words: str) -> list[Any]:
 
 
 def commands_on(node: Any) -> dict[psutil.Process, str]:
-    """The servers that run on a node: processes and their command lines."""
+    """Return the servers on a node as processes with their command lines."""
     raylet = psutil.Process(node.all_processes["raylet"][0].process.pid)
     commands = {}
     for process in raylet.children(recursive=True):
@@ -85,13 +94,13 @@ def commands_on(node: Any) -> dict[psutil.Process, str]:
 
 
 def servers_answer(runs: Path) -> bool:
-    """Whether all servers of the one run below `runs` are healthy where their addresses say that they are."""
+    """Return whether all servers of the only run below `runs` are healthy at their addresses."""
     files = [file for file in runs.glob(".ray-*/*/*-?") if file.name[:-2] in ("vllm", "textcraft")]
     return bool(files) and all(answers(f"{file.read_text()}/health") for file in files)
 
 
 def kill_and_replace(cluster: Any, node: Any, cpus: int) -> list[psutil.Process]:
-    """Kills a node as a power cut does, and adds another; returns the processes that ran on it."""
+    """Kill a node as a power failure does, add a new one, and return the killed node's servers."""
     processes = list(commands_on(node))
     cluster.remove_node(node, allow_graceful=False)
     add_node(cluster, cpus)

@@ -1,9 +1,9 @@
-"""Ends what a run of pytest started, as soon as pytest has ended, even if it was interrupted twice or killed.
+"""Kill all processes that a pytest run left behind, even if pytest itself was killed.
 
     python tests/support/reaper.py PID_OF_PYTEST SUITE_FOLDER
 
-Every process that a test starts inherits SUITE_FOLDER. This process is started by pytest itself and
-needs the standard library alone.
+Every process that a test starts inherits SUITE_FOLDER. tests/conftest.py starts this program, which
+needs only the standard library.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ CHECK_S = 0.2
 
 
 def main(owner: int, folder: str) -> None:
-    """Waits for the end of pytest, then kills until none is left."""
+    """Wait until pytest has ended, then kill its processes until none is left."""
     for ignored in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(ignored, signal.SIG_IGN)
     while os.getppid() == owner:
@@ -34,11 +34,11 @@ def main(owner: int, folder: str) -> None:
 
 
 def of_suite(folder: str) -> list[int]:
-    """The processes that a run of pytest started and that have not ended, without this one."""
+    """Return the ids of the running processes of a pytest run, without this process."""
     mark, found = f"SUITE_FOLDER={folder}".encode(), []
     for entry in os.listdir("/proc"):
         if entry.isdecimal() and int(entry) != os.getpid():
-            with suppress(OSError):  # it has ended, or is another user's
+            with suppress(OSError):  # it has ended or belongs to another user
                 if mark in Path("/proc", entry, "environ").read_bytes().split(b"\0"):
                     found.append(int(entry))
     return found
