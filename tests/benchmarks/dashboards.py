@@ -25,7 +25,7 @@ from tasks.rollout.trajectory import Trajectory
 from tasks.rollout.trajectory_parquet import write_trajectories
 from tests.benchmarks.load import row
 from tests.support.recorded_runs import played
-from tests.support.viewer_login import asked
+from tests.support.viewer_login import open_with_login
 
 TRAJECTORIES, FILE, RUNS, EPISODES = 100_000, 128, 8, 120
 ROUNDS = 9
@@ -101,7 +101,7 @@ def run() -> list[dict[str, Any]]:
 
 def get(address: str, runs: Path) -> str:
     """A page."""
-    with asked(address, runs) as answer:
+    with open_with_login(address, runs) as answer:
         text: str = answer.read().decode()
         return text
 

@@ -17,7 +17,7 @@ from tasks.rollout.trajectory_parquet import read_trajectories, write_trajectori
 from tests.support.chromium import needs_chromium
 from tests.support.processes import local_server, run_module
 from tests.support.recorded_runs import numbers_of, played, recorded_run
-from tests.support.viewer_login import asked, credentials
+from tests.support.viewer_login import credentials, open_with_login
 from tests.support.viewer_walks import every_kind_of_page
 
 pytestmark = [pytest.mark.slow, needs_chromium]
@@ -232,7 +232,7 @@ def test_an_exported_trajectory_shows_its_drawings_without_requests(
     browser: Browser, viewer: str, runs: Path, tmp_path: Path
 ) -> None:
     file = tmp_path / "shared.html"
-    with asked(
+    with open_with_login(
         f"{viewer}/shared/{run_of(runs, 'grpo', 0)}/evaluations/phase-3/0/0", runs
     ) as answer:
         assert "attachment" in answer.headers["content-disposition"]

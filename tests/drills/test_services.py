@@ -42,7 +42,7 @@ from tests.support.running_services import (
     running,
     services_up,
 )
-from tests.support.viewer_login import asked
+from tests.support.viewer_login import open_with_login
 
 pytestmark = pytest.mark.timeout(1800)  # a start takes 15 s, and far longer on a busy machine
 
@@ -363,7 +363,7 @@ def test_pages_forbid_frames(runs: Path) -> None:
         f"{found.mlflow_tracking_uri}/",
         f"{found.viewer_url}/",
     ):
-        with asked(url, runs) as answer:
+        with open_with_login(url, runs) as answer:
             frames = (
                 answer.headers.get("X-Frame-Options", ""),
                 answer.headers.get("Content-Security-Policy", ""),

@@ -99,6 +99,7 @@ def experiences() -> st.SearchStrategy[Experience]:
 
 
 def of_scores(*groups: list[float]) -> Experience:
+    """Return experience with one trajectory of one turn for each score of each group."""
     return experience_of(
         [trajectory(g, (2, 0, score)) for g, scores in enumerate(groups) for score in scores]
     )

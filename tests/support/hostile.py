@@ -41,7 +41,7 @@ class Attacker:
         return socket.create_connection((address.hostname, address.port), timeout=PATIENCE_S)
 
     def ask(self, path: str, body: bytes, method: str = "POST", *headers: str) -> tuple[int, bytes]:
-        """Send a request on a new connection. Return status and content, or 0 without a response."""
+        """Send a request on a new connection. Return status and content; 0 without a response."""
         with self.connect() as connection:
             with contextlib.suppress(OSError):
                 connection.sendall(head(path, len(body), method, *headers) + body)

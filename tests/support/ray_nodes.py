@@ -14,7 +14,7 @@ import psutil
 from tasks.provision.local import answers
 
 # Ray reads these variables on import, here and in the processes that tests start. Without the
-# second one it replaces 127.0.0.1 with the machine's external address, and its servers listen there.
+# second one it replaces 127.0.0.1 with the machine's external address and its servers listen there.
 LOOPBACK = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}
 NODE = {
     "node_ip_address": "127.0.0.1",

@@ -1,4 +1,7 @@
-"""Trajectories as a rollout leaves them, made from a seed: several turns, ragged, some cut, states met more than once."""
+"""Random trajectories like those of a rollout, trainers for them, and a batch source.
+
+The trajectories have several turns and varying lengths. Some are truncated, and states repeat.
+"""
 
 from __future__ import annotations
 
@@ -24,13 +27,19 @@ from tasks.training.train_loop import BatchSource, Collected, Plan, TrainLoop
 
 GROUPS, MEMBERS = 4, 4
 OLDER = -1
-"""Weights before the first: the noise of the log-probabilities is then staleness, not an engine out of sync."""
+"""A policy version before the first step.
+
+The noise of the log-probabilities then counts as staleness, not as an engine out of sync.
+"""
 
 
 def small_experiment(
     lora: dict[str, int] | None = None, attention: str | None = None, **algorithm: Any
 ) -> Experiment:
-    """The quickstart's recipe with batches of GROUPS x MEMBERS, float32, and gradients that are not scaled down."""
+    """Load the TextCraft recipe with batches of GROUPS x MEMBERS and without gradient clipping.
+
+    `__` in the names of `algorithm` stands for the dot of a field name.
+    """
     fields = {
         "steps": 4,
         "mini_batches": 1,
@@ -57,9 +66,15 @@ def small_experiment(
 def recorded_trajectories(
     policy: str, seed: int, noise: float = 0.2, step: int = 0, rows: bool = False
 ) -> list[Trajectory]:
-    """GROUPS x MEMBERS trajectories whose sampled log-probabilities are the policy's own plus noise, so that ratios are clipped.
+    """Return GROUPS x MEMBERS random trajectories.
 
-    With `rows` about half of the later turns have a context of their own.
+    Args:
+        policy: Folder of the policy.
+        seed: Seed of the trajectories, together with `step`.
+        noise: Standard deviation of the noise that is added to the policy's log-probabilities, so
+            that ratios are clipped.
+        step: Training step of the trajectories.
+        rows: Whether about half of the later turns start a new row with their own context.
     """
     random = Random(f"{seed} {step}")
     model = AutoModelForCausalLM.from_pretrained(policy, dtype=torch.float32).eval()
@@ -118,7 +133,7 @@ def recorded_trajectories(
 def with_probabilities(
     trajectory: Trajectory, model: Any, random: Random, noise: float
 ) -> Trajectory:
-    """Fills in the log-probabilities of the policy's tokens."""
+    """Set the log-probabilities of the policy's tokens, with noise, and return the trajectory."""
     for row in trajectory.rows:
         tokens, begin = torch.tensor([row.prompt + row.completion]), len(row.prompt)
         logps = (
@@ -141,7 +156,7 @@ def trainer_of(
     resume: Path | None = None,
     sharding: Sharding = "none",
 ) -> Any:
-    """The method's trainer, prepared."""
+    """Return the algorithm's trainer after `prepare`."""
     trainer = trainer_class(experiment.algorithm)(
         experiment, policy, AutoTokenizer.from_pretrained(policy), folder, sharding
     )
@@ -150,7 +165,7 @@ def trainer_of(
 
 
 def contexts(trajectory: Trajectory) -> list[list[int]]:
-    """The token ids before each turn, row by row."""
+    """Return the token ids before each turn, row by row."""
     found = []
     for row in trajectory.rows:
         tokens = list(row.prompt)
@@ -163,7 +178,7 @@ def contexts(trajectory: Trajectory) -> list[list[int]]:
 def recorded_groups(
     recording: Path, policy: str, folder: Path, **algorithm: Any
 ) -> tuple[Any, RecordedGroups]:
-    """A method's trainer, and its batches from a recording of the endpoint."""
+    """Return an algorithm's trainer and its batches from a recording of the endpoint."""
     experiment = small_experiment(trajectories=str(recording), **algorithm)
     worker: Any = SimpleNamespace(
         processes=SimpleNamespace(num_processes=1, process_index=0, is_main_process=True),
@@ -177,12 +192,17 @@ def recorded_groups(
 
 
 class RecordedBatches:
-    """A `BatchSource` of recorded trajectories: by default new ones in each step."""
+    """A `BatchSource` of random trajectories, which by default differ in each step."""
 
     def __init__(
         self, policy: str, share: slice = slice(None), batch: list[Trajectory] | None = None
     ) -> None:
-        """`share` are the groups of this process; `batch` is what every step learns from."""
+        """
+        Args:
+            policy: Folder of the policy.
+            share: Groups of this process.
+            batch: Trajectories of every step, instead of random ones.
+        """
         self.policy, self.share, self.batch = policy, share, batch
 
     def plan(self, step: int, history: Steps) -> Plan:
@@ -204,7 +224,7 @@ class RecordedBatches:
 
 
 def train(trainer: Any, source: BatchSource, until: int, step: int = 0) -> list[dict[str, float]]:
-    """Trains from `step` until so many steps are done, then writes a checkpoint; returns the metrics of each step."""
+    """Train from step `step` to step `until`, save a checkpoint, and return each step's metrics."""
     loop = TrainLoop(trainer.experiment, trainer, source, Heartbeats(PART_S["cpu"]), 0.0)
     metrics = [loop.train_step(each, {}) for each in range(step, until)]
     trainer.save(until, {})

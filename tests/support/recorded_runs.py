@@ -1,4 +1,4 @@
-"""Folders of runs like those of training, with episodes of a player that mixes the expert with fixed actions."""
+"""Run folders like those of training, with episodes that mix expert and useless actions."""
 
 from __future__ import annotations
 
@@ -74,7 +74,10 @@ def recorded_run(
     skills: tuple[float, ...] = (0.2, 0.6, 0.9),
     tasks: int = 6,
 ) -> RunFolder:
-    """Write a run in TextCraft with one training step and one evaluation per phase, at increasing skill."""
+    """Write a TextCraft run whose phases have one step and one evaluation each.
+
+    `skills` holds the expert share of the actions in each phase.
+    """
     experiment = load_recipe(
         "textcraft",
         {"algorithm.name": method, "algorithm.steps": len(skills), "seeds.training": seed},

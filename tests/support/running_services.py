@@ -1,4 +1,4 @@
-"""The services of `make up` as a test starts, asks and counts them."""
+"""Helpers that start, query and inspect the services of `make up`."""
 
 from __future__ import annotations
 
@@ -30,9 +30,13 @@ def command(runs: Path, action: str, **settings: str) -> subprocess.CompletedPro
 
 @contextmanager
 def services_up(folder: Path, **settings: str) -> Iterator[str]:
-    """The services of `make up` for a new runs folder, and their logins in the environment; gives what `make up` printed.
+    """Start the services for a new runs folder, and yield the output of the start command.
 
-    `settings` are further variables of the services.
+    Their logins are set as environment variables. The services end with the block.
+
+    Args:
+        folder: The runs folder.
+        settings: Further environment variables of the services.
     """
     give_empty_databases(folder)
     up = command(folder, "up", **settings)
@@ -47,7 +51,7 @@ def services_up(folder: Path, **settings: str) -> Iterator[str]:
 
 
 def processes(runs: Path) -> list[psutil.Process]:
-    """All that was started for this runs folder, directly or not; except this process."""
+    """Return all processes whose AGENTGYM_RUNS is this folder, without zombies."""
     found = []
     for process in psutil.process_iter():
         try:
@@ -62,7 +66,7 @@ def processes(runs: Path) -> list[psutil.Process]:
 
 
 def running(runs: Path, word: str) -> list[psutil.Process]:
-    """The servers whose command has the word."""
+    """Return the uvicorn servers whose command line contains the word."""
     return [
         process
         for process in processes(runs)
@@ -89,9 +93,9 @@ def ask(
 
 
 @cache
-def api(url: str, opens: str, patience_s: float = PATIENCE_S) -> PrefectApi:
-    """One for all questions: the server keeps a token for each in its database."""
-    return PrefectApi(url, opens, patience_s)
+def api(url: str, user_and_password: str, patience_s: float = PATIENCE_S) -> PrefectApi:
+    """Return one client per server, because the server stores a token for each client."""
+    return PrefectApi(url, user_and_password, patience_s)
 
 
 def deployment_id(runs: Path, name: str) -> str:

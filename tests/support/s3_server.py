@@ -1,4 +1,4 @@
-"""An S3 server in a process of its own (moto's), and a way to it that can be cut."""
+"""An S3 server (moto) in its own process, and a proxy that can cut the connection to it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ BUCKET = "bucket"
 
 @contextmanager
 def s3_server() -> Iterator[str]:
-    """A server on the loopback with one empty bucket; its address."""
+    """Start a server on loopback with one empty bucket, and yield its address."""
     port = free_port()
     address = f"http://127.0.0.1:{port}"
     server = subprocess.Popen(
@@ -41,7 +41,7 @@ def s3_server() -> Iterator[str]:
 
 
 def credentials(address: str) -> dict[str, str]:
-    """Variables with which s3fs finds the server."""
+    """Return the environment variables that direct s3fs to the server."""
     return {
         "AWS_ACCESS_KEY_ID": "agentgym",
         "AWS_SECRET_ACCESS_KEY": "agentgym",
@@ -51,12 +51,14 @@ def credentials(address: str) -> dict[str, str]:
 
 
 class StorageProxy:
-    """A port on the loopback behind which the server is, as long as it is open.
+    """A TCP proxy on loopback that can be closed and stalled.
 
     Attributes:
-        address: As a client sees the server.
-        sent: Bytes that clients have sent.
-        stalls_at: When so many have been sent, no more come through; None: all come through.
+        address: Address of the proxy, for clients.
+        sent: Number of bytes that clients have sent.
+        stalls_at: Once clients have sent this many bytes, nothing more is forwarded. None disables
+            this.
+        stalled: Set once the limit is reached.
     """
 
     def __init__(self, address: str) -> None:
@@ -70,12 +72,12 @@ class StorageProxy:
         self.open()
 
     def open(self) -> None:
-        """Lets clients through."""
+        """Accept clients."""
         self._listener = socket.create_server(("127.0.0.1", self.port))
         threading.Thread(target=self._accept, args=(self._listener,), daemon=True).start()
 
     def close(self) -> None:
-        """Cuts every connection, and refuses new ones."""
+        """Cut all connections and refuse new ones."""
         if self._listener is not None:
             self._listener.shutdown(socket.SHUT_RDWR)
             self._listener.close()
@@ -94,12 +96,12 @@ class StorageProxy:
             except OSError:
                 return
             self._connections += [client, server]
-            threading.Thread(target=self._pass_on, args=(client, server, True), daemon=True).start()
+            threading.Thread(target=self._forward, args=(client, server, True), daemon=True).start()
             threading.Thread(
-                target=self._pass_on, args=(server, client, False), daemon=True
+                target=self._forward, args=(server, client, False), daemon=True
             ).start()
 
-    def _pass_on(self, source: socket.socket, target: socket.socket, counted: bool) -> None:
+    def _forward(self, source: socket.socket, target: socket.socket, counted: bool) -> None:
         with suppress(OSError):
             while chunk := source.recv(1 << 16):
                 if counted:

@@ -1,4 +1,4 @@
-"""An `Endpoint` on a port, in this process."""
+"""An `Endpoint` served by this process."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tasks.inference.event_loop import event_loop
 
 @contextmanager
 def serving(endpoint: Endpoint) -> Iterator[int]:
-    """Serves it on loopback until the block ends; gives the port."""
+    """Serve the endpoint on loopback until the block ends, and yield the port."""
     listener = socket.create_server(("127.0.0.1", 0))
     server = uvicorn.Server(
         uvicorn.Config(endpoint.app, log_level="warning", timeout_graceful_shutdown=1)

@@ -1,4 +1,4 @@
-"""Bare requests to an environment server, without its client."""
+"""Plain HTTP requests to an environment server, without the environment client."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def open_sessions(url: str) -> int:
 
 
 class AgentGymClient:
-    """What AgentGym's TextCraft client does on the wire."""
+    """A client that sends the same requests as AgentGym's TextCraft client."""
 
     def __init__(self, url: str) -> None:
         self.url = url

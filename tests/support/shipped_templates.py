@@ -1,4 +1,4 @@
-"""The chat templates that TRL ships, each with a small tokenizer that has the template's marks as special tokens."""
+"""TRL's chat templates, with small tokenizers that know their special tokens."""
 
 from __future__ import annotations
 
@@ -13,10 +13,13 @@ from tests.check.test_chat_format import build_tokenizer
 FOLDER = Path(trl.__file__).parent / "chat_templates"
 NAMES = sorted(path.stem for path in FOLDER.glob("*.jinja"))
 
-_MARK = re.compile(
+_SPECIAL_TOKEN = re.compile(
     r"<[|｜][^<>'\"\s{}]{1,40}[|｜]>|<\|[a-z_]+>|<[a-z_]+\|>|<(?:start|end)_of_turn>|</?s>|<end_of_utterance>|\[/?(?:INST|TOOL_CALLS)\]"
 )
-_ENDS = "<|im_end|> <|eot_id|> <|return|> <end_of_turn> <turn|> <|end|> <|END_OF_TURN_TOKEN|> <｜end▁of▁sentence｜> <end_of_utterance> </s>"
+_END_TOKENS = (
+    "<|im_end|> <|eot_id|> <|return|> <end_of_turn> <turn|> <|end|> <|END_OF_TURN_TOKEN|> "
+    "<｜end▁of▁sentence｜> <end_of_utterance> </s>"
+)
 
 
 def template_of(name: str) -> str:
@@ -24,7 +27,7 @@ def template_of(name: str) -> str:
 
 
 def in_channels(thought: str, text: str) -> str:
-    """A message of gpt-oss with a thought and a text, without its end."""
+    """Return a gpt-oss message with a thought and a text, without its end token."""
     return (
         f"<|channel|>analysis<|message|>{thought}<|end|>"
         f"<|start|>assistant<|channel|>final<|message|>{text}"
@@ -32,9 +35,12 @@ def in_channels(thought: str, text: str) -> str:
 
 
 def tokenizer_with(template: str) -> PreTrainedTokenizerFast:
-    marks = sorted(set(_MARK.findall(template)))
-    end = next((mark for mark in _ENDS.split() if mark in marks), "</s>")
+    special_tokens = sorted(set(_SPECIAL_TOKEN.findall(template)))
+    end = next((token for token in _END_TOKENS.split() if token in special_tokens), "</s>")
     begin = "<bos>" if "bos_token" in template else None
     return build_tokenizer(
-        template, list(dict.fromkeys([*marks, end, *([begin] if begin else [])])), begin, end
+        template,
+        list(dict.fromkeys([*special_tokens, end, *([begin] if begin else [])])),
+        begin,
+        end,
     )

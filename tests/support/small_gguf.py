@@ -1,4 +1,4 @@
-"""A random language model of 100,000 parameters in a GGUF file, quantised like packaged ones, with a ChatML template."""
+"""A random language model of 100,000 parameters as a quantised GGUF file with a ChatML template."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ CHATML = (
 
 
 def write_small_gguf(path: Path, architecture: str = "llama") -> dict[str, np.ndarray]:
-    """Writes the file and returns its matrices by their names in GGUF, as a reader dequantises them."""
+    """Write the file and return its dequantised matrices by their GGUF names."""
     random, matrices = np.random.default_rng(0), dict[str, np.ndarray]()
     tokens = SPECIAL + sorted(ByteLevel.alphabet()) + ["th", "the"]
     writer = gguf.GGUFWriter(path, architecture)

@@ -1,4 +1,4 @@
-"""Runs of the training flow as a person starts them: by the command line, in a process of their own."""
+"""Small runs of the training flow, started by the command line in their own process."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ from tests.support.processes import command_line, ended
 
 ROOT = Path(__file__).parents[2]
 
-# Every part is real; only the sizes are small. Six steps in three phases, a checkpoint every second
-# step.
+# All components are real and only the sizes are small: six steps in three phases, with a checkpoint
+# every second step.
 SMALL = {
     "name": "small",
     "algorithm.steps": 6,
     "algorithm.micro_batches": 2,
-    # the random policy never succeeds: without it all advantages are 0, and the weights stay
+    # The random policy never succeeds, so all advantages are 0. Only the entropy changes weights.
     "algorithm.entropy_coefficient": 0.01,
     "curriculum.horizons": [2, 3, 4],
     "curriculum.every": 2,
@@ -50,7 +50,14 @@ SMALL = {
 def command(
     policy: str, without: Collection[str] = (), flow: str = "scaling_inter", **overrides: object
 ) -> list[str]:
-    """The command line of a small run; `overrides` use __ for the dots of field names, `without` are fields of SMALL to be left out."""
+    """Return the command line of a small run.
+
+    Args:
+        policy: Folder of the policy.
+        without: Fields of SMALL that are not set.
+        flow: Module of the flow.
+        overrides: Further fields, with `__` for the dots of their names.
+    """
     fields = {name: value for name, value in SMALL.items() if name not in without}
     fields |= {
         "policy.model": policy,
@@ -67,7 +74,7 @@ def start(
     flow: str = "scaling_inter",
     **overrides: object,
 ) -> subprocess.Popen[bytes]:
-    """Starts a small run whose folders are below `runs`, in a process group of its own."""
+    """Start a small run with its folders below `runs`, in its own session."""
     runs.mkdir(parents=True, exist_ok=True)
     give_empty_databases(runs)
     environment = {**os.environ, "AGENTGYM_RUNS": str(runs)}
@@ -85,7 +92,7 @@ def start(
 
 
 def finish(run: subprocess.Popen[bytes], runs: Path, seconds: float = 400) -> str:
-    """Waits for the end and returns what the terminal showed; the run must have succeeded."""
+    """Wait until the run ends, check that it succeeded, and return its terminal output."""
     try:
         status = run.wait(seconds)
     finally:
@@ -96,7 +103,7 @@ def finish(run: subprocess.Popen[bytes], runs: Path, seconds: float = 400) -> st
 
 
 def end(run: subprocess.Popen[bytes]) -> None:
-    """Kills what is left of a run."""
+    """Kill the remaining processes of a run."""
     for process in [*family(run.pid), run]:
         try:
             os.kill(process.pid, signal.SIGKILL)
@@ -106,7 +113,7 @@ def end(run: subprocess.Popen[bytes]) -> None:
 
 
 def family(pid: int) -> list[psutil.Process]:
-    """The process and all below it, the zombies left out."""
+    """Return the process and its descendants, without zombies."""
     try:
         top = psutil.Process(pid)
         return [p for p in [top, *top.children(recursive=True)] if not ended(p)]
@@ -115,36 +122,36 @@ def family(pid: int) -> list[psutil.Process]:
 
 
 def find(run: subprocess.Popen[bytes], *words: str) -> psutil.Process:
-    """The process of the run whose command line holds all the words; the lowest one, where one starts another."""
+    """Return the last descendant of the run whose command line contains all the words."""
     found = [
         p
         for p in family(run.pid)
         if all(word in " ".join(command_line(p)) for word in words)
         and "subreaper" not in " ".join(command_line(p))
     ]
-    assert found, f"no process with {words} below {run.pid}"
+    assert found, f"no descendant of {run.pid} has {words} in its command line"
     return found[-1]
 
 
 def wait_for(
     condition: Callable[[], object], run: subprocess.Popen[bytes], seconds: float = 200
 ) -> None:
-    """Waits until the condition holds while the run goes on."""
+    """Wait until the condition holds, and fail if the run ends before."""
     until = time.monotonic() + seconds
     while not condition():
         assert run.poll() is None, f"the run ended with status {run.returncode}"
-        assert time.monotonic() < until, "it did not come to that"
+        assert time.monotonic() < until, f"the condition did not hold within {seconds:g} s"
         time.sleep(0.02)
 
 
 def folder(runs: Path) -> Path:
-    """The one run folder below `runs`."""
+    """Return the only run folder below `runs`."""
     (found,) = runs.glob("small-*")
     return found
 
 
 def metrics(runs: Path) -> list[int]:
-    """Steps in the order in which they were done."""
+    """Return the steps in metrics.jsonl, in the order in which they were written."""
     path = next(iter(runs.glob("small-*/metrics.jsonl")), None)
     if path is None:
         return []
@@ -156,12 +163,12 @@ def metrics(runs: Path) -> list[int]:
 
 
 def mlflow_client(runs: Path) -> MlflowClient:
-    """MLflow's database below `runs`."""
+    """Return a client of the MLflow database below `runs`."""
     return MlflowClient(f"sqlite:///{runs / 'mlflow.db'}")
 
 
 def mlflow_runs(runs: Path) -> list[Run]:
-    """The small runs that MLflow shows, the parents first."""
+    """Return the small runs in MLflow, parents first."""
     client = mlflow_client(runs)
     (experiment,) = (each for each in client.search_experiments() if each.name == "small")
     found = client.search_runs([experiment.experiment_id])
@@ -169,7 +176,7 @@ def mlflow_runs(runs: Path) -> list[Run]:
 
 
 def assert_one_value_a_step(runs: Path) -> None:
-    """MLflow holds the values of metrics.jsonl, each once, on the run and on its phases."""
+    """Check that MLflow has each value of metrics.jsonl once, on the run and on its phases."""
     steps = read_steps(folder(runs) / "metrics.jsonl")
     assert sorted(steps) == list(range(1, max(steps) + 1))
     parent, *phases = mlflow_runs(runs)
@@ -192,7 +199,7 @@ def assert_one_value_a_step(runs: Path) -> None:
 
 
 def unended_flow_runs(runs: Path) -> list[tuple[str, str]]:
-    """Names and states of the flow runs that Prefect shows as begun and not ended."""
+    """Return names and states of the flow runs that have not ended in Prefect's database."""
     with closing(sqlite3.connect(runs / "prefect" / "prefect.db")) as database:
         states = "('PENDING', 'RUNNING', 'CANCELLING')"
         return database.execute(
@@ -201,7 +208,7 @@ def unended_flow_runs(runs: Path) -> list[tuple[str, str]]:
 
 
 class AssetEvent(NamedTuple):
-    """A version of an asset, as Prefect stored it."""
+    """A version of an asset in Prefect's database."""
 
     key: str
     upstream: list[str]
@@ -209,7 +216,7 @@ class AssetEvent(NamedTuple):
 
 
 def asset_events(runs: Path) -> list[AssetEvent]:
-    """The versions of assets, the oldest first."""
+    """Return the versions of assets, oldest first."""
     query = (
         "SELECT resource_id, related, payload FROM events "
         "WHERE event = 'prefect.asset.materialization.succeeded' ORDER BY occurred"
@@ -231,5 +238,5 @@ def asset_events(runs: Path) -> list[AssetEvent]:
 
 
 def final_weights(runs: Path) -> bytes:
-    """The bytes of the last checkpoint's weights."""
+    """Return the bytes of the last checkpoint's weights."""
     return (max((folder(runs) / "checkpoints").glob("step-*")) / "model.safetensors").read_bytes()

@@ -1,4 +1,4 @@
-"""A few steps of training in TextCraft: the real trainer process with a policy that is tiny."""
+"""A few training steps in TextCraft with the real trainer process and a tiny policy."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ SMALL = {
 def small_job(
     policy: str, folder: Path, environment_url: str, fields: dict[str, Any], **job: Any
 ) -> TrainerJob:
-    """What the trainer is told; `fields` are further fields of the recipe, `job` of this message."""
+    """Return the trainer's job. `fields` are further fields of the recipe, `job` of the job."""
     return TrainerJob(
         experiment=load_recipe("textcraft", {"policy.model": policy, **SMALL, **fields}),
         policy=policy,
@@ -56,7 +56,7 @@ def train(
     fields: dict[str, Any],
     engine_urls: Sequence[str] = (),
 ) -> list[StepDone]:
-    """Trains for `STEPS` steps; returns what the trainer told of each.
+    """Train for `STEPS` steps and return the `StepDone` events.
 
     `fields` are further fields of the recipe.
     """

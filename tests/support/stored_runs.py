@@ -1,4 +1,4 @@
-"""Run folders to be uploaded, and a storage that can be cut off."""
+"""Run folders for upload tests, and a storage that fails after some changes."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def mark_step(run: Path, step: int) -> None:
 
 
 def add_results(run: Path, step: int) -> None:
-    """All that a step leaves behind before its checkpoint."""
+    """Write the results of a step, which exist before its checkpoint."""
     for name in ("rollouts", "evaluations"):
         (run / name).mkdir(exist_ok=True)
     with (run / "metrics.jsonl").open("a") as stream:
@@ -75,22 +75,21 @@ def upload(storage: Any, run: Path, drop: Callable[[list[int]], list[int]] = lam
 
 
 def contents(run: Path) -> dict[str, bytes]:
-    """Everything of a run but what stays on its machine."""
+    """Return the files of a run by name, without those that are not uploaded."""
     files = {
         path.relative_to(run).as_posix(): path.read_bytes()
         for path in run.rglob("*")
         if path.is_file()
     }
-    there = {
+    uploaded = {
         name: content
         for name, content in files.items()
         if not name.startswith((".", "owner.lock", "trainer.log", "records/send"))
     }
-    for name in [name for name in there if name == "records/outbox.jsonl"]:
-        there[name] = there[name].partition(b"\n")[
-            2
-        ]  # its first line has the key, which is another after a fetch
-    return there
+    for name in [name for name in uploaded if name == "records/outbox.jsonl"]:
+        # The first line holds the key, which changes when a run is fetched.
+        uploaded[name] = uploaded[name].partition(b"\n")[2]
+    return uploaded
 
 
 def restored(storage: SharedStorage, folder: Path) -> tuple[int | None, Path]:
@@ -104,7 +103,10 @@ class CutError(Exception):
 
 
 class Cut:
-    """A storage whose process is gone after so many changes; of several files that are put, one is there then."""
+    """A storage that raises `CutError` after a number of changes, as if its process had ended.
+
+    It transfers files one by one, so an upload of several files can stop in between.
+    """
 
     def __init__(self, storage: SharedStorage, changes: int = 1_000_000) -> None:
         self._storage, self._left = storage, changes

@@ -1,7 +1,8 @@
-"""A transfer of weights like vLLM's over NCCL, for machines without a GPU: the tensors go through the store where the members meet.
+"""A weight transfer like vLLM's over NCCL, for machines without a GPU.
 
-Imported by the servers' workers (as their extension) and by the trainer's side; both then know the
-backend "stored".
+The tensors go through the rendezvous store of the process group. The servers' workers import this
+module as their worker extension, and the trainer imports it too. The import registers the backend
+"stored".
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ LOOPBACK = "127.0.0.1"
 
 
 def server_command(policy: str, context_length: int, max_num_seqs: int) -> list[str]:
-    """The command of a float32 server that also takes weights by this transfer."""
+    """Return the command of a float32 server that supports this transfer."""
     words = command(
         policy,
         context_length=context_length,
@@ -53,7 +54,7 @@ def server_command(policy: str, context_length: int, max_num_seqs: int) -> list[
 class StoredReceiver(
     WeightTransferEngine[NCCLWeightTransferInitInfo, NCCLWeightTransferUpdateInfo]
 ):
-    """A worker's side."""
+    """The worker's side of the transfer."""
 
     init_info_cls = NCCLWeightTransferInitInfo
     update_info_cls = NCCLWeightTransferUpdateInfo
@@ -85,7 +86,7 @@ class StoredReceiver(
 
 
 class StoredSender(TrainerWeightTransferEngine[Any]):
-    """The trainer's side, with the order of requests and collectives that NCCL's has."""
+    """The trainer's side, with the same order of requests and collectives as NCCL's."""
 
     group: StatelessProcessGroup
 
@@ -113,7 +114,7 @@ class StoredSender(TrainerWeightTransferEngine[Any]):
 def stored_group(
     members: int, servers: VLLMWeightSyncClient, weights: WeightSource
 ) -> StoredSender:
-    """Create a group whose members meet in a store on the loopback."""
+    """Create a group whose rendezvous store is on loopback, and return its sender."""
     with socket.create_server((LOOPBACK, 0)) as listener:
         port = listener.getsockname()[1]
     group = StoredSender(client=servers, source=weights)

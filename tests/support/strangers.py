@@ -1,4 +1,4 @@
-"""Another user of this machine, and a page of another origin, at the ports and sockets of a run."""
+"""Requests to a run's ports and sockets, as another local user and as a cross-origin page."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ PREFLIGHT = {
 }
 
 FIRST_ANSWER_S = 3.0
-"""A port that has not answered its first request by then does not speak HTTP."""
+"""Timeout in seconds of the first request. A port without a response is not an HTTP port."""
 LONGEST_ANSWER_S = 30.0
-"""A server may take seconds for one request. Prefect built its schema that slowly."""
+"""Timeout in seconds of later requests. Prefect takes seconds to build its schema."""
 
 T = TypeVar("T")
 
 
 @dataclass(frozen=True)
 class AttackSurface:
-    """Where the processes of a run listen.
+    """The ports and sockets on which a run's processes listen.
 
     Attributes:
-        ports: Address, port and command line of each listening process.
+        ports: Address, port and command line of the process.
         sockets: Paths of Unix sockets.
     """
 
@@ -43,7 +43,7 @@ class AttackSurface:
 
 
 def surface_of(processes: Sequence[psutil.Process]) -> AttackSurface:
-    """The ports and Unix sockets on which processes listen."""
+    """Return the ports and Unix sockets on which the processes listen."""
     ports, sockets = set(), set()
     for process in processes:
         command = " ".join(process.cmdline())
@@ -55,20 +55,20 @@ def surface_of(processes: Sequence[psutil.Process]) -> AttackSurface:
 
 
 def as_nobody(work: Callable[..., T], *arguments: Any) -> T:
-    """What a function returns in a process of the user `nobody`. Needs root."""
-    ours, theirs = get_context("fork").Pipe()
+    """Call a function in a process of the user `nobody` and return its result. Needs root."""
+    receiver, sender = get_context("fork").Pipe()
 
     def run() -> None:
         os.setgroups([])
         os.setgid(NOBODY)
         os.setuid(NOBODY)
-        theirs.send(work(*arguments))
+        sender.send(work(*arguments))
 
     process = get_context("fork").Process(target=run)
     process.start()
-    theirs.close()
+    sender.close()
     try:
-        return ours.recv()  # type: ignore[no-any-return]
+        return receiver.recv()  # type: ignore[no-any-return]
     finally:
         process.join()
 
@@ -76,7 +76,12 @@ def as_nobody(work: Callable[..., T], *arguments: Any) -> T:
 def answers(
     port: int, requests: Sequence[tuple[str, str, Any]]
 ) -> list[tuple[str, int, dict[str, str]]]:
-    """Status and headers of each request that is answered in HTTP; each is sent as a program, as a page and as a page's preflight."""
+    """Send each request as a program, as a page and as its preflight.
+
+    Returns:
+        Request, status and headers of each response. The list ends at the first request without an
+        HTTP response.
+    """
     found = []
     for method, path, body in requests:
         for kind, verb, headers in (
@@ -104,14 +109,14 @@ def answers(
                     )
                 )
             except (OSError, http.client.HTTPException):
-                return found  # the port speaks something else
+                return found  # not an HTTP port
             finally:
                 connection.close()
     return found
 
 
 def bytes_answered(port: int, sent: bytes) -> bytes:
-    """What a port answers to bytes that are no HTTP, within a fifth of a second."""
+    """Send bytes that are not HTTP and return the response within 0.2 s, or b""."""
     with socket.create_connection(("127.0.0.1", port), 3) as connection:
         connection.settimeout(0.2)
         connection.sendall(sent)
@@ -122,7 +127,7 @@ def bytes_answered(port: int, sent: bytes) -> bytes:
 
 
 def opened(paths: Sequence[str]) -> list[str]:
-    """The Unix sockets that this process can connect to."""
+    """Return the Unix sockets to which this process can connect."""
     found = []
     for path in paths:
         for kind in (socket.SOCK_STREAM, socket.SOCK_DGRAM, socket.SOCK_SEQPACKET):

@@ -1,4 +1,4 @@
-"""AgentGym's client as it acts on the wire."""
+"""A client that sends the same HTTP requests as AgentGym's client."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ PATIENCE_S = 300.0
 
 
 class RefusedError(AssertionError):
-    """An answer has another status than 200.
+    """The server responded with a status other than 200.
 
     Attributes:
-        status: The status.
+        status: Status of the response.
     """
 
     def __init__(self, status: int, content: bytes) -> None:
@@ -23,14 +23,14 @@ class RefusedError(AssertionError):
 
 
 class TheirClient:
-    """One session: a new connection for each request. A status other than 200 is an error.
+    """One AgentGym session that uses a new connection for each request.
 
     Attributes:
-        created: What the create was answered.
-        id: The session's number.
-        to_create: The body of a create; None without one.
-        session_field: What the bodies call the session.
-        task_field: What a reset calls the task.
+        created: Response to the create request.
+        id: Number of the session.
+        to_create: Body of a create request, or None.
+        session_field: Name of the session's field in bodies.
+        task_field: Name of the task's field in a reset.
     """
 
     to_create: dict[str, int] | None = None
@@ -74,6 +74,6 @@ class TheirClient:
 
 
 class TheirSearchClient(TheirClient):
-    """The same for SearchQA, whose fields have other names."""
+    """A `TheirClient` for SearchQA, whose fields have other names."""
 
     to_create, session_field, task_field = {"id": 0}, "env_idx", "id"

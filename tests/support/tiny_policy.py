@@ -1,4 +1,4 @@
-"""A random policy, by default of 60,000 parameters, that speaks like the starter policy: enough to run every real part quickly."""
+"""Tiny random policies with the starter policy's tokenizer, by default of 60,000 parameters."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ TINY = StarterPolicy(hidden_size=64, layers=2, heads=2)
 
 
 def build_tiny_policy(folder: Path, seed: int = 0, size: StarterPolicy = TINY) -> str:
-    """Saves model and tokenizer to `folder` and returns it as text."""
+    """Save model and tokenizer to `folder` and return it."""
     world = load_world("textcraft")
     environment = world.create()
     tokenizer = build_tokenizer([environment.reset(task) for task in world.tasks("wood-train")])
@@ -26,7 +26,7 @@ def build_tiny_policy(folder: Path, seed: int = 0, size: StarterPolicy = TINY) -
 
 
 def noisy_copy(policy: str, folder: Path) -> str:
-    """Saves a policy with noise on its weights, and its tokenizer, to `folder`; returns it as text."""
+    """Save a policy with noisy weights, and its tokenizer, to `folder` and return it."""
     model = AutoModelForCausalLM.from_pretrained(policy)
     torch.manual_seed(1)
     with torch.no_grad():

@@ -1,4 +1,4 @@
-"""Small libraries of passages and questions, built by the real command's functions from files in the published formats."""
+"""Small SearchQA libraries, built by the production code from files in the published formats."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def write_corpus(path: Path, corpus: Iterable[tuple[str, str]] = CORPUS) -> Path
 
 
 def tiny_corpus(folder: Path, vectors: VectorSource | None = None) -> Path:
-    """A library of the passages above and two questions of the test set of NQ, tasks 0 and 1."""
+    """Build a library of `CORPUS` with `QUESTIONS` as NQ's test set, tasks 0 and 1."""
     corpus = write_corpus(folder / "corpus.jsonl")
     files = {"nq-test": write_lines(folder / "nq.jsonl", QUESTIONS)}
     build_published(folder / "library", corpus, files, vectors)
@@ -58,7 +58,7 @@ def tiny_corpus(folder: Path, vectors: VectorSource | None = None) -> Path:
 
 
 def word_vectors(texts: Sequence[str]) -> NDArray[np.float32]:
-    """An encoder without a model: each text is its words, hashed into 64 numbers."""
+    """Encode texts without a model, as normalised counts of words hashed into 64 dimensions."""
     vectors = np.zeros((len(texts), 64), np.float32)
     for row, text in enumerate(texts):
         for word in text.lower().replace(".", " ").split():
@@ -67,7 +67,7 @@ def word_vectors(texts: Sequence[str]) -> NDArray[np.float32]:
 
 
 def tiny_e5(folder: Path) -> Path:
-    """A BERT model with random weights that knows the words of `WORDS` and single letters."""
+    """Save a BERT model with random weights, whose vocabulary is `WORDS` and single letters."""
     import torch
     from tokenizers import Tokenizer, models, pre_tokenizers
     from transformers import BertConfig, BertModel, PreTrainedTokenizerFast

@@ -1,4 +1,4 @@
-"""What tests of the tracker record, and how they read it back from MLflow."""
+"""Records for tests of the tracker, and functions that read them back from MLflow."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tasks.tracking.tracker import Tracker
 
 
 def stored(tracker: Tracker, run: str) -> str:
-    """MLflow's id of a run, once all is sent."""
+    """Return the MLflow id of a run after everything is sent."""
     assert tracker.flush()
     found = tracker.mlflow_id(run)
     assert found is not None

@@ -1,11 +1,10 @@
-"""One process of a training on recorded trajectories; its share of the groups depends on how many processes there are.
+"""One rank of training on recorded trajectories, whose groups are divided among the ranks.
 
-torchrun --nproc_per_node N -m tests.support.update_process POLICY FOLDER
-{none,fsdp2,hsdp,context} ... [CHECKPOINTS ...]
+    torchrun --nproc_per_node N -m tests.support.update_process POLICY FOLDER
+        {none,fsdp2,hsdp,context} ... [CHECKPOINTS ...]
 
-"context" is fsdp2 with rows that two ranks compute together.
-
-Folders of checkpoints that others have left are gone on with, sharded.
+"context" is fsdp2 with context parallelism over two ranks. CHECKPOINTS are folders of other runs,
+whose checkpoints are resumed with fsdp2.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ from tasks.training.process_group import join
 from tests.support.recorded import RecordedBatches, small_experiment, train, trainer_of
 
 SETTINGS: dict[str, dict[str, Any]] = {
-    # Every collective in use.
+    # Uses every collective.
     "ppo": {
         "mini_batches": 2,
         "micro_batches": 2,
@@ -37,7 +36,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
         "kl_coefficient": 0.1,
         "min_reward_range": 0.01,
     },
-    # Rows that share prefixes, dealt to the ranks by their tokens.
+    # Packed rows with shared prefixes, distributed to the ranks by their tokens.
     "packed": {
         "name": "ppo",
         "attention": SHARED,
@@ -47,7 +46,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
         "truncated": "bootstrapped",
         "kl_coefficient": 0.1,
     },
-    # The same with the loss per trajectory, and rows that no critic reads.
+    # Packed rows with the loss per trajectory, and without a critic.
     "packed grpo": {
         "name": "grpo",
         "attention": SHARED,
@@ -58,14 +57,14 @@ SETTINGS: dict[str, dict[str, Any]] = {
         "entropy_coefficient": 0.01,
         "importance_correction": "truncated",
     },
-    # Trajectories without advantage are left out: the processes have other numbers of rows.
+    # Trajectories with zero advantage are left out, so the ranks have different numbers of rows.
     "grpo": {
         "mini_batches": 2,
         "micro_batches": 3,
         "scale_advantages": "none",
         "loss_aggregation": "trajectory",
     },
-    # More passes than a process of several has trajectories.
+    # More micro-batches than a rank has trajectories.
     "reinforce++": {
         "mini_batches": 1,
         "micro_batches": 7,
@@ -75,7 +74,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
     },
     "rloo": {"mini_batches": 1, "micro_batches": 2, "kl_coefficient": 0.1},
     "gigpo": {"mini_batches": 1, "micro_batches": 2, "entropy_coefficient": 0.01},
-    # Of one mini-batch, since how its trajectories are shared out must not matter.
+    # One mini-batch, because its result must not depend on how its trajectories are distributed.
     "sft": {"mini_batches": 1, "micro_batches": 3},
     "dpo": {"mini_batches": 1, "micro_batches": 3, "cloning_weight": 0.5},
     "agentevol": {"mini_batches": 1, "micro_batches": 2},
@@ -89,14 +88,17 @@ SETTINGS: dict[str, dict[str, Any]] = {
 }
 STEPS = 3
 PACKED = ("packed", "packed grpo")
-"""Whose rows several ranks can compute together."""
+"""Settings whose rows several ranks can compute together."""
 CONTEXT = "context"
 GOING_ON = ("ppo", "lora")
-"""Whose checkpoints other numbers of processes go on with: one with all that there is to resume, one whose weights are sums."""
+"""Settings whose checkpoints are resumed with another number of ranks.
+
+PPO has the most state to resume. LoRA's weights are sums of base and adapter.
+"""
 
 
 def experiment_of(algorithm: str) -> Experiment:
-    """The recipe of one of `SETTINGS`."""
+    """Return the recipe of one of `SETTINGS`."""
     return small_experiment(
         **{"name": algorithm, "steps": STEPS + 1, "max_gradient_norm": 0.5, **SETTINGS[algorithm]}
     )
@@ -105,7 +107,7 @@ def experiment_of(algorithm: str) -> Experiment:
 def update(
     algorithm: str, policy: str, out: Path, sharding: Sharding, context_ranks: int = 1
 ) -> None:
-    """Trains `STEPS` steps, writes a checkpoint, and saves the weights apart."""
+    """Train `STEPS` steps with a checkpoint, and save weights and metrics to `out`."""
     experiment = experiment_of(algorithm)
     processes = join(experiment, out.parent)
     share = slice(processes.process_index, None, processes.num_processes)
@@ -132,12 +134,12 @@ def update(
         torch.save({"weights": weights, "metrics": metrics}, out)
 
 
-def go_on(algorithm: str, policy: str, made: Path, out: Path) -> None:
-    """One step more, sharded, from the checkpoint that some other processes have left in `made`."""
+def resume(algorithm: str, policy: str, earlier: Path, out: Path) -> None:
+    """Train one more step with fsdp2 from the checkpoint in `earlier`, and save the weights."""
     processes = join(experiment_of(algorithm), out.parent)
-    resume = made / algorithm / "checkpoints" / f"step-{STEPS:06d}"
+    checkpoint = earlier / algorithm / "checkpoints" / f"step-{STEPS:06d}"
     trainer = trainer_of(
-        experiment_of(algorithm), policy, out.with_suffix(""), resume, sharding="fsdp2"
+        experiment_of(algorithm), policy, out.with_suffix(""), checkpoint, sharding="fsdp2"
     )
     share = slice(processes.process_index, None, processes.num_processes)
     train(trainer, RecordedBatches(policy, share), STEPS + 1, STEPS)
@@ -150,23 +152,26 @@ def go_on(algorithm: str, policy: str, made: Path, out: Path) -> None:
 
 
 def gradient_error(policy: str) -> float:
-    """How far the gradients that a sharded model, computed in bfloat16, adds up over micro-batches are from their float64 sum."""
-    sharded, whole = (
+    """Return the relative error of gradients that a sharded bfloat16 model accumulates.
+
+    The reference is the float64 sum of an unsharded model's gradients.
+    """
+    sharded, full_model = (
         load_model(policy, sharded=each, dtype=dtype)
         for each, dtype in ((True, torch.float32), (False, torch.bfloat16))
     )
     shard_loaded(sharded, torch.bfloat16, "fsdp2")
     right = {
-        name: torch.zeros(p.shape, dtype=torch.float64) for name, p in whole.named_parameters()
+        name: torch.zeros(p.shape, dtype=torch.float64) for name, p in full_model.named_parameters()
     }
     random = torch.Generator().manual_seed(PartialState().process_index)
     for _ in range(16):
         ids = torch.randint(0, sharded.config.vocab_size, (2, 12), generator=random)
-        for model in (sharded, whole):
+        for model in (sharded, full_model):
             model(input_ids=ids, labels=ids).loss.backward()
-        for name, parameter in whole.named_parameters():
+        for name, parameter in full_model.named_parameters():
             right[name] += parameter.grad.double()
-        whole.zero_grad()
+        full_model.zero_grad()
     errors, norms = [], []
     for name, parameter in sharded.named_parameters():
         torch.distributed.all_reduce(right[name])
@@ -176,8 +181,8 @@ def gradient_error(policy: str) -> float:
     return float(torch.stack(errors).norm() / torch.stack(norms).norm())
 
 
-def seen_from_outside() -> list[str]:
-    """Addresses other than the loopback's on which this process, or the launcher, listens."""
+def external_addresses() -> list[str]:
+    """Return the addresses other than loopback on which this process or its launcher listens."""
     family = [psutil.Process(), psutil.Process().parent()]
     listening = [
         c.laddr.ip
@@ -190,7 +195,7 @@ def seen_from_outside() -> list[str]:
 
 
 def share_of(policy: str, sharding: Sharding) -> float:
-    """The share of a sharded model's parameters that this rank holds."""
+    """Return the share of a sharded model's parameters on this rank, 0 to 1."""
     model = load_model(policy, sharded=True, dtype=torch.float32)
     shard_loaded(model, torch.float32, sharding)
     parameters = list(model.parameters())
@@ -198,13 +203,13 @@ def share_of(policy: str, sharding: Sharding) -> float:
 
 
 def updates(policy: str, folder: Path, sharding: Sharding) -> None:
-    """Every method's updates, and what was found beside them, into `folder`."""
+    """Run every algorithm's updates and write them with further measurements to `folder`."""
     folder.mkdir(exist_ok=True)
     for name in SETTINGS:
         update(name, policy, folder / f"{name}.pt", sharding)
     group: Any = torch.distributed.group.WORLD
     found = {
-        "outside": seen_from_outside(),
+        "outside": external_addresses(),
         "patience": group._get_backend(torch.device("cpu")).options._timeout.total_seconds(),
     }
     if sharding != "none":
@@ -228,4 +233,4 @@ if __name__ == "__main__":
             folder = Path(OUT) / f"gone on with {Path(way).parent.name}"
             folder.mkdir(exist_ok=True)
             for name in GOING_ON:
-                go_on(name, POLICY, Path(way), folder / f"{name}.pt")
+                resume(name, POLICY, Path(way), folder / f"{name}.pt")

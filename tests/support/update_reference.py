@@ -1,4 +1,4 @@
-"""A plain reference of the update in float64, written from the formulas."""
+"""A plain float64 reference of the update, written from the formulas."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Weights = dict[str, torch.Tensor]
 
 
 class Recorder:
-    """Notes weights and gradients of every update."""
+    """A recorder of the weights and gradients at every update."""
 
     def __init__(self, trainer: Any) -> None:
         critic = getattr(trainer, "critic", None)
@@ -49,9 +49,10 @@ class Recorder:
 def check_gradients(
     fields: dict[str, Any], batch: list[Trajectory], policy: str, folder: Path
 ) -> None:
+    """Compare the trainer's gradients in four updates of a batch with the reference."""
     experiment = small_experiment(**{"mini_batches": 2, "micro_batches": 3, "epochs": 2, **fields})
     trainer = trainer_of(experiment, policy, folder)
-    # In float32 the two differ by 1e-5 from rounding alone, which would hide small mistakes.
+    # In float32 rounding alone causes differences of 1e-5, which would hide small errors.
     for model in (trainer.model, trainer.ref_model, trainer.critic and trainer.critic.model):
         if model is not None:
             model.double()
@@ -74,11 +75,14 @@ def check_gradients(
             assert float((ours - right).norm() / right.norm()) < 1e-5, which
 
 
-# The reference. One trajectory at a time, no padding, float64.
+# The reference: one trajectory at a time, without padding, in float64.
 
 
 def distributions(model: Any, t: Trajectory) -> torch.Tensor:
-    """Log-probabilities of all tokens at the policy's places. Shape (policy tokens, vocabulary)."""
+    """Return the log-probabilities of all tokens at the policy's positions.
+
+    Shape: (policy tokens, vocabulary).
+    """
     if len(t.rows) > 1:
         return torch.cat([distributions(model, row) for row in t.rows])
     logps = torch.log_softmax(
@@ -103,7 +107,7 @@ def values_of(critic: Any, t: Trajectory) -> torch.Tensor:
 def advantages_of(
     batch: list[Trajectory], a: Any, kl: list[torch.Tensor], values: list[torch.Tensor]
 ) -> list[list[float]]:
-    """Of each policy token, before and without any normalisation over the batch."""
+    """Return the advantage of each policy token, before any normalisation over the batch."""
     groups = [[o for o in batch if o.group == t.group] for t in batch]
     found: list[list[float]] = []
     for i, t in enumerate(batch):
@@ -170,7 +174,7 @@ def token_losses(
     new: torch.Tensor, old: torch.Tensor, advantage: torch.Tensor, weight: torch.Tensor, a: Any
 ) -> torch.Tensor:
     ratio = (new - old).exp()
-    if a.ratio == "sequence":  # the sequence's, through which each token has a gradient of its own
+    if a.ratio == "sequence":  # the sequence's ratio, with a gradient for each token
         ratio = (new - old).mean().exp().detach() * (new - new.detach()).exp()
     if a.loss == "cispo":  # arXiv 2506.13585, equations 4 and 5
         return -(new - old).exp().detach().clamp(max=1 + a.clip_high) * advantage * new * weight
@@ -201,7 +205,7 @@ def importance_weight(gaps: torch.Tensor, a: Any) -> torch.Tensor:
 def reference_updates(
     batch: list[Trajectory], a: Any, models: dict[str, Any], recorder: Recorder
 ) -> Iterator[dict[str, Weights]]:
-    """The gradients of each update, at the weights at which it was made."""
+    """Yield the reference gradients of each update, at the weights before that update."""
     first = {which: weights for which, (weights, _) in recorder.updates[0].items()}
     start = {which: load(model, first[which]) for which, model in models.items() if which in first}
     sampled = [
@@ -209,9 +213,8 @@ def reference_updates(
         for t in batch
     ]
     with torch.no_grad():
-        before = [
-            log_probabilities(start["policy"], t) for t in batch
-        ]  # also the reference policy: nothing has been learnt yet
+        # Also those of the reference policy, because nothing has been learnt yet.
+        before = [log_probabilities(start["policy"], t) for t in batch]
         values = [
             values_of(start["critic"], t)
             if "critic" in start
@@ -260,9 +263,8 @@ def reference_updates(
                 losses = losses + a.kl_coefficient * (new - old[i]).exp() * (
                     (before[i] - new).exp() - (before[i] - new) - 1
                 )
-            is_mean = (
-                a.loss_aggregation == "trajectory" and a.loss != "luspo"
-            )  # which sums over tokens
+            # LUSPO sums over the tokens.
+            is_mean = a.loss_aggregation == "trajectory" and a.loss != "luspo"
             loss = loss + losses.sum() / (len(raw[i]) if is_mean else 1) / count
         gradients = {"policy": gradients_of(model, loss)}
         if "critic" in models:
@@ -285,9 +287,8 @@ def critic_gradients(
             place: float(old[place]) + advantage
             for place, advantage in zip(at, advantages, strict=True)
         }
-        for end in (
-            t.turn_ends[:-1] if a.truncated == "bootstrapped" else []
-        ):  # what follows a turn is worth what its successor's first token is
+        # The state after a turn has the value of the next turn's first token.
+        for end in t.turn_ends[:-1] if a.truncated == "bootstrapped" else []:
             goal[end + 1] = goal[min(place for place in at if place > end)]
         for place, right in goal.items():
             near = old[place] + (new[place] - old[place]).clamp(

@@ -16,12 +16,13 @@ def credentials(runs: Path) -> Any:
     return {"username": user, "password": password}
 
 
-def basic(opens: str) -> dict[str, str]:
-    """Return the header of a login."""
-    return {"Authorization": f"Basic {base64.b64encode(opens.encode()).decode()}"}
+def basic(user_and_password: str) -> dict[str, str]:
+    """Return the Authorization header of a login."""
+    encoded = base64.b64encode(user_and_password.encode()).decode()
+    return {"Authorization": f"Basic {encoded}"}
 
 
-def asked(url: str, runs: Path, timeout: float = 300) -> Any:
+def open_with_login(url: str, runs: Path, timeout: float = 300) -> Any:
     """Send a request with the login and return the response."""
     return urllib.request.urlopen(
         urllib.request.Request(url, headers=basic(login(runs))), timeout=timeout

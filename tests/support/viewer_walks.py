@@ -1,9 +1,9 @@
-"""Five tasks of a new user in the viewer, done in a real browser, with a picture at the end of each.
+"""Do five tasks of a new user in the viewer with a real browser, and take pictures.
 
     python -m tests.support.viewer_walks RUNS OUT [--study RUNS]
 
-does them over real runs and writes the pictures of docs/viewer.md, in both colour schemes and in a
-narrow window.
+This does the tasks on real runs and writes the pictures of docs/viewer.md, in both colour schemes
+and in a narrow window.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def open_turn_of_divergence(page: Page, run: str) -> int:
             break
         page.go_back()
         page.get_by_role("heading", name="Trajectories", exact=True).wait_for()
-    page.wait_for_load_state()  # the keys work once the page's scripts have run
+    page.wait_for_load_state()  # keys work only after the page's scripts have run
     page.keyboard.press("w")
     turn = int(divergence.get_attribute("data-turn") or "0")
     page.locator(f".turn.now#turn-{turn}").wait_for()
@@ -86,7 +86,7 @@ def export(page: Page, folder: Path) -> Path:
 
 @dataclass(frozen=True)
 class Viewer:
-    """A viewer over some runs.
+    """A viewer of some runs.
 
     Attributes:
         runs: Folder of the runs.
@@ -106,7 +106,7 @@ class Viewer:
 def take_all(
     browser: Browser, viewer: Viewer, study: Viewer, run: str, look: Look
 ) -> dict[str, float]:
-    """Do all five tasks over real runs and return the seconds of each."""
+    """Do all five tasks on real runs and return the seconds of each."""
     context = viewer.context(browser, viewport=WIDE)
     page, seconds, began = context.new_page(), {}, time.perf_counter()
     page.set_default_timeout(120_000)
@@ -149,7 +149,10 @@ def take_all(
 
 
 def further_pictures(browser: Browser, viewer: Viewer, run: str, step: int, look: Look) -> None:
-    """Take the other pictures of docs/viewer.md: a run, tokens by advantage, a step's timeline, a group."""
+    """Take the other pictures of docs/viewer.md.
+
+    They show a run, a step's timeline, tokens by advantage, and a group.
+    """
     for scheme, size in (("light", WIDE), ("dark", WIDE), ("dark", NARROW)):
         context = viewer.context(browser, viewport=size, color_scheme=scheme)
         page, suffix = context.new_page(), f"-{scheme}{'-narrow' if size is NARROW else ''}"
@@ -176,7 +179,7 @@ def further_pictures(browser: Browser, viewer: Viewer, run: str, step: int, look
 
 
 def every_kind_of_page(run: str, task: int) -> list[str]:
-    """Return an address of each kind of page, for a run and one of its held-out tasks."""
+    """Return the path of each kind of page, for a run and one of its held-out tasks."""
     return [
         "/",
         "/trajectories",
@@ -192,7 +195,7 @@ def every_kind_of_page(run: str, task: int) -> list[str]:
 
 
 def main() -> None:
-    """Do the tasks over real runs and write the pictures."""
+    """Do the tasks on real runs and write the pictures."""
     parser = argparse.ArgumentParser(
         prog="python -m tests.support.viewer_walks", description=(__doc__ or "").splitlines()[0]
     )
@@ -213,7 +216,7 @@ def main() -> None:
     chosen.out.mkdir(parents=True, exist_ok=True)
 
     def look(page: Page, name: str) -> None:
-        page.wait_for_timeout(400)  # until the last transition of a figure has ended
+        page.wait_for_timeout(400)  # until the transitions of the figures have ended
         page.screenshot(path=str(chosen.out / f"{name}.png"))
 
     servers = [

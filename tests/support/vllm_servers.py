@@ -1,4 +1,4 @@
-"""Real vLLM servers of a tiny policy, and the log-probabilities that they must give."""
+"""Real vLLM servers of a tiny policy, and reference log-probabilities."""
 
 from __future__ import annotations
 
@@ -18,7 +18,10 @@ from tests.support.counting_servers import ROOT
 def vllm_servers(
     words: Sequence[str], state_dir: Path, name: str, number: int
 ) -> Iterator[list[LocalServer]]:
-    """Servers by one command, started one after the other: each takes two cores' worth of imports."""
+    """Start servers with one command, and yield them. All end with the block.
+
+    They start one after the other, because the imports of each keep two cores busy.
+    """
     share_token()
     with ExitStack() as stack:
         started = []
@@ -39,7 +42,7 @@ def vllm_servers(
 def log_probabilities(
     model: Any, prompt: Sequence[int], tokens: Sequence[int], temperature: float = 1.0
 ) -> list[float]:
-    """Plain log-probabilities of `tokens` after `prompt`: the reference."""
+    """Return the model's log-probabilities of `tokens` after `prompt`."""
     with torch.no_grad():
         logits = model(torch.tensor([[*prompt, *tokens]])).logits[0, len(prompt) - 1 : -1].double()
     scores = torch.log_softmax(logits / temperature, dim=-1)
