@@ -1,10 +1,9 @@
-"""All benchmarks, side by side with what they are compared with: `make bench`.
+"""Run the benchmarks and print a table: `make bench`.
 
-Each module of this folder that has a function `run` gives rows {name, ours, other, ratio, low,
-high, unit}; `low`, `high` bound the ratio.
-The rows are written to results/bench.json and printed as a table. If only some benchmarks are run,
-the other rows of the file stay.
-What libraries have to say meanwhile is in results/NAME.log.
+Each module of this folder with a function `run` is a benchmark. The function returns rows {name,
+ours, other, ratio, low, high, unit}, where `low` and `high` bound the ratio. The rows are written
+to results/bench.json. A run of some benchmarks keeps the other rows of the file. Output of
+libraries on stderr goes to results/NAME.log.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ RESULTS = FOLDER.parents[1] / "results" / "bench.json"
 
 
 def benchmarks() -> list[str]:
-    """Names of the modules that can be run."""
+    """Return the names of the benchmarks."""
     names = [
         module.name
         for module in pkgutil.iter_modules([str(FOLDER)])
@@ -40,7 +39,7 @@ def benchmarks() -> list[str]:
 
 
 def table(rows: list[dict[str, Any]]) -> str:
-    """The rows in columns; what has nothing to be compared with has no ratio."""
+    """Format the rows as a table. Rows without a baseline have no ratio."""
     header = ("benchmark", "ours", "other", "ratio", "unit")
     cells = [header]
     for row in rows:
@@ -61,14 +60,14 @@ def table(rows: list[dict[str, Any]]) -> str:
 
 @contextmanager
 def errors_to(log: Path) -> Generator[None, None, None]:
-    """What is written to stderr, by libraries and child processes too, goes to a file: they warn of much that a benchmark means to do."""
+    """Redirect stderr, including that of child processes, to a file until the block ends."""
     terminal = os.dup(2)
     try:
         with log.open("w", encoding="utf-8") as file:
             os.dup2(file.fileno(), 2)
             yield
     except Exception:
-        os.write(terminal, f"failed; see {log}\n".encode())
+        os.write(terminal, f"failed, see {log}\n".encode())
         raise
     finally:
         sys.stderr.flush()
@@ -77,10 +76,10 @@ def errors_to(log: Path) -> Generator[None, None, None]:
 
 
 def main() -> None:
-    """Runs the benchmarks that are named, or all."""
+    """Run the named benchmarks, or all."""
     parser = argparse.ArgumentParser(
         prog="python -m tests.benchmarks",
-        description="Run benchmarks side by side.",
+        description="Run benchmarks and compare this project with baselines.",
         epilog="example: python -m tests.benchmarks babyai",
     )
     parser.add_argument(
@@ -90,7 +89,7 @@ def main() -> None:
     names = chosen or benchmarks()
     if unknown := set(names) - set(benchmarks()):
         parser.error(
-            f"no benchmark {', '.join(sorted(unknown))}; there are: {', '.join(benchmarks())}"
+            f"unknown benchmark {', '.join(sorted(unknown))}. Choose from {', '.join(benchmarks())}"
         )
     before: list[dict[str, Any]] = (
         json.loads(RESULTS.read_text(encoding="utf-8")) if chosen and RESULTS.exists() else []

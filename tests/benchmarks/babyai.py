@@ -1,8 +1,8 @@
-"""BabyAI behind the server: steps and resets per second with 64 clients and in batches; CPU of a step and of a reset.
+"""Benchmark of the BabyAI server: steps and resets per second, and CPU time of each.
 
-AgentGym's server is not on any package index, so it cannot be run beside ours. Ours is compared
-with its figures as they were recorded
-on a quiet machine of 2 cores with 64 clients and a new connection per request ("recorded").
+The load is 64 clients, or batches of 64 steps. AgentGym's server is not on any package index, so it
+is not run here. The baseline is its recorded performance on an idle machine with 2 cores, with 64
+clients and a new connection per request ("recorded").
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ ROUNDS = 5
 WAVES = 4
 """Episodes of each client in a round."""
 STEPS = 10
-"""Of an episode, unless it ends before."""
+"""Maximum number of steps of an episode."""
 RECORDED_STEPS, RECORDED_RESETS = 456.0, 122.0
-"""Per second, of AgentGym's server with 64 clients."""
+"""Steps and resets per second of AgentGym's server with 64 clients."""
 RECORDED_STEP_MS, RECORDED_RESET_MS = 2.2, 8.2
-"""CPU of AgentGym's server for one of each."""
+"""CPU milliseconds per step and per reset of AgentGym's server."""
 
 
 class Client:
-    """Plays with random actions over one connection that is kept alive, in AgentGym's dialect."""
+    """A client that plays random actions over one keep-alive connection in AgentGym's dialect."""
 
     def __init__(self, url: str, seed: int) -> None:
         self._address = urlsplit(url)
@@ -44,35 +44,35 @@ class Client:
         self.done = True
 
     async def open(self) -> None:
-        """Connects and opens a session."""
+        """Connect and create a session."""
         self._streams = await asyncio.open_connection(
             self._address.hostname, self._address.port, limit=2**24
         )
         self.session = (await self.post("/create", {}))["id"]
 
     async def reset(self, index: int) -> None:
-        """Begins a task."""
-        self._seen(await self.post("/reset", {"data_idx": index, "id": self.session}))
+        """Begin a task."""
+        self._update(await self.post("/reset", {"data_idx": index, "id": self.session}))
 
     async def step(self) -> int:
-        """Performs one of the offered actions; returns how many were performed, 0 after the end."""
+        """Perform one of the offered actions and return 1, or return 0 after the episode's end."""
         if self.done:
             return 0
-        self._seen(
+        self._update(
             await self.post("/step", {"action": self.choose(self.observation), "id": self.session})
         )
         return 1
 
     def choose(self, observation: str) -> str:
-        """One of the offered actions."""
+        """Return one of the offered actions at random."""
         return self._rng.choice(re.findall('"([^"]+)"', observation))
 
     async def play(self) -> int:
-        """Plays an episode's steps; returns their number."""
+        """Play the steps of an episode and return their number."""
         return sum([await self.step() for _ in range(STEPS)])
 
     async def post(self, path: str, body: dict[str, Any]) -> Any:
-        """The reply to one request."""
+        """Send a request and return the reply."""
         reader, writer = self._streams
         content = json.dumps(body).encode()
         writer.write(
@@ -86,15 +86,15 @@ class Client:
         return json.loads(await reader.readexactly(int(length[1])))
 
     def close(self) -> None:
-        """Drops the connection."""
+        """Close the connection."""
         self._streams[1].close()
 
-    def _seen(self, reply: Any) -> None:
+    def _update(self, reply: Any) -> None:
         self.observation, self.done = reply["observation"], reply["done"]
 
 
 def run() -> list[dict[str, Any]]:
-    """The rows of the benchmark, about a minute."""
+    """Return the rows of the benchmark. It takes about a minute."""
     with served("babyai") as server:
         return asyncio.run(_rows(server))
 
@@ -123,32 +123,32 @@ async def _rows(server: LocalServer) -> list[dict[str, Any]]:
         batch_rates.append(await _batch_rate(clients[0], tasks))
     for client in clients:
         client.close()
-    many = "babyai: {}, AgentGym's recorded"
+    name = "babyai: {}, vs. AgentGym (recorded)"
     return [
         _row(
-            many.format(f"steps, {CLIENTS} clients, keep-alive"), step_rates, "1/s", RECORDED_STEPS
+            name.format(f"steps, {CLIENTS} clients, keep-alive"), step_rates, "1/s", RECORDED_STEPS
         ),
         _row(
-            many.format(f"resets, {CLIENTS} clients, keep-alive"),
+            name.format(f"resets, {CLIENTS} clients, keep-alive"),
             reset_rates,
             "1/s",
             RECORDED_RESETS,
         ),
-        _row(many.format(f"steps, batches of {CLIENTS}"), batch_rates, "1/s", RECORDED_STEPS),
-        _row(many.format("server's CPU of a step"), step_ms, "ms", RECORDED_STEP_MS),
-        _row(many.format("server's CPU of a reset"), reset_ms, "ms", RECORDED_RESET_MS),
+        _row(name.format(f"steps, batches of {CLIENTS}"), batch_rates, "1/s", RECORDED_STEPS),
+        _row(name.format("server CPU per step"), step_ms, "ms", RECORDED_STEP_MS),
+        _row(name.format("server CPU per reset"), reset_ms, "ms", RECORDED_RESET_MS),
     ]
 
 
 async def _timed(pid: int, work: Iterable[Awaitable[Any]]) -> tuple[list[Any], float, float]:
-    """The results of all, the wall's seconds, and the server's seconds of CPU."""
+    """Run the awaitables concurrently. Return results, wall-clock seconds and server CPU time."""
     cpu_s, began = cpu_seconds(pid), time.perf_counter()
     results = await asyncio.gather(*work)
     return results, time.perf_counter() - began, cpu_seconds(pid) - cpu_s
 
 
 async def _batch_rate(client: Client, tasks: Iterable[int]) -> float:
-    """Steps per second when one request of our dialect steps every session."""
+    """Return the steps per second when each request steps all sessions, in the own dialect."""
     begun = (
         await client.post(
             "/v1/create",
@@ -159,8 +159,8 @@ async def _batch_rate(client: Client, tasks: Iterable[int]) -> float:
     steps, began = 0, time.perf_counter()
     for turn in range(STEPS):
         items = [
-            {"session": session, "turn": turn, "action": client.choose(said)}
-            for session, said in going.items()
+            {"session": session, "turn": turn, "action": client.choose(observation)}
+            for session, observation in going.items()
         ]
         if not items:
             break

@@ -1,6 +1,7 @@
-"""An application that does nothing, served by uvicorn with uvloop and httptools: what HTTP costs in Python before anything is done.
+"""A no-op ASGI application under uvicorn with uvloop and httptools.
 
-Run: python -m tests.benchmarks.bare_asgi PORT
+It shows the minimum cost of HTTP in Python. Start it with `python -m tests.benchmarks.bare_asgi
+PORT`.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ HEADERS = [(b"content-type", b"application/json"), (b"content-length", b"%d" % l
 
 
 async def application(scope: Any, receive: Any, send: Any) -> None:
-    """Reads the body and answers the same to everything."""
+    """Read the request body and send a constant response."""
     while (await receive()).get("more_body"):
         pass
     await send({"type": "http.response.start", "status": 200, "headers": HEADERS})

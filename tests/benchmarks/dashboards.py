@@ -1,8 +1,7 @@
-"""The viewer with 100,000 trajectories: time of pages, filters and searches over HTTP, and memory of its process.
+"""Benchmark of the viewer with 100,000 trajectories: latency of its pages, and its memory.
 
-The trajectories are episodes of TextCraft by a good and a bad player, each with a unique text, in
-files of 128 as written by training.
-There is no other viewer of these files to compare with.
+The trajectories are TextCraft episodes of a good and a bad player, each with a unique text, in
+files of 128 as in training. There is no baseline, because no other viewer reads these files.
 """
 
 from __future__ import annotations
@@ -43,12 +42,12 @@ REQUESTS = {
 def episodes() -> Iterator[Trajectory]:
     """Yield played episodes, each made unique by a mark in its first observation."""
     tasks = load_world("textcraft").tasks("train")
-    few = [
+    originals = [
         played("textcraft", tasks[n % len(tasks)], skill=(0.3, 0.9)[n % 2], horizon=10, seed=n)
         for n in range(EPISODES)
     ]
     for number in range(TRAJECTORIES):
-        each = deepcopy(few[number % EPISODES])
+        each = deepcopy(originals[number % EPISODES])
         each.first_observation += f"\nmark-{number:06d}-"
         each.group, each.member = number % FILE // 8, number % 8
         yield each
@@ -68,7 +67,7 @@ def write(runs: Path) -> None:
 
 
 def run() -> list[dict[str, Any]]:
-    """Times each page; milliseconds over some rounds."""
+    """Return the rows of the benchmark: milliseconds of each page over the rounds."""
     with tempfile.TemporaryDirectory() as folder:
         runs = Path(folder)
         write(runs)
@@ -79,13 +78,11 @@ def run() -> list[dict[str, Any]]:
         try:
             while f"{TRAJECTORIES:,} trajectories" not in get(f"{viewer.url}/trajectories", runs):
                 time.sleep(0.5)
-            rows = [
-                row("viewer: all files read for the first time", [time.perf_counter() - began], "s")
-            ]
+            rows = [row("viewer: first read of all files", [time.perf_counter() - began], "s")]
             for name, address in REQUESTS.items():
                 seconds = [timed(viewer.url + address, runs) for _ in range(ROUNDS)]
                 rows.append(row(f"viewer: {name}", [1000 * each for each in seconds], "ms"))
-            # Who started it waits beside it with the same words on its command line.
+            # The subreaper has the same words on its command line, and less memory.
             ours = [
                 p
                 for p in psutil.process_iter(["cmdline"])
@@ -100,14 +97,14 @@ def run() -> list[dict[str, Any]]:
 
 
 def get(address: str, runs: Path) -> str:
-    """A page."""
+    """Return the text of a page."""
     with open_with_login(address, runs) as answer:
         text: str = answer.read().decode()
         return text
 
 
 def timed(address: str, runs: Path) -> float:
-    """Seconds of a page."""
+    """Return the seconds of a request for a page."""
     began = time.perf_counter()
     get(address, runs)
     return time.perf_counter() - began

@@ -1,9 +1,9 @@
-"""TextCraft in AgentGym's dialect, served as FastAPI's documentation teaches: threads, models of pydantic. What ours is compared with.
+"""A FastAPI server of TextCraft in AgentGym's dialect, as the baseline of the benchmark.
 
-AgentGym's own server is on no package index, so it cannot be run beside ours; by its published code
-it is built like this one, and its
-figures on a quiet machine are in tests/benchmarks/textcraft.py. Run: python -m
-tests.benchmarks.fastapi_textcraft PORT
+It follows FastAPI's documentation, with threads and pydantic models. AgentGym's own server is on no
+package index, but its published code has the same structure. Its recorded performance on an idle
+machine is in tests/benchmarks/textcraft.py. Start it with
+`python -m tests.benchmarks.fastapi_textcraft PORT`.
 """
 
 from __future__ import annotations

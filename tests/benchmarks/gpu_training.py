@@ -1,7 +1,7 @@
-"""SmolLM2-135M learns a world on one GPU: clone the expert's episodes, then ScalingInter-RL.
+"""Training of SmolLM2-135M in a world on one GPU: behaviour cloning, then ScalingInter-RL.
 
-It needs neither vLLM nor Prefect: the trainer process is used directly, with the engine of
-transformers. `tests/benchmarks/gpu.py` runs it as the part `train`.
+It needs neither vLLM nor Prefect, because it uses the trainer process directly, with the
+transformers engine. `tests/benchmarks/gpu.py` runs it as the part `train`.
 """
 
 from __future__ import annotations
@@ -39,13 +39,13 @@ class Training:
 
     Attributes:
         world: "babyai" or "textcraft".
-        seed: Seed of everything.
-        cloning_steps: Supervised steps, of 8 episodes each.
-        steps: Most steps of RL.
-        seconds: RL stops before the run has this age, as far as its first steps tell.
+        seed: Seed of the whole run.
+        cloning_steps: Behaviour-cloning steps, of 8 episodes each.
+        steps: Maximum number of RL steps.
+        seconds: Time limit of cloning and RL. Earlier RL steps predict how many more fit.
         tasks: The test tasks, or "" for the first list of the recipe.
         horizon: A fixed horizon for RL, or 0 for the recipe's curriculum.
-        small: Whether to run a few short episodes, as a check.
+        small: Whether to run only a few short episodes, as a check.
     """
 
     world: str
@@ -70,12 +70,12 @@ LARGE = {
     "rollout.max_concurrent_episodes": 256,
     "algorithm.micro_batch_tokens": 32_768,
 }
-"""A GPU takes little longer for many episodes than for few."""
-CLONED_IN_STEP = 8
-LEAST_EXPERT = 320
+"""A GPU takes little longer for many episodes than for a few."""
+EPISODES_PER_CLONING_STEP = 8
+MIN_EXPERT_EPISODES = 320
 SERVERS = 4
-STEPS_BETWEEN_LOOKS = 7
-"""Steps of RL between two looks at the clock."""
+STEPS_PER_PHASE = 7
+"""RL steps between two evaluations. The time limit is checked after each."""
 
 
 def recipe_of(run: Training, **fields: Any) -> Experiment:
@@ -93,7 +93,7 @@ def recipe_of(run: Training, **fields: Any) -> Experiment:
 
 
 def expert_episodes(recipe: Experiment, seed: int, number: int, urls: list[str], to: Path) -> None:
-    """Write the expert's episodes on training tasks drawn by the seed. Those on disk stay."""
+    """Write the expert's episodes on random training tasks. Episodes on disk are kept."""
     environment = recipe.environment
     world = load_world(environment.name, environment.rules)
     tasks = selected_tasks(world, environment.name, environment.train_tasks)
@@ -112,16 +112,14 @@ def expert_episodes(recipe: Experiment, seed: int, number: int, urls: list[str],
 
 
 def learn(run: Training, model: str, out: Path, note: Callable[[dict[str, Any]], None]) -> None:
-    """Clone, then train by RL, and note what is found after each part.
-
-    The policy is evaluated on validation tasks on the way.
+    """Clone the expert, then train by RL, with evaluations on validation and test tasks.
 
     Args:
         run: The run.
         model: GGUF file or Hugging Face folder of the policy.
-        out: Folder of the run. What is there of `expert` and `clone` is used. Runs that differ in
-            the horizon of RL start from the same clone. The run that makes it measures it.
-        note: Called with the results so far.
+        out: Folder of the run. Existing `expert` and `clone` folders are reused, so runs that
+            differ only in the RL horizon share a clone. Only the run that creates it evaluates it.
+        note: Called with the results so far, after each part.
     """
     began = time.monotonic()
     out.mkdir(parents=True, exist_ok=True)
@@ -158,8 +156,8 @@ def learn(run: Training, model: str, out: Path, note: Callable[[dict[str, Any]],
                 measure(1.0, 0.0, tasks=tests)
             until, started = run.steps, time.monotonic()
             while trainer.step < until:
-                look = min(until, trainer.step + STEPS_BETWEEN_LOOKS)
-                train_phase(trainer, look, found["steps"])
+                phase_end = min(until, trainer.step + STEPS_PER_PHASE)
+                train_phase(trainer, phase_end, found["steps"])
                 measure(1.0, tasks=recipe.evaluation.tasks)
                 left = run.seconds - (time.monotonic() - began)
                 in_time = int(left * trainer.step / (time.monotonic() - started))
@@ -173,7 +171,9 @@ def clone(
     run: Training, recipe: Experiment, out: Path, urls: list[str], rows: list[dict[str, float]]
 ) -> None:
     """Clone the expert's episodes, and write the policy to `out/clone`."""
-    number = 8 if run.small else max(LEAST_EXPERT, CLONED_IN_STEP * run.cloning_steps)
+    number = (
+        8 if run.small else max(MIN_EXPERT_EPISODES, EPISODES_PER_CLONING_STEP * run.cloning_steps)
+    )
     expert_episodes(recipe, run.seed, number, urls, out / "expert")
     fields = {
         "algorithm.name": "sft",
@@ -193,7 +193,7 @@ def clone(
 
 
 def job(recipe: Experiment, folder: Path, urls: list[str]) -> TrainerJob:
-    """Return the job of the trainer process, and make its folder."""
+    """Create the folder of a run and return the job of its trainer process."""
     folder.mkdir(parents=True, exist_ok=True)
     environment = recipe.environment
     world = load_world(environment.name, environment.rules)
@@ -206,7 +206,7 @@ def job(recipe: Experiment, folder: Path, urls: list[str]) -> TrainerJob:
         instruction=None,
         tool_lists=[[]],
         train_tasks=selected_tasks(world, environment.name, environment.train_tasks),
-        engine_memory_fraction=0.3,  # this and the next are vLLM's
+        engine_memory_fraction=0.3,  # this field and the next are for vLLM
         engine_cpu_cache_gb=1,
         socket="",
     )
@@ -229,7 +229,7 @@ def success(
     temperature: float,
     out: Path,
 ) -> dict[str, Any]:
-    """Play each of the tasks once with the current weights."""
+    """Play each task once with the current weights and return the results."""
     environment = recipe.environment
     world = load_world(environment.name, environment.rules)
     chosen = tuple(selected_tasks(world, environment.name, tasks))[: 2 if run.small else None]
@@ -253,4 +253,4 @@ def success(
 
 
 def _alive() -> None:
-    """Nothing else that a run depends on could have failed."""
+    """Report no fault, because the run depends on no other process."""

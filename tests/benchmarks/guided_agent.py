@@ -1,4 +1,7 @@
-"""Episodes as a trained policy's, at next to no cost: a random policy samples the messages, and the expert's actions are performed."""
+"""An agent whose random policy samples the messages, while the expert's actions are performed.
+
+Its episodes are as long as those of a trained policy, at a low cost.
+"""
 
 from __future__ import annotations
 
@@ -16,10 +19,10 @@ from tasks.agents.token_agent import TokenAgent, TokenConversation
 HORIZON = 30
 
 Latency = Callable[[int, int], float]
-"""Seconds that the environment takes longer, by task and turn."""
+"""A function from task and turn to the additional seconds of the environment's step."""
 
 
-def none(task: int, turn: int) -> float:
+def no_latency(task: int, turn: int) -> float:
     return 0.0
 
 
@@ -37,9 +40,13 @@ def slow(task: int, turn: int) -> float:
 
 
 class GuidedAgent(TokenAgent):
-    """Its messages are sampled by the engine, its actions are the expert's."""
+    """An agent whose engine samples the messages and whose actions are the expert's.
 
-    solutions: dict[int, list[str]]  # set after construction: the class it extends is frozen
+    Attributes:
+        solutions: The expert's actions by task.
+    """
+
+    solutions: dict[int, list[str]]  # set after construction, because the base class is frozen
 
     async def begin(
         self, task: int, seed: int, observation: str, budgets: Budgets
@@ -57,22 +64,22 @@ class GuidedConversation(TokenConversation):
         self._solution = agent.solutions[task]
 
     async def act(self, turn: int) -> Message:
-        said = await super().act(turn)
+        sampled = await super().act(turn)
         return Message(
-            said.text,
+            sampled.text,
             self._solution[turn],
             "",
-            said.tokens,
-            said.log_probabilities,
-            said.policy_version,
-            said.cut,
+            sampled.tokens,
+            sampled.log_probabilities,
+            sampled.policy_version,
+            sampled.cut,
         )
 
 
-class LateClient(EnvironmentClient):
-    """An environment that takes its time."""
+class DelayedClient(EnvironmentClient):
+    """A client that delays each step by a latency."""
 
-    latency: Latency = staticmethod(none)
+    latency: Latency = staticmethod(no_latency)
 
     async def step(self, session: Session, action: str) -> Step:
         if seconds := self.latency(session.index, session.turn):
@@ -81,7 +88,10 @@ class LateClient(EnvironmentClient):
 
 
 def expert_solutions() -> dict[int, list[str]]:
-    """The expert's actions in all training tasks of at most `HORIZON` turns, in a random order."""
+    """Return the expert's actions by training task, in a random order.
+
+    Tasks that need more than `HORIZON` turns are left out.
+    """
     world, found = load_world("textcraft"), {}
     tasks = list(world.tasks("train"))
     random.Random(0).shuffle(tasks)

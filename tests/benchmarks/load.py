@@ -1,8 +1,8 @@
-"""Load on an environment server: many clients in one thread, with a connection kept alive or a new one per request.
+"""A load generator for environment servers: many clients in one thread.
 
-A client is a generator that yields (path, body) and is sent the reply's content; so one lean loop
-over sockets drives them all and
-takes little of what is to be measured.
+Connections are kept alive, or each request has a new one. A client is a generator that yields
+(path, body) and receives the content of the reply. One loop over sockets drives all clients, so
+that the load generator itself uses little CPU.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from tasks.provision.local import LocalServer
 from tests.support.processes import local_server
 
 Client = Generator[tuple[str, Any], Any, None]
-"""Yields (path, body) and is sent what the server answered; ends when it has played."""
+"""A generator that yields (path, body) and receives the content of the server's reply."""
 
 ROOT = Path(__file__).parents[2]
 _HEAD = (
@@ -40,7 +40,13 @@ _decode = msgspec.json.Decoder().decode
 
 @dataclass(frozen=True)
 class Load:
-    """What a load took: requests answered, seconds of the wall, CPU seconds of the server with all its processes."""
+    """The cost of a load.
+
+    Attributes:
+        requests: Number of answered requests.
+        wall_s: Wall-clock seconds.
+        cpu_s: CPU seconds of the server and its descendants.
+    """
 
     requests: int
     wall_s: float
@@ -48,12 +54,12 @@ class Load:
 
     @property
     def rate(self) -> float:
-        """Requests per second of the wall."""
+        """Return the requests per wall-clock second."""
         return self.requests / self.wall_s
 
     @property
     def cpu_ms(self) -> float:
-        """The server's CPU milliseconds per request."""
+        """Return the server's CPU milliseconds per request."""
         return self.cpu_s / self.requests * 1000
 
 
@@ -61,7 +67,13 @@ class Load:
 def served(
     world: str, *options: str, command: list[str] | None = None
 ) -> Generator[LocalServer, None, None]:
-    """A server of `world` of its own; `command` is another program to start, its port written as "{port}"."""
+    """Start a server of `world` until the block ends, and yield it.
+
+    Args:
+        world: Name of the world.
+        options: Further command-line options of the server.
+        command: Command of another program to start instead, with "{port}" for the port.
+    """
     start = command or [
         sys.executable,
         "-m",
@@ -77,10 +89,10 @@ def served(
 
 
 def drive(server: LocalServer, clients: Iterable[Client], *, keep_alive: bool) -> Load:
-    """Lets all the clients play at once.
+    """Run all clients concurrently until they end.
 
     Raises:
-        RuntimeError: The server answered a status other than 200.
+        RuntimeError: The status of a response is not 200, or a connection is closed early.
     """
     address = urlsplit(server.url)
     peer = (address.hostname or "", address.port or 80)
@@ -125,7 +137,7 @@ def drive(server: LocalServer, clients: Iterable[Client], *, keep_alive: bool) -
 
 
 def _receive(connection: socket.socket) -> Any:
-    """The content of a reply of which something has come."""
+    """Return the content of a reply from a readable connection."""
     content = connection.recv(1 << 20)
     while (split := content.find(b"\r\n\r\n")) < 0:
         content += _more(connection)
@@ -140,12 +152,12 @@ def _receive(connection: socket.socket) -> Any:
 
 def _more(connection: socket.socket) -> bytes:
     if not (chunk := connection.recv(1 << 20)):
-        raise RuntimeError("the server closed a connection before its answer was whole")
+        raise RuntimeError("the server closed a connection before the end of its response")
     return chunk
 
 
 def cpu_seconds(pid: int) -> float:
-    """CPU seconds of a process and of those below it, the kernel's work for them included."""
+    """Return the user and system CPU seconds of a process and its descendants."""
     root = psutil.Process(pid)
     return sum(sum(process.cpu_times()[:2]) for process in (root, *root.children(recursive=True)))
 
@@ -153,25 +165,32 @@ def cpu_seconds(pid: int) -> float:
 def row(
     name: str, ours: Iterable[float], unit: str, other: Iterable[float] | None = None
 ) -> dict[str, Any]:
-    """A row of the benchmark's table from the measurements of its rounds: the median, and between which ratios the rounds lie.
+    """Return a row of the table with the medians over the rounds.
 
-    `other` are the rounds of what ours is compared with, measured in turn with ours. Without it
-    `low` and `high` are ours.
+    Args:
+        name: Name of the row.
+        ours: This project's measurement in each round.
+        unit: Unit of the measurements.
+        other: The baseline's measurement in each round, or None.
+
+    Returns:
+        The row. `low` and `high` are the smallest and largest ratio of a round, or without a
+        baseline the smallest and largest measurement.
     """
-    mine = list(ours)
+    values = list(ours)
     if other is None:
         figures: dict[str, Any] = {
-            "ours": statistics.median(mine),
+            "ours": statistics.median(values),
             "other": None,
             "ratio": None,
-            "low": min(mine),
-            "high": max(mine),
+            "low": min(values),
+            "high": max(values),
         }
     else:
         others = list(other)
-        ratios = [a / b for a, b in zip(mine, others, strict=True)]
+        ratios = [a / b for a, b in zip(values, others, strict=True)]
         figures = {
-            "ours": statistics.median(mine),
+            "ours": statistics.median(values),
             "other": statistics.median(others),
             "ratio": statistics.median(ratios),
             "low": min(ratios),

@@ -1,23 +1,21 @@
-"""Collection of episodes against what it replaces, with a real engine and a real environment server on this machine.
+"""Benchmark of episode collection with a real engine and a real environment server.
 
-- Lock-step rounds: all episodes of a batch wait each turn for the slowest, and the next batch for
-  the longest episode.
-- TRL's loop: GRPOTrainer with `environment_factory` and colocated vLLM, batches of as many episodes
-  as we have in flight (`trl_loop`).
-- One offline call: the engine fed with all prompts of a collection at once, as fast as it can, by
-  the requests that our side makes. Its
-  batch has the same size on both sides; of our episodes there are some more than that, so that
-  others take the places of those
-  that are with their environment.
+The baselines are:
 
-A random policy samples every message, of uneven length; what is done is the expert's action, so
-that episodes are of the lengths that a
-trained policy's are. Both sides have the same engine, tasks, latencies and size of the engine's
-batch, and but for TRL, which has
-none, the same seeds; runs alternate. `low` and `high` are the smallest and largest ratio of the
-pairs. The policy has 60,000 parameters, so
-that all that is not the engine weighs as much as can be; engine use is also measured with 3
-million.
+- Lock-step rounds: each turn, all episodes of a batch wait for the slowest one. The next batch
+  waits for the longest episode.
+- TRL's loop: GRPOTrainer with `environment_factory` and colocated vLLM (`trl_loop`). Its batches
+  have as many episodes as the collector has in flight.
+- One offline call: the engine processes the prompts of all requests of a collection at once. The
+  engine's batch size is equal on both sides. The collector has more episodes in flight than that,
+  because some of them wait for their environment.
+
+A random policy samples every message, and the lengths vary. The expert's action is performed, so
+the episodes are as long as those of a trained policy. Both sides have the same engine, tasks,
+latencies and batch size. They also have the same seeds, except for TRL, which has none. Runs
+alternate, and `low` and `high` are the smallest and largest ratio of a pair. The policy has 60,000
+parameters, so that the work outside the engine has the largest possible weight. Engine use is also
+measured with 3 million parameters.
 """
 
 from __future__ import annotations
@@ -45,13 +43,13 @@ from tasks.rollout.collector import Batch, Collector
 from tasks.rollout.episode import RolloutRequest, RolloutSettings
 from tests.benchmarks.guided_agent import (
     HORIZON,
+    DelayedClient,
     GuidedAgent,
-    LateClient,
     Latency,
     expert_solutions,
     exponential,
     heavy_tail,
-    none,
+    no_latency,
     slow,
 )
 from tests.benchmarks.load import row, served
@@ -64,10 +62,10 @@ ROLLOUT = Rollout(
 )
 BUDGETS = Budgets(1.0, ROLLOUT.turn_tokens, ROLLOUT.trajectory_tokens)
 STOPS = 1 / 12
-"""Share of the vocabulary that ends a message: messages of the random policy are then 12 tokens long on average."""
+"""Share of the vocabulary that ends a message, so that messages have 12 tokens on average."""
 
 CASES: tuple[tuple[str, Latency, int], ...] = (
-    ("no latency", none, 5),
+    ("no latency", no_latency, 5),
     ("latency exponential, mean 0.3 s", exponential, 3),
     ("latency mean 0.1 s, 2 % of steps 20 times that", heavy_tail, 2),
 )
@@ -75,7 +73,10 @@ CASES: tuple[tuple[str, Latency, int], ...] = (
 
 @dataclass(frozen=True)
 class Sides:
-    """The ways to collect the same episodes."""
+    """The methods that collect the same episodes.
+
+    Each returns the number of sampled tokens.
+    """
 
     url: str
     model: str
@@ -85,25 +86,25 @@ class Sides:
     rollout: Rollout = ROLLOUT
 
     def with_requests(self, count: int) -> Sides:
-        """The same with the first so many episodes."""
+        """Return a copy with the first `count` episodes."""
         return replace(self, requests=self.requests[:count])
 
-    def client(self, latency: Latency) -> LateClient:
-        client = LateClient(
+    def client(self, latency: Latency) -> DelayedClient:
+        client = DelayedClient(
             [self.url], deadline_s=60, connections=self.rollout.max_concurrent_episodes
         )
         client.latency = latency
         return client
 
     def ours(self, latency: Latency) -> int:
-        """Our collector; returns the number of tokens sampled."""
+        """Collect with the collector."""
         sides = self
 
-        class LateCollector(Collector):
+        class DelayedCollector(Collector):
             def client(self) -> EnvironmentClient:
                 return sides.client(latency)
 
-        with LateCollector("textcraft", (self.url,), self.agent, self.rollout) as collector:
+        with DelayedCollector("textcraft", (self.url,), self.agent, self.rollout) as collector:
             trajectories = collector.collect(
                 [Batch("all", self.requests, RolloutSettings(HORIZON, 1.0))]
             )
@@ -111,7 +112,7 @@ class Sides:
         return sum(len(turn.tokens) for t in trajectories for turn in t.turns)
 
     def lock_step(self, latency: Latency) -> int:
-        """Rounds: everybody speaks, everybody acts, and again; returns the number of tokens sampled."""
+        """Collect in rounds: all episodes sample a message, then all perform a step."""
         return in_event_loop(self._lock_step(latency))
 
     async def _lock_step(self, latency: Latency) -> int:
@@ -121,7 +122,7 @@ class Sides:
                 tokens += await self._batch(client, self.requests[begin : begin + IN_FLIGHT])
         return tokens
 
-    async def _batch(self, client: LateClient, requests: Sequence[RolloutRequest]) -> int:
+    async def _batch(self, client: DelayedClient, requests: Sequence[RolloutRequest]) -> int:
         begun = await asyncio.gather(*(client.start(request.task) for request in requests))
         going = [
             (session, await self.agent.begin(request.task, request.seed, observation, BUDGETS))
@@ -147,7 +148,7 @@ class Sides:
         return tokens
 
     def offline(self, requests: Sequence[tuple[list[int], Sampling]]) -> int:
-        """All prompts at once in the bare engine; returns the number of tokens sampled."""
+        """Sample the responses to all prompts with one call of the engine."""
         from vllm.inputs.engine import tokens_input
 
         llm, tokens = self.engine._engine, 0
@@ -162,7 +163,7 @@ class Sides:
 
 @contextmanager
 def sides(size: StarterPolicy) -> Generator[Sides, None, None]:
-    """A server and an engine with a random policy of this size."""
+    """Start a server and an engine with a random policy of this size, and yield the sides."""
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     import torch
     from transformers import AutoTokenizer
@@ -190,7 +191,7 @@ def sides(size: StarterPolicy) -> Generator[Sides, None, None]:
 
 
 class Recorder:
-    """Remembers what the engine is asked while the block lasts."""
+    """A recorder of the engine's requests until the block ends."""
 
     def __init__(self, engine: VllmEngine) -> None:
         self.requests: list[tuple[list[int], Sampling]] = []
@@ -210,34 +211,34 @@ class Recorder:
         del self._engine.generate  # type: ignore[method-assign]
 
 
-def fresh(engine: VllmEngine) -> None:
-    """Nobody profits from what another has computed."""
+def clear_prefix_cache(engine: VllmEngine) -> None:
+    """Clear the prefix cache, so that no run reuses the computations of another."""
     engine._engine.reset_prefix_cache()
 
 
 def timed(work: Callable[[], int]) -> tuple[float, int]:
-    """Seconds, and tokens."""
+    """Return the seconds of the work and its result."""
     began = time.perf_counter()
     tokens = work()
     return time.perf_counter() - began, tokens
 
 
 def alternate(
-    engine: VllmEngine, ours: Callable[[], int], theirs: Callable[[], int], pairs: int
+    engine: VllmEngine, ours: Callable[[], int], baseline: Callable[[], int], pairs: int
 ) -> tuple[list[float], list[float]]:
-    """Runs both sides so often, in turns; returns what each got done per second in each run."""
-    speeds: tuple[list[float], list[float]] = ([], [])
+    """Run both sides alternately, `pairs` times each. Return results per second of each run."""
+    rates: tuple[list[float], list[float]] = ([], [])
     for number in range(pairs):
-        sides = list(zip(speeds, (ours, theirs), strict=True))
-        for reached, side in sides if number % 2 == 0 else reversed(sides):
-            fresh(engine)
+        sides = list(zip(rates, (ours, baseline), strict=True))
+        for side_rates, side in sides if number % 2 == 0 else reversed(sides):
+            clear_prefix_cache(engine)
             seconds, done = timed(side)
-            reached.append(done / seconds)
-    return speeds
+            side_rates.append(done / seconds)
+    return rates
 
 
 def against_lock_step(bench: Sides) -> list[dict[str, Any]]:
-    """Both sides collect the same episodes, `IN_FLIGHT` at once."""
+    """Compare collection with lock-step rounds on the same episodes, `IN_FLIGHT` at a time."""
     bench, rows = bench.with_requests(FEW_EPISODES), []
     for name, latency, pairs in CASES:
 
@@ -245,15 +246,15 @@ def against_lock_step(bench: Sides) -> list[dict[str, Any]]:
             side(latency)
             return len(bench.requests)
 
-        ours, theirs = alternate(
+        ours, baseline = alternate(
             bench.engine, lambda: collect(bench.ours), lambda: collect(bench.lock_step), pairs
         )
-        rows.append(row(f"rollouts, {name}: against lock-step rounds", ours, "episodes/s", theirs))
+        rows.append(row(f"rollouts, {name}: vs. lock-step rounds", ours, "episodes/s", baseline))
     return rows
 
 
 def against_trl(bench: Sides) -> list[dict[str, Any]]:
-    """Both sides collect episodes of the same tasks, `IN_FLIGHT` at once."""
+    """Compare collection with TRL's loop on the same tasks, `IN_FLIGHT` at a time."""
     from tests.benchmarks.trl_loop import TrlLoop
 
     rows = []
@@ -265,47 +266,50 @@ def against_trl(bench: Sides) -> list[dict[str, Any]]:
         with tempfile.TemporaryDirectory() as folder:
             loop = TrlLoop(few, few.model, Path(folder), IN_FLIGHT, HORIZON, latency)
 
-            def theirs(loop: TrlLoop = loop, few: Sides = few) -> int:
+            def baseline(loop: TrlLoop = loop, few: Sides = few) -> int:
                 loop.collect([request.task for request in few.requests])
                 return len(few.requests)
 
             def ours(few: Sides = few, latency: Latency | None = latency) -> int:
-                few.ours(latency or none)
+                few.ours(latency or no_latency)
                 return len(few.requests)
 
             loop.collect([request.task for request in few.requests[:IN_FLIGHT]])  # warms up
-            speeds, others = alternate(few.engine, ours, theirs, pairs)
-            rows.append(row(f"rollouts, {name}: against TRL's loop", speeds, "episodes/s", others))
+            speeds, others = alternate(few.engine, ours, baseline, pairs)
+            rows.append(row(f"rollouts, {name}: vs. TRL's loop", speeds, "episodes/s", others))
     return rows
 
 
 def against_offline(bench: Sides, name: str, pairs: int) -> dict[str, Any]:
-    """The same requests in one call; what is compared is tokens sampled per second."""
+    """Compare the sampled tokens per second with one offline call for the same requests."""
     bench = replace(
         bench, rollout=ROLLOUT.model_copy(update={"max_concurrent_episodes": MORE_IN_FLIGHT})
     )
     with Recorder(bench.engine) as recorder:
-        bench.ours(none)
-    ours, theirs = alternate(
-        bench.engine, lambda: bench.ours(none), lambda: bench.offline(recorder.requests), pairs
+        bench.ours(no_latency)
+    ours, baseline = alternate(
+        bench.engine,
+        lambda: bench.ours(no_latency),
+        lambda: bench.offline(recorder.requests),
+        pairs,
     )
     return row(
-        f"rollouts, no latency, policy of {name}: engine use, against one offline call",
+        f"rollouts, no latency, policy of {name}: engine use, vs. one offline call",
         ours,
         "tokens/s",
-        theirs,
+        baseline,
     )
 
 
 def run() -> list[dict[str, Any]]:
-    """The rows of the table."""
+    """Return the rows of the benchmark."""
     with sides(StarterPolicy(hidden_size=64, layers=2, heads=2)) as bench:
-        bench.with_requests(FEW_EPISODES).ours(none)  # warms up
+        bench.with_requests(FEW_EPISODES).ours(no_latency)  # warms up
         rows = [
             *against_lock_step(bench),
             *against_trl(bench),
             against_offline(bench, "60,000 parameters", 3),
         ]
     with sides(StarterPolicy(hidden_size=192, layers=4, heads=4)) as bench:
-        bench.with_requests(FEW_EPISODES).ours(none)
+        bench.with_requests(FEW_EPISODES).ours(no_latency)
         return [*rows, against_offline(bench.with_requests(FEW_EPISODES * 2), "3 million", 2)]

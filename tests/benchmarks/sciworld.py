@@ -1,8 +1,7 @@
-"""SciWorld behind the server: steps and resets with 64 clients, CPU, memory, latency of create and reset.
+"""Benchmark of the SciWorld server with 64 clients: throughput, CPU, memory and latency.
 
-AgentGym's server is not on any package index, so it cannot be run beside ours. Ours is compared
-with its figures as they were recorded
-on a quiet machine of 2 cores with 64 clients ("recorded").
+AgentGym's server is not on any package index, so it is not run here. The baseline is its recorded
+performance on an idle machine with 2 cores and 64 clients ("recorded").
 """
 
 from __future__ import annotations
@@ -25,11 +24,11 @@ from tests.benchmarks.load import Client, cpu_seconds, drive, row, served
 CLIENTS = 64
 ROUNDS = 5
 WARM_UP = 12
-"""Rounds before, in which the virtual machines compile: what is measured is a server after its first 770 episodes, not its first."""
+"""Rounds of about 770 episodes in total, in which the Java virtual machines compile."""
 STEPS = 10
-"""Of an episode, unless it ends before."""
+"""Maximum number of steps of an episode."""
 CHEAP_STEPS = 100
-"""Steps of each client that the simulator has nothing to do for, over which the CPU of a request is taken."""
+"""Steps of each client that do not use the simulator, to measure the CPU of a request."""
 RECORDED_STEPS = 10.7
 """Steps per second of AgentGym's server with 64 clients and a new connection per request."""
 RECORDED_RESETS = 1.9
@@ -51,7 +50,7 @@ FORMS = (
 
 
 def action(rng: random.Random, observation: str) -> str:
-    """A random form of action with a place or a thing of the observation."""
+    """Return a random action with a place or an object of the observation."""
     form = rng.choice(FORMS)
     if "door" in form or "go to" in form:
         seen = re.findall(r"[Dd]oor to the ([a-z ]+?) \(", observation) or ["hallway"]
@@ -63,7 +62,13 @@ def action(rng: random.Random, observation: str) -> str:
 
 
 class Player:
-    """One of AgentGym's clients: its session, what it saw last, and the seconds that its creates and resets took."""
+    """A client in AgentGym's dialect.
+
+    Attributes:
+        session: Number of the session.
+        creates_s: Seconds of each create request.
+        resets_s: Seconds of each reset request.
+    """
 
     def __init__(self, seed: int) -> None:
         self._rng = random.Random(seed)
@@ -73,19 +78,19 @@ class Player:
         self.resets_s: list[float] = []
 
     def create(self) -> Client:
-        """Opens the session."""
+        """Create the session."""
         began = time.perf_counter()
         self.session = (yield "/create", {})["id"]
         self.creates_s.append(time.perf_counter() - began)
 
     def reset(self, index: int) -> Client:
-        """Begins a task."""
+        """Begin a task."""
         began = time.perf_counter()
         self._seen = yield "/reset", {"data_idx": index, "id": self.session}
         self.resets_s.append(time.perf_counter() - began)
 
     def play(self) -> Client:
-        """Performs an episode's steps."""
+        """Perform the steps of an episode."""
         for _ in range(STEPS):
             self._seen = yield (
                 "/step",
@@ -95,13 +100,16 @@ class Player:
                 return
 
     def idle(self) -> Client:
-        """Steps in which the simulator has nothing to do."""
+        """Perform steps that do not use the simulator."""
         for _ in range(CHEAP_STEPS):
             yield "/step", {"action": "task", "id": self.session}
 
 
 def run() -> list[dict[str, Any]]:
-    """The rows of the benchmark, about a minute; none, with a word, where there is no Java."""
+    """Return the rows of the benchmark, or [] with a message if Java is missing.
+
+    It takes about a minute.
+    """
     if shutil.which("java") is None:
         print(f"sciworld: Java is not installed; run: {INSTALL}")
         return []
@@ -119,16 +127,18 @@ def _rows(server: LocalServer, tasks: Iterator[int]) -> list[dict[str, Any]]:
         drive(server, [player.play() for player in players], keep_alive=True)
     for player in players:
         player.resets_s.clear()
-    resets, steps, anew, memory = [], [], [], []
+    resets, steps, new_connections, memory = [], [], [], []
     for _ in range(ROUNDS):
         resets.append(
             drive(server, [player.reset(next(tasks)) for player in players], keep_alive=True)
         )
         steps.append(drive(server, [player.play() for player in players], keep_alive=True))
         drive(server, [player.reset(next(tasks)) for player in players], keep_alive=True)
-        anew.append(drive(server, [player.play() for player in players], keep_alive=False))
+        new_connections.append(
+            drive(server, [player.play() for player in players], keep_alive=False)
+        )
         memory.append(_resident_mb(server))
-    at_once_ms = [1000 * seconds for player in players for seconds in player.resets_s]
+    concurrent_ms = [1000 * seconds for player in players for seconds in player.resets_s]
     players[0].resets_s.clear()
     for _ in range(50):
         drive(server, [players[0].reset(next(tasks))], keep_alive=True)
@@ -136,54 +146,54 @@ def _rows(server: LocalServer, tasks: Iterator[int]) -> list[dict[str, Any]]:
     def recorded(value: float) -> list[float]:
         return [value] * ROUNDS
 
-    many = f"sciworld: {{}}, {CLIENTS} clients, {{}}, AgentGym's recorded"
+    name = f"sciworld: {{}}, {CLIENTS} clients, {{}}, vs. AgentGym (recorded)"
     return [
         row(
-            many.format("steps", "keep-alive"),
+            name.format("steps", "keep-alive"),
             [load.rate for load in steps],
             "1/s",
             recorded(RECORDED_STEPS),
         ),
         row(
-            many.format("steps", "new connection per request"),
-            [load.rate for load in anew],
+            name.format("steps", "new connection per request"),
+            [load.rate for load in new_connections],
             "1/s",
             recorded(RECORDED_STEPS),
         ),
         row(
-            many.format("resets", "keep-alive"),
+            name.format("resets", "keep-alive"),
             [load.rate for load in resets],
             "1/s",
             recorded(RECORDED_RESETS),
         ),
         row(
-            "sciworld: CPU of a step, AgentGym's recorded",
+            "sciworld: CPU per step, vs. AgentGym (recorded)",
             [load.cpu_ms for load in steps],
             "ms",
             recorded(RECORDED_STEP_CPU_MS),
         ),
         row(
-            "sciworld: CPU of a reset, AgentGym's recorded",
+            "sciworld: CPU per reset, vs. AgentGym (recorded)",
             [load.cpu_ms for load in resets],
             "ms",
             recorded(RECORDED_RESET_CPU_MS),
         ),
         row(
-            f"sciworld: memory, {CLIENTS} sessions, AgentGym's recorded",
+            f"sciworld: memory, {CLIENTS} sessions, vs. AgentGym (recorded)",
             memory,
             "MB",
             recorded(RECORDED_MB),
         ),
         _latency(
-            f"sciworld: create p50, {CLIENTS} at once",
+            f"sciworld: create p50, {CLIENTS} clients",
             [1000 * player.creates_s[0] for player in players],
         ),
-        _latency(f"sciworld: reset p50, {CLIENTS} at once", at_once_ms),
+        _latency(f"sciworld: reset p50, {CLIENTS} clients", concurrent_ms),
         _latency(
             "sciworld: reset p50, one client", [1000 * seconds for seconds in players[0].resets_s]
         ),
         row(
-            "sciworld: CPU of a request beyond the world's own",
+            "sciworld: CPU per request without the world's",
             [_request_ms(server, players)],
             "ms",
         ),
@@ -198,23 +208,26 @@ def _resident_mb(server: LocalServer) -> float:
 
 
 def _latency(name: str, milliseconds: list[float]) -> dict[str, Any]:
-    """The median; `low` and `high` are the quartiles."""
+    """Return a row with the median, and with the quartiles as `low` and `high`."""
     low, middle, high = statistics.quantiles(milliseconds, n=4)
     return row(name, [middle], "ms") | {"low": round(low, 4), "high": round(high, 4)}
 
 
 def _request_ms(server: LocalServer, players: list[Player]) -> float:
-    """CPU of a step over HTTP less that of the same step in this process, the simulator's included on both sides."""
+    """Return the CPU milliseconds of a step over HTTP minus those of the same step in this process.
+
+    Both include the simulator.
+    """
     served_ms = drive(server, [player.idle() for player in players], keep_alive=True).cpu_ms
     world = SciWorld(processes=1)
     session = world.create()
     session.reset(0)
     own = psutil.Process().pid
-    for _ in range(CHEAP_STEPS * CLIENTS):  # until it is compiled, as the server's is
+    for _ in range(CHEAP_STEPS * CLIENTS):  # until the code is compiled, as on the server
         session.step("task")
     began_s = cpu_seconds(own)
     for _ in range(CHEAP_STEPS * CLIENTS):
         session.step("task")
-    alone_s = cpu_seconds(own) - began_s
+    local_s = cpu_seconds(own) - began_s
     world.close()
-    return served_ms - 1000 * alone_s / (CHEAP_STEPS * CLIENTS)
+    return served_ms - 1000 * local_s / (CHEAP_STEPS * CLIENTS)

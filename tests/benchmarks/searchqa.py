@@ -1,8 +1,7 @@
-"""SearchQA's embedded questions behind the server: latency of a search over 150,000 passages, searches per second, cost of HTTP.
+"""Benchmark of the SearchQA server with the embedded questions and 150,000 passages.
 
-AgentGym's server searches 21 million passages with 64 GB of vectors, so it cannot be run beside
-ours: there are no figures of the
-other side.
+It measures the latency and throughput of searches and the CPU time of HTTP. There is no baseline,
+because AgentGym's server searches 21 million passages with 64 GB of vectors.
 """
 
 from __future__ import annotations
@@ -24,14 +23,14 @@ from tests.benchmarks.load import drive, row, served
 
 ROUNDS = 5
 SEARCHES = 600
-"""Searches of each round, of questions and of the expert's hops alike."""
+"""Searches of each round, for whole questions and for the expert's hops."""
 CLIENTS = 64
 CHEAP_STEPS = 100
-"""Steps of each client over which the CPU of HTTP and sessions is taken."""
+"""Steps of each client to measure the CPU of HTTP and sessions."""
 
 
 class Client:
-    """Searches in one session over one connection that is kept alive."""
+    """A client that searches in one session over one keep-alive connection."""
 
     def __init__(self, url: str, task: int) -> None:
         parts = urlsplit(url)
@@ -40,7 +39,7 @@ class Client:
         self._turn = 0
 
     def ask(self, operation: str, items: list[dict[str, Any]]) -> list[dict[str, Any]]:
-        """One request of our dialect."""
+        """Send a request in this project's dialect and return the replies."""
         self._http.request(
             "POST",
             f"/v1/{operation}",
@@ -53,7 +52,7 @@ class Client:
         return replies
 
     def search(self, *queries: str) -> float:
-        """Searches for all the queries in one request; returns the seconds that it took."""
+        """Search for all queries in one request and return its seconds."""
         items = [
             {
                 "session": self._session,
@@ -69,7 +68,7 @@ class Client:
 
 
 def run() -> list[dict[str, Any]]:
-    """The rows of the benchmark, about a minute."""
+    """Return the rows of the benchmark. It takes about a minute."""
     with served("searchqa") as server:
         return _measure(server, SearchQA())
 
@@ -107,12 +106,15 @@ def _measure(server: LocalServer, world: SearchQA) -> list[dict[str, Any]]:
         row("searchqa: search over 150,000 passages, 1 session, p50", latencies_ms, "ms"),
         row(f"searchqa: searches, {CLIENTS} sessions, keep-alive", rates, "1/s"),
         row(f"searchqa: searches, batches of {CLIENTS}", batched, "1/s"),
-        row("searchqa: CPU of HTTP and sessions, of a step", http_ms, "ms"),
+        row("searchqa: CPU of HTTP and sessions per step", http_ms, "ms"),
     ]
 
 
 def _queries(world: SearchQA) -> Iterator[str]:
-    """Whole questions and the expert's searches in turn, as agents search at the beginning and at the end of their training."""
+    """Yield questions and the expert's searches.
+
+    Agents search for whole questions early in training, and like the expert at its end.
+    """
     session = world.create()
     for index in itertools.cycle(world.tasks("train")):
         yield session.reset(index).removeprefix("Question: ")
@@ -122,11 +124,11 @@ def _queries(world: SearchQA) -> Iterator[str]:
 
 
 def _http_ms(server: LocalServer, world: SearchQA, task: int) -> float:
-    """CPU of a step over HTTP with all the clients at once, less that of the same step in this process.
+    """Return the CPU milliseconds of a step over HTTP minus those of the same step in this process.
 
-    Its action is neither a search nor an answer: a search costs several times what is to be
-    measured, and in a server that
-    does other things between two of them, with colder caches, more than in a loop.
+    All clients step concurrently. The action is neither a search nor an answer, because a search
+    costs several times more than HTTP. It is also slower on a server than in a loop, because the
+    server's other work evicts its data from the CPU caches.
     """
     sessions: list[str] = []
 
@@ -142,9 +144,9 @@ def _http_ms(server: LocalServer, world: SearchQA, task: int) -> float:
 
     drive(server, [create() for _ in range(CLIENTS)], keep_alive=True)
     served_ms = drive(server, [idle(session) for session in sessions], keep_alive=True).cpu_ms
-    alone = world.create()
-    alone.reset(task)
+    local = world.create()
+    local.reset(task)
     began = time.process_time()
     for _ in range(CHEAP_STEPS * CLIENTS):
-        alone.step("Let me think.")
+        local.step("Let me think.")
     return served_ms - 1000 * (time.process_time() - began) / (CHEAP_STEPS * CLIENTS)

@@ -1,20 +1,20 @@
-"""TRL's own multi-turn loop on our benchmark's episodes: `GRPOTrainer` with `environment_factory` and colocated vLLM, as it is installed.
+"""TRL's own multi-turn loop on the benchmark's episodes.
 
-Left as TRL has it: the loop itself (`_tool_call_loop`), its calls of `LLM.generate`, its chat
-templates and tokenisation, the environment
-as a tool that it awaits. What is replaced makes it no slower:
+The loop is `GRPOTrainer` with `environment_factory` and colocated vLLM. The tool-call loop
+(`_tool_call_loop`), its calls of `LLM.generate`, the chat templates, the tokenisation and the
+environment as an awaited tool are TRL's. The following parts are replaced, which does not make it
+slower:
 
-- its `LLM` gets the engine of our side, started with our settings: TRL's own would compile the
-  model on a CPU, and compute most of a
-  short dialogue again each turn, as its blocks of the prefix cache are four times as large;
-- every message of the random policy is taken for a call of the tool, in the place of TRL's parser,
-  and the tool performs the expert's
-  action, as our side does;
-- it stops before scoring and padding: resetting the environments, rendering the prompts and
-  generating alone are timed.
+- Its `LLM` gets the engine and settings of this project's side. TRL's own engine would compile the
+  model on a CPU. Its prefix-cache blocks are four times as large, so it would compute most of a
+  short dialogue again each turn.
+- Every message of the random policy counts as a call of the tool, instead of TRL's parser. The tool
+  performs the expert's action, as on this project's side.
+- It stops before scoring and padding. Only resets of the environments, rendering of the prompts and
+  generation are timed.
 
-TRL has no other end of an episode than a message that calls no tool: there is one message more when
-the world has ended it.
+In TRL an episode ends only with a message that calls no tool. So there is one message more after
+the world has ended the episode.
 """
 
 from __future__ import annotations
@@ -39,17 +39,17 @@ TEMPLATE = (
     "{% endfor %}"
     "{% if add_generation_prompt %}{{ '<|assistant|>' }}{% endif %}"
 )
-"""Our starter policy's template, with the tool calls in it that TRL demands."""
-OVER = "~over~"
-"""Stands at the end of an observation that ends its episode."""
+"""The starter policy's template, with the tool calls that TRL requires."""
+EPISODE_END = "~over~"
+"""Marker at the end of an observation that ends its episode."""
 
 
-class Rolled(Exception):
-    """Generation is done; the rest of TRL's step is not measured."""
+class GenerationDone(Exception):
+    """The generation is done. The rest of TRL's step is not measured."""
 
 
 class TextCraft:
-    """TextCraft on a server, as TRL wants an environment: keep-alive, one connection for each."""
+    """An environment for TRL that plays TextCraft on a server over one keep-alive connection."""
 
     url: str
     solutions: dict[int, list[str]]
@@ -77,7 +77,7 @@ class TextCraft:
             return str(reply["observation"])
         assert reply["reward"] == 1.0
         self._ask("close", {"session": self.session})
-        return f"{reply['observation']}{OVER}"
+        return f"{reply['observation']}{EPISODE_END}"
 
     def _ask(self, operation: str, item: dict[str, Any]) -> dict[str, Any]:
         self._http.request(
@@ -92,36 +92,36 @@ class TextCraft:
 
 
 class PromptTextCraft(TextCraft):
-    """Its tool answers at once."""
+    """An environment whose tool returns without delay."""
 
     def act(self, message: str) -> str:
         """
-        Performs an action.
+        Perform an action.
 
         Args:
-            message: What the policy says.
+            message: Message of the policy.
         """
         return self._act()
 
 
-class LateTextCraft(TextCraft):
-    """Its tool takes its time."""
+class DelayedTextCraft(TextCraft):
+    """An environment whose tool returns after a latency."""
 
     _latency: Latency
 
     async def act(self, message: str) -> str:
         """
-        Performs an action.
+        Perform an action.
 
         Args:
-            message: What the policy says.
+            message: Message of the policy.
         """
         await asyncio.sleep(type(self)._latency(self.task, self.turn))
         return self._act()
 
 
 class TrlLoop:
-    """A trainer of TRL around the engine of our side."""
+    """A TRL trainer that uses the engine of this project's side."""
 
     def __init__(
         self,
@@ -132,7 +132,7 @@ class TrlLoop:
         horizon: int,
         latency: Latency | None,
     ) -> None:
-        """`latency` is the environment's; None if it answers at once."""
+        """`latency` is that of the environment, or None for no delay."""
         from datasets import Dataset
         from transformers import AutoTokenizer
         from trl import GRPOConfig, GRPOTrainer
@@ -144,22 +144,22 @@ class TrlLoop:
         class Trainer(GRPOTrainer):  # type: ignore[misc]
             def _generate(self, prompts: list[Any]) -> Any:
                 loop.generated = super()._generate(prompts)
-                raise Rolled
+                raise GenerationDone
 
-        environment: type[TextCraft] = PromptTextCraft if latency is None else LateTextCraft
+        environment: type[TextCraft] = PromptTextCraft if latency is None else DelayedTextCraft
         environment.url, environment.solutions = sides.url, sides.agent.solutions
         if latency is not None:
-            LateTextCraft._latency = staticmethod(latency)
+            DelayedTextCraft._latency = staticmethod(latency)
         tokenizer = AutoTokenizer.from_pretrained(model, chat_template=TEMPLATE)
-        # TRL looks whether there is one; what reads it is replaced
+        # TRL requires this attribute, but the parser that reads it is replaced
         tokenizer.response_template = {}
-        over = tokenizer.encode(f"{OVER}<|assistant|>", add_special_tokens=False)
+        episode_end = tokenizer.encode(f"{EPISODE_END}<|assistant|>", add_special_tokens=False)
 
         def parse(
             tokenizer: Any, ids: Sequence[int], prefix: Sequence[int] = (), tools: Any = None
         ) -> dict[str, Any]:
             text = tokenizer.decode(ids, skip_special_tokens=True)
-            if list(prefix[-len(over) :]) == over:
+            if list(prefix[-len(episode_end) :]) == episode_end:
                 return {"role": "assistant", "content": text}
             call = {"type": "function", "function": {"name": "act", "arguments": {"message": text}}}
             return {"role": "assistant", "content": text, "tool_calls": [call]}
@@ -199,14 +199,13 @@ class TrlLoop:
             )
         finally:
             LLMEngine.from_engine_args = start  # type: ignore[method-assign]
-        self.trainer._last_loaded_step = (
-            self.trainer.state.global_step
-        )  # both sides keep the weights that the engine began with
+        # Both sides keep the initial weights of the engine.
+        self.trainer._last_loaded_step = self.trainer.state.global_step
         self.trainer.model.train()
         self._in_flight = in_flight
 
     def collect(self, tasks: Sequence[int]) -> int:
-        """Plays an episode of each task, `in_flight` at a time; returns the number of tokens sampled."""
+        """Play an episode of each task, `in_flight` at a time. Return the sampled tokens' count."""
         tokens = 0
         for begin in range(0, len(tasks), self._in_flight):
             rows = [
@@ -215,7 +214,7 @@ class TrlLoop:
             ]
             try:
                 self.trainer._generate_and_score_completions(rows)
-            except Rolled:
+            except GenerationDone:
                 mask = self.generated[2]
                 tokens += sum(sum(row) for row in mask)
         return tokens

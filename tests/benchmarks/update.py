@@ -1,13 +1,12 @@
-"""Our update against the stock GRPOTrainer of TRL on the same recorded trajectories: the same gradient, tokens per second, memory.
+"""Benchmark of the update vs. TRL's stock GRPOTrainer: gradient, tokens per second and memory.
 
-`python -m tests.benchmarks update` runs in small on a CPU. `make bench-gpu` (gpu.py) runs the same
-update on a GPU.
+`python -m tests.benchmarks update` measures small models on a CPU. `make bench-gpu` (gpu.py)
+measures the same update on a GPU.
 
-Both make the update of one batch from tokens to gradients: padding, micro-batches, forward and
-backward passes. TRL pads every
-trajectory to the longest of the batch and cuts the batch into equal numbers of rows; we sort by
-length and cut so that the largest
-micro-batch is as small as can be, and leave out what has no gradient.
+Both sides compute the update of one batch of recorded trajectories, from tokens to gradients. This
+includes padding, micro-batches, forward and backward passes. TRL pads every trajectory to the
+longest of the batch and cuts the batch into equal numbers of rows. This project sorts by length,
+minimises the size of the largest micro-batch, and leaves out trajectories without a gradient.
 """
 
 from __future__ import annotations
@@ -38,15 +37,19 @@ REPEATS = 5
 
 @dataclass(frozen=True)
 class Measured:
-    """One update."""
+    """Measurements of one update.
+
+    Attributes:
+        seconds: Duration.
+        activations: Peak GPU memory in MiB, or 0 on a CPU.
+    """
 
     seconds: float
     activations: float
-    """Largest sum over a micro-batch of what the forward pass keeps for the backward pass; on a GPU the peak of all memory. In MiB."""
 
 
 def measure(side: Ours | Stock) -> Measured:
-    """Makes one update from no gradient at all."""
+    """Measure one update, after clearing the gradients."""
     side.trainer.model.zero_grad(set_to_none=True)
     if torch.cuda.is_available():
         torch.cuda.synchronize()
@@ -62,12 +65,15 @@ def measure(side: Ours | Stock) -> Measured:
 
 
 def kept_for_backward(side: Ours | Stock) -> float:
-    """MiB that the forward pass of the largest micro-batch keeps for its backward pass (weights left out), on a CPU."""
+    """Return the MiB that the largest micro-batch keeps for its backward pass on a CPU.
+
+    The weights are left out.
+    """
     weights = {p.untyped_storage().data_ptr() for p in side.trainer.model.parameters()}
-    most, backward = [0], side.trainer.accelerator.backward
+    peak, backward = [0], side.trainer.accelerator.backward
 
     def note(loss: torch.Tensor) -> None:
-        most[0] = max(most[0], sum(seen.values()))
+        peak[0] = max(peak[0], sum(seen.values()))
         seen.clear()
         backward(loss)
 
@@ -83,11 +89,11 @@ def kept_for_backward(side: Ours | Stock) -> float:
     with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
         side.update()
     side.trainer.accelerator.backward = backward
-    return most[0] / 2**20
+    return peak[0] / 2**20
 
 
 def gradient(side: Ours | Stock) -> torch.Tensor:
-    """All gradients as one vector, on the CPU."""
+    """Return all gradients as one vector on the CPU."""
     return torch.cat(
         [
             p.grad.detach().float().cpu().flatten()
@@ -98,7 +104,7 @@ def gradient(side: Ours | Stock) -> torch.Tensor:
 
 
 def compare(size: Size, repeats: int = REPEATS) -> list[dict[str, Any]]:
-    """Rows of the benchmark's table for one size."""
+    """Return the rows of the benchmark for one size."""
     with tempfile.TemporaryDirectory() as folder:
         policy = Path(folder) / "policy"
         build_policy(size, policy)
@@ -112,7 +118,7 @@ def compare(size: Size, repeats: int = REPEATS) -> list[dict[str, Any]]:
         right = gradient(stock)
         apart = float((gradient(ours) - right).norm() / right.norm())
         found: list[tuple[Measured, Measured]] = []
-        for i in range(repeats):  # in turn, so that whatever else the machine does hits both
+        for i in range(repeats):  # alternate, so that other load on the machine affects both
             first, second = (ours, stock) if i % 2 == 0 else (stock, ours)
             one, other = measure(first), measure(second)
             found.append((one, other) if first is ours else (other, one))
@@ -149,7 +155,7 @@ def compare(size: Size, repeats: int = REPEATS) -> list[dict[str, Any]]:
         },
         {
             **row,
-            "name": f"update, {size.name}: gradient's distance",
+            "name": f"update, {size.name}: gradient distance",
             "ours": apart,
             "other": None,
             "ratio": None,
@@ -159,7 +165,11 @@ def compare(size: Size, repeats: int = REPEATS) -> list[dict[str, Any]]:
 
 
 def run() -> list[dict[str, Any]]:
-    """On a CPU: groups whose rewards differ, half of them with zero variance, and packed rows."""
+    """Return the rows for a CPU.
+
+    They cover groups with differing rewards, half of the groups with zero variance, a large
+    vocabulary, and packed rows with shared prefixes.
+    """
     return [
         *compare(SMALL),
         *compare(

@@ -1,4 +1,4 @@
-"""What the update's benchmark compares: sizes, batches of made trajectories, our trainer and the stock one made ready for them."""
+"""Sizes, synthetic batches and both trainers of the update benchmark."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ from tasks.training.policy_gradient_trainer import PolicyGradientTrainer
 
 @dataclass(frozen=True)
 class Size:
-    """What is measured.
+    """The size of a model and a batch.
 
-    Turns are drawn from a log-normal distribution, as long tails are what rollouts have.
+    The lengths of trajectories follow a log-normal distribution, because rollouts have long tails.
     """
 
     name: str
@@ -44,9 +44,12 @@ class Size:
     zero_variance_groups: float
     attention: str | None = None
     micro_batch_tokens: int | None = None
-    """Most tokens in a pass of ours, instead of `micro_batches`. A pass of TRL has up to 16,000, padded."""
+    """Maximum tokens per pass of this project, instead of `micro_batches`.
+
+    A pass of TRL has up to 16,000 tokens with padding.
+    """
     trl_recomputes: bool = False
-    """Gradient checkpointing in TRL, which would need more memory than one GPU has."""
+    """Whether TRL uses gradient checkpointing, without which it exceeds the memory of one GPU."""
 
 
 SMALL = Size("small", 192, 4, 4, 4, 512, 1500, 8, 8, 8, 120, 640, 0.0)
@@ -75,7 +78,11 @@ QWEN = {
 
 
 def trajectories(size: Size, seed: int = 0) -> list[Trajectory]:
-    """Groups of episodes: a prompt, then turns of some 10 policy tokens and some 25 tokens of observation (scaled to the longest)."""
+    """Return groups of episodes with random tokens.
+
+    After the prompt, a turn has about 10 policy tokens and 25 observation tokens. Both scale with
+    the length of the longest trajectory.
+    """
     random, made = Random(seed), list[Trajectory]()
     scale = size.longest / 640
     for group in range(size.groups):
@@ -83,7 +90,7 @@ def trajectories(size: Size, seed: int = 0) -> list[Trajectory]:
             random.randrange(size.vocabulary)
             for _ in range(size.prompt + random.randrange(size.prompt // 4))
         ]
-        dull = group < size.zero_variance_groups * size.groups
+        has_zero_variance = group < size.zero_variance_groups * size.groups
         for member in range(size.members):
             budget = min(
                 size.longest - len(prompt),
@@ -111,19 +118,21 @@ def trajectories(size: Size, seed: int = 0) -> list[Trajectory]:
                 budget -= own + other
             t.turns[-1].observation_tokens = []
             t.turns[-1].reward = (
-                0.0 if dull else float(member % 2 if member < 2 else random.random() < 0.4)
+                0.0
+                if has_zero_variance
+                else float(member % 2 if member < 2 else random.random() < 0.4)
             )
             made.append(t)
     return made
 
 
 def tokens_of(batch: list[Trajectory]) -> int:
-    """All tokens of a batch, padding left out."""
+    """Return the number of tokens of a batch without padding."""
     return sum(len(t.prompt) + len(t.completion) for t in batch)
 
 
 def build_policy(size: Size, folder: Path) -> None:
-    """A model of the given architecture with random weights, and a tokenizer."""
+    """Save a model of the given size with random weights, and a tokenizer."""
     tokenizer = build_tokenizer(["take 1 oak log", "craft 4 oak planks"])
     torch.manual_seed(0)
     config = Qwen2Config(
@@ -140,7 +149,7 @@ def build_policy(size: Size, folder: Path) -> None:
         pad_token_id=tokenizer.eos_token_id,
         bos_token_id=None,
     )
-    on_gpu = torch.cuda.is_available()  # where random numbers are fast
+    on_gpu = torch.cuda.is_available()  # random initialisation is faster there
     with torch.device("cuda" if on_gpu else "cpu"):
         model = Qwen2ForCausalLM._from_config(
             config, dtype=torch.bfloat16 if on_gpu else torch.float32
@@ -150,7 +159,7 @@ def build_policy(size: Size, folder: Path) -> None:
 
 
 def recipe(size: Size, lora_rank: int | None = None) -> Experiment:
-    """GRPO on one batch of the given size, with LoRA if a rank is given."""
+    """Return the recipe of GRPO on one batch of the given size, with LoRA if a rank is given."""
     return load_recipe(
         "quickstart",
         {
@@ -172,7 +181,7 @@ def recipe(size: Size, lora_rank: int | None = None) -> Experiment:
 
 
 class Ours:
-    """Our trainer, outside its loop."""
+    """This project's trainer without its training loop."""
 
     def __init__(
         self,
@@ -185,8 +194,8 @@ class Ours:
         tokenizer = AutoTokenizer.from_pretrained(policy)
         self.trainer = PolicyGradientTrainer(recipe(size, lora_rank), policy, tokenizer, folder)
         self.batch = batch
-        _ready(self.trainer)
-        # As sampled by this very policy: the ratio is 1, as it is in TRL without vLLM.
+        _prepare(self.trainer)
+        # Use the policy's own log-probabilities: the ratio is 1, as in TRL without vLLM.
         rows = self.trainer.scores_of(
             lambda tensors: self.trainer.score(self.trainer.model, tensors), batch
         )
@@ -195,7 +204,7 @@ class Ours:
                 turn.log_probabilities = row[end + 1 - len(turn.tokens) : end + 1].tolist()
 
     def update(self) -> None:
-        """Adds the gradient of the batch to the weights."""
+        """Add the gradient of the batch to the weights' gradients."""
         micro_batches = self.trainer.mini_batches_of(self.batch, 0)[0]
         self.trainer.current_gradient_accumulation_steps = len(micro_batches)
         for tensors in micro_batches:
@@ -206,7 +215,7 @@ class Ours:
 
 
 class Stock:
-    """TRL's trainer as it comes, fed through its rollout function."""
+    """TRL's unmodified trainer, whose rollout function returns the batch."""
 
     def __init__(self, size: Size, policy: str, batch: list[Trajectory], folder: Path) -> None:
         def rollout(prompts: list[str], trainer: Any) -> dict[str, Any]:
@@ -247,11 +256,11 @@ class Stock:
             rollout_func=rollout,
         )
         self.micro_batches = size.micro_batches
-        _ready(self.trainer)
+        _prepare(self.trainer)
         self.trainer.current_gradient_accumulation_steps = size.micro_batches
 
     def update(self) -> None:
-        """Adds the gradient of the batch to the weights."""
+        """Add the gradient of the batch to the weights' gradients."""
         self.trainer._buffered_inputs = None
         for step in range(self.micro_batches):
             self.trainer._step = step
@@ -259,8 +268,8 @@ class Stock:
             self.trainer.accelerator.backward(self.trainer.compute_loss(self.trainer.model, inputs))
 
 
-def _ready(trainer: Any) -> None:
-    """What the loop of the trainer would have done before its first step."""
+def _prepare(trainer: Any) -> None:
+    """Prepare a trainer as its training loop does before the first step."""
     trainer.model = trainer.model.to(trainer.accelerator.device).train()
     if trainer.args.gradient_checkpointing:
         trainer.model.gradient_checkpointing_enable({"use_reentrant": False})

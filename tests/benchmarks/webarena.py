@@ -1,7 +1,6 @@
-"""WebArena's embedded sites behind the server: latency of a step, steps and resets with many sessions, memory of a session.
+"""Benchmark of the WebArena server with the embedded sites: latency, throughput and memory.
 
-The reference's server cannot be run beside ours (it needs WebArena's own sites), so there are no
-figures of the other side.
+There is no baseline, because the reference server needs WebArena's own sites.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ ROUND_S = 10.0
 
 
 class Client:
-    """Plays episodes over one connection that is kept alive."""
+    """A client that plays episodes over one keep-alive connection."""
 
     def __init__(self, url: str) -> None:
         parts = urlsplit(url)
@@ -37,7 +36,7 @@ class Client:
         self.session = ""
 
     def ask(self, operation: str, **fields: Any) -> dict[str, Any]:
-        """One item of our dialect."""
+        """Send a request with one item in this project's dialect and return the reply."""
         self._http.request(
             "POST",
             f"/v1/{operation}",
@@ -50,7 +49,7 @@ class Client:
         return reply
 
     def begin(self, index: int) -> str:
-        """Begins a task, in a new session if there is none."""
+        """Begin a task, and create a session if there is none."""
         if not self.session:
             reply = self.ask("create", index=index)
             self.session = reply["session"]
@@ -58,7 +57,7 @@ class Client:
         return str(self.ask("reset", session=self.session, index=index)["observation"])
 
     def play(self, index: int, until: float = float("inf")) -> tuple[float, list[float]]:
-        """Plays a task with the oracle; returns the seconds of its reset and of each of its steps."""
+        """Play a task with the oracle, and return the seconds of its reset and of each step."""
         began = time.perf_counter()
         seen = self.begin(index)
         reset_s, steps_s = time.perf_counter() - began, []
@@ -75,7 +74,7 @@ class Client:
         return reset_s, steps_s
 
     def close(self) -> None:
-        """Ends the session and the connection."""
+        """Close the session and the connection."""
         if self.session:
             self.ask("close", session=self.session)
         self.session = ""
@@ -83,7 +82,10 @@ class Client:
 
 
 def run() -> list[dict[str, Any]]:
-    """The rows of the benchmark, about two minutes; none, with a word, where there is no Chromium."""
+    """Return the rows of the benchmark, or [] with a message if Chromium is missing.
+
+    It takes about two minutes.
+    """
     if find_chromium() is None:
         print(f"webarena: Chromium is not installed; run: {INSTALL}")
         return []
@@ -128,18 +130,18 @@ def _measure(server: LocalServer) -> list[dict[str, Any]]:
     return [
         row("webarena: step, 1 session, p50", steps_ms, "ms"),
         row("webarena: reset, 1 session, p50", resets_ms, "ms"),
-        row(f"webarena: steps, {SESSIONS} sessions, resets included", rates, "1/s"),
+        row(f"webarena: steps, {SESSIONS} sessions, with resets", rates, "1/s"),
         row(
-            f"webarena: processor time per step, {SESSIONS} sessions, resets included",
+            f"webarena: CPU per step, {SESSIONS} sessions, with resets",
             costs_ms,
             "ms",
         ),
-        row("webarena: memory of a session", [session_mb], "MB"),
+        row("webarena: memory per session", [session_mb], "MB"),
     ]
 
 
 def _cpu_s(pid: int) -> float:
-    """Processor seconds of the process and of all that it has or had below it, as far as that was waited for."""
+    """Return the CPU seconds of the process and its descendants, including reaped ones."""
     root = psutil.Process(pid)
     total = 0.0
     for process in (root, *root.children(recursive=True)):
@@ -151,7 +153,10 @@ def _cpu_s(pid: int) -> float:
 
 
 def memory_mb(pid: int) -> float:
-    """Memory of the process and all below it; what several share is counted once (proportional set size)."""
+    """Return the memory of the process and its descendants in MiB.
+
+    It is the proportional set size, which counts shared memory once.
+    """
     root = psutil.Process(pid)
     total = 0
     for process in (root, *root.children(recursive=True)):
