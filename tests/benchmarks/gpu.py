@@ -338,7 +338,7 @@ def main() -> None:
     parser.add_argument("--world", default="babyai", help="world of the part train")
     parser.add_argument("--seed", type=int, default=0, help="seed of the part train")
     parser.add_argument("--steps", type=int, default=14, help="maximum RL steps of the part train")
-    parser.add_argument("--seconds", type=float, default=420, help="time limit of its RL")
+    parser.add_argument("--seconds", type=float, default=420, help="its time limit, checked in RL")
     parser.add_argument("--tasks", default="", help="its test tasks (default: those of the recipe)")
     parser.add_argument(
         "--horizon", type=int, default=0, help="fixed horizon of its RL (0: curriculum)"

@@ -327,7 +327,7 @@ class Drill:
         begun = time.monotonic()
         wait_for(condition, seconds, otherwise)
         if (waited := time.monotonic() - begun) > SLOW_S:
-            self.say(f"  waited {waited:.0f} s of {seconds:.0f} for: {otherwise}")
+            self.say(f"  waited {waited:.0f} s of {seconds:.0f} (fails with: {otherwise})")
 
 
 def flow_run_id(process: psutil.Process) -> str | None:
