@@ -60,7 +60,9 @@ def test_upload_of_a_killed_process_is_continued_by_the_next(
     proxy.stalled.clear()
     proxy.open()
     arrived = [
-        name for name in s3_storage.files(f"{NAME}/checkpoints/step-000002") if name.startswith("model-")
+        name
+        for name in s3_storage.files(f"{NAME}/checkpoints/step-000002")
+        if name.startswith("model-")
     ]
     assert 0 < len(arrived) < 24
     assert restored(s3_storage, tmp_path / "meanwhile")[0] == 1
