@@ -141,10 +141,7 @@ def test_a_bug_in_the_world_is_a_500_that_ends_the_session_and_is_logged(
     )
     assert open_sessions(server.url) == 0
     entries = [json.loads(line) for line in server.log_tail().splitlines()]
-    assert any(
-        "counting_world.py" in entry.get("traceback", "") or entry.get("traceback")
-        for entry in entries
-    )
+    assert any(entry.get("traceback") for entry in entries)
 
 
 def test_sessions_of_vanished_clients_end_with_their_lease(serve: Serve) -> None:

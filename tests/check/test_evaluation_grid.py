@@ -221,7 +221,6 @@ def test_an_incomplete_evaluation_is_marked_has_bounds_and_is_not_compared(tmp_p
     for text in (
         *grid_tables({name: broken}),
         *grid_tables({name: broken}, {name: complete}),
-        *grid_tables({name: broken}),
     ):
         first = text.splitlines()[0]
         assert "INCOMPLETE" in first

@@ -9,6 +9,7 @@ import resource
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
@@ -96,10 +97,17 @@ def test_largest_allowed_batch_is_served(counting_server: str) -> None:
     assert (right.status_code, len(right.json()["items"])) == (404, 10_000)
 
 
+@pytest.fixture
+def many_open_files() -> Iterator[None]:
+    """Let this process and the servers that it starts open 4,096 files."""
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (4096, before[1]))
+    yield
+    resource.setrlimit(resource.RLIMIT_NOFILE, before)
+
+
+@pytest.mark.usefixtures("many_open_files")
 def test_server_is_reachable_despite_many_silent_connections(serve: Serve) -> None:
-    resource.setrlimit(
-        resource.RLIMIT_NOFILE, (4096, resource.getrlimit(resource.RLIMIT_NOFILE)[1])
-    )
     server = serve()
     with (
         held(Attacker(server.url), 1500) as silent,

@@ -163,13 +163,15 @@ def test_agentevol_explores_again_and_keeps_earlier_successes(tmp_path: Path) ->
     assert [len(c.train_trajectories) for c in first] == [4] * 5
     assert [len(c.all_trajectories) for c in first] == [6, 0, 6, 0, 6]
     # A run that resumes with two ranks reuses the explorations on disk.
-    again = [batches_of(Worker(process, 2)) for process in range(2)]
+    workers = [Worker(process, 2) for process in range(2)]
+    again = [batches_of(worker) for worker in workers]
     for step in range(5):
         repeated = [b.collect(b.plan(step, {})) for b in again]
         assert [each.local for each in repeated] == [
             first[step].train_trajectories[0::2],
             first[step].train_trajectories[1::2],
         ]
+        assert all(worker.asked == [] for worker in workers)
         # The metrics of a repeated step still include its exploration.
         assert all(each.all_trajectories == first[step].all_trajectories for each in repeated)
     assert [

@@ -166,23 +166,20 @@ def test_the_form_of_prefect_accepts_valid_values() -> None:
 
 
 REFUSE = """
-import json, sys, time
+import json, sys
 from flows.scaling_inter import scaling_inter
-before, began = set(sys.modules), time.process_time()
+before = set(sys.modules)
 try:
     scaling_inter.fn(changes={"evaluation_tasks": "islands-tset"})
 except Exception as refused:
-    print(json.dumps([str(refused), time.process_time() - began, sorted({name.partition(".")[0] for name in set(sys.modules) - before})]))
+    print(json.dumps([str(refused), sorted({name.partition(".")[0] for name in set(sys.modules) - before})]))
 """
 
 
-def test_an_invalid_value_is_refused_within_a_second_of_cpu_time_and_without_large_imports(
-    tmp_path: Path,
-) -> None:
+def test_an_invalid_value_is_refused_without_large_imports(tmp_path: Path) -> None:
     shown = run_python(REFUSE, AGENTGYM_RUNS=str(tmp_path))
-    message, worked_s, loaded = json.loads(shown.splitlines()[-1])
+    message, loaded = json.loads(shown.splitlines()[-1])
     assert message.startswith("evaluation.tasks: ")
     assert "'islands-test'" in message
-    assert worked_s < 1.0
     assert set(loaded) <= {"environments", "tasks"}
     assert list(tmp_path.iterdir()) == []

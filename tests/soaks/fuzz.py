@@ -30,10 +30,12 @@ def main() -> int:
     server = server_of(given.world, "--lease", "5")
     server.start()
     try:
-        tasks = requests.get(f"{server.url}/v1/tasks?split=train", timeout=600).json()["tasks"][
-            :200
-        ]
-        fuzzer = Fuzzer(server.url, given.world, tasks, given.seed)
+        listed = requests.get(f"{server.url}/v1/tasks?split=train", timeout=600).json()
+        fuzzer = Fuzzer(server.url, given.world, listed["tasks"][:200], given.seed)
+    except BaseException:
+        server.end()
+        raise
+    try:
         for done in tqdm(range(0, given.requests, PART), f"{given.world} x{PART}"):
             fuzzer.run(min(PART, given.requests - done))
     except KeyboardInterrupt:

@@ -114,6 +114,8 @@ def kill_until_the_end(
         except (AssertionError, psutil.NoSuchProcess):
             if run.poll() == 0:
                 return
+            if run.poll() is not None:
+                raise  # the run failed by itself
             continue  # the victim does not exist, or not yet
         finally:
             end(run)
