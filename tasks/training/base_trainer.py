@@ -13,7 +13,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from pathlib import Path
 from statistics import fmean
@@ -54,7 +54,7 @@ from tasks.training.optimiser_state import load_optimiser, save_optimiser
 from tasks.training.packing import pack, packs, shares_prefixes
 from tasks.training.random_states import load_random_states, save_random_states
 from tasks.training.recomputation import recompute_activations
-from tasks.training.row_tensors import Tensors, pad_trajectories, whole_rows
+from tasks.training.row_tensors import Tensors, pad_trajectories, scores_by_trajectory
 from tasks.training.sharding import gather_tensor, scatter_weights
 from tasks.training.streaming import WAITING_GROUPS, read_waiting, write_waiting
 from tasks.training.task_results import (
@@ -403,8 +403,9 @@ class BaseTrainer(Trainer):
 
         They are computed at the temperature of the rollouts.
         """
-        length = tensors["completion_ids"].size(1)
-        ids, mask = whole_rows(tensors, self.accelerator.device)
+        length = tensors["completion_mask"].size(1)
+        ids = tensors["input_ids"].to(self.accelerator.device)
+        mask = tensors["attention_mask"].to(self.accelerator.device)
         with self.accelerator.autocast():
             if packs(model):
                 packed = pack(ids, mask, share=False)
@@ -417,6 +418,18 @@ class BaseTrainer(Trainer):
         logps = torch.log_softmax(logits.float() / self.experiment.rollout.temperature, dim=-1)
         scores: torch.Tensor = logps.gather(2, ids[:, -length:].unsqueeze(2)).squeeze(2).cpu()
         return scores
+
+    def scores_of(
+        self,
+        score: Callable[[Tensors], torch.Tensor],
+        trajectories: Sequence[Trajectory],
+        extra: int = 0,
+    ) -> list[torch.Tensor]:
+        """Score trajectories in micro-batches (see `scores_by_trajectory`)."""
+        rows = [row for t in trajectories for row in t.rows]
+        parts = self.parts(self.micro_batch_rows(rows), self.experiment.algorithm.mini_batches)
+        pad_token = self.processing_class.pad_token_id
+        return scores_by_trajectory(score, trajectories, parts, pad_token, extra)
 
     def score_continuations(
         self, prompts: Sequence[Sequence[int]], continuations: Sequence[Sequence[int]]

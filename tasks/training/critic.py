@@ -23,7 +23,7 @@ from tasks.training.optimiser_state import (
 )
 from tasks.training.packing import packed_values, packs, share_prefixes
 from tasks.training.recomputation import recompute_activations
-from tasks.training.row_tensors import Tensors, whole_rows
+from tasks.training.row_tensors import Tensors
 
 WEIGHTS, OPTIMISER = "critic", "critic-optimiser"
 
@@ -109,7 +109,8 @@ class Critic:
         The last column is the value after all tokens. The other `ranks` compute packed rows too.
         They must have the same tensors.
         """
-        ids, mask = whole_rows(tensors, self.device)
+        ids = tensors["input_ids"].to(self.device)
+        mask = tensors["attention_mask"].to(self.device)
         with torch.autocast(
             self.device.type, torch.bfloat16, enabled=self._compute == torch.bfloat16
         ):
@@ -118,7 +119,7 @@ class Critic:
                 if packs(self.model.backbone)
                 else self.model(input_ids=ids, attention_mask=mask)
             )
-        return every[:, tensors["prompt_ids"].size(1) - 1 :].float()
+        return every[:, -tensors["completion_mask"].size(1) - 1 :].float()
 
     def add_gradient(self, tensors: Tensors, ranks: ContextParallel | None = None) -> None:
         """Add the gradient of a micro-batch's share of the loss (arXiv 2005.12729, section 3).

@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 from datasets import Dataset
+from torch.nn.functional import pad
 from transformers import PreTrainedTokenizerBase
 from trl import DPOTrainer, SFTTrainer
 
@@ -241,9 +242,9 @@ def _sequences(trajectories: Sequence[Trajectory], pad_token: int) -> Tensors:
         (B, P + T).
     """
     padded = pad_trajectories(trajectories, pad_token)
-    prompt, completion = padded["prompt_mask"], padded["completion_mask"]
+    ids, policy_mask = padded["input_ids"], padded["tool_mask"]
     return {
-        "input_ids": torch.cat([padded["prompt_ids"], padded["completion_ids"]], dim=1),
-        "attention_mask": torch.cat([prompt, completion], dim=1),
-        "completion_mask": torch.cat([torch.zeros_like(prompt), padded["tool_mask"]], dim=1),
+        "input_ids": ids,
+        "attention_mask": padded["attention_mask"],
+        "completion_mask": pad(policy_mask, (ids.size(1) - policy_mask.size(1), 0)),
     }

@@ -15,8 +15,7 @@ from accelerate.utils import gather_object
 from tasks.rollout.train_sample_parquet import TrainSampleTokens, write_train_samples
 from tasks.rollout.trajectory import Trajectory
 from tasks.training.off_policy import LossTokens
-from tasks.training.row_tensors import Tensors
-from tasks.training.train_samples import IDENTITY
+from tasks.training.row_tensors import IDENTITY, Tensors
 
 
 class LossRecord:

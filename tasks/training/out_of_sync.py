@@ -5,8 +5,9 @@ Imports no torch.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -14,6 +15,7 @@ from numpy.typing import ArrayLike
 from tasks.inference.weight_sync_check import episode_tolerance
 from tasks.rollout.trajectory import Outcome, Trajectory
 
+S = TypeVar("S", bound=ArrayLike)
 EPISODES = "update/episodes_out_of_sync"
 GAP = "update/out_of_sync_gap"
 TOLERATED = "update/out_of_sync_tolerance"
@@ -42,21 +44,56 @@ class Gap:
         return not self.mean <= self.allowed
 
 
-def gap_of(trajectory: Trajectory, scores: ArrayLike, step: int, dtype: str) -> Gap:
-    """Compare an episode with the engine's log-probabilities.
+def compare(
+    trajectories: Sequence[Trajectory],
+    in_loss: Collection[int],
+    step: int,
+    dtype: str,
+    score: Callable[[Sequence[Trajectory]], Sequence[S]],
+    count_everywhere: Callable[[int], int],
+) -> tuple[dict[int, Gap], dict[int, S]]:
+    """Compare the log-probabilities of episodes with those of the engine.
 
-    Only tokens sampled under the weights of `step` are compared.
+    Only tokens sampled under the weights of `step` are compared. For older weights a difference is
+    expected. The gap of an episode is the mean of |log pi_trainer - log pi_engine| over these
+    tokens.
+
+    The groups that enter the loss are compared, or one group if none does. If an episode of them
+    was sampled with other weights, on any rank, all others are compared too.
 
     Args:
-        trajectory: An episode with T completion tokens.
-        scores: The trainer's log-probabilities, shape (T,).
+        trajectories: This rank's trajectories. Failed ones are not compared.
+        in_loss: Numbers of the groups that enter the loss.
         step: The training step whose weights the trainer has.
         dtype: The engine's dtype.
+        score: Computes the trainer's log-probabilities, one row of shape (T,) per trajectory.
+        count_everywhere: Sums a count over all ranks. Every rank must call `compare`.
+
+    Returns:
+        The gaps and the trainer's log-probabilities of the compared episodes, by the identity of
+        the episode.
     """
-    compared = np.array(trajectory.sampled_under(step), dtype=bool)
-    sampled = np.array(trajectory.log_probabilities, dtype=np.float64)
-    differences = np.abs(np.asarray(scores, dtype=np.float64) - sampled)[compared]
-    return Gap(float(differences.mean()), episode_tolerance(dtype, len(differences)))
+    gaps, scores = dict[int, Gap](), dict[int, S]()
+    fresh = [
+        t for t in trajectories if t.outcome is not Outcome.FAILED and any(t.sampled_under(step))
+    ]
+    if count_everywhere(len(fresh)) == 0:
+        return gaps, scores
+    groups = in_loss or {t.group for t in fresh[:1]}
+    for part in (
+        [t for t in fresh if t.group in groups],
+        [t for t in fresh if t.group not in groups],
+    ):
+        for t, row in zip(part, score(part), strict=True):
+            scores[id(t)] = row
+            sampled = np.array(t.log_probabilities, dtype=np.float64)
+            compared = np.array(t.sampled_under(step), dtype=bool)
+            differences = np.abs(np.asarray(row, dtype=np.float64) - sampled)[compared]
+            allowed = episode_tolerance(dtype, len(differences))
+            gaps[id(t)] = Gap(float(differences.mean()), allowed)
+        if count_everywhere(sum(gap.is_foreign for gap in gaps.values())) == 0:
+            break
+    return gaps, scores
 
 
 def mark_failed(

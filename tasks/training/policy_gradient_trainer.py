@@ -6,7 +6,7 @@ TRL's fused head computes log-probabilities without the logits of all tokens.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -14,7 +14,6 @@ from typing import Any
 
 import torch
 from accelerate.utils import gather_object
-from peft.helpers import rescale_adapter_scale
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 from trl.trainer.utils import add_fused_lm_head, disable_dropout_in_model
 
@@ -33,21 +32,21 @@ from tasks.training.out_of_sync import (
     EPISODES,
     GAP,
     TOLERATED,
-    Gap,
-    gap_of,
+    compare,
     mark_failed,
     out_of_sync_note,
 )
 from tasks.training.packing import score_places, share_prefixes, shares_prefixes
 from tasks.training.policy_loss import kept_tokens, policy_loss, sequence_old
-from tasks.training.row_tensors import Tensors, pad_trajectories, padded, whole_rows
-from tasks.training.token_scores import log_probabilities, token_scores
-from tasks.training.train_samples import (
-    TrainSample,
-    groups_with_advantages,
+from tasks.training.reference import Reference
+from tasks.training.row_tensors import (
+    Tensors,
     loss_tensors,
-    train_samples,
+    pad_trajectories,
+    padded,
 )
+from tasks.training.token_scores import log_probabilities, token_scores
+from tasks.training.train_samples import TrainSample, train_samples
 from tasks.training.trl_config import policy_gradient_config
 from tasks.training.update_metrics import UpdateMetrics
 
@@ -146,6 +145,7 @@ class PolicyGradientTrainer(BaseTrainer):
             self.ref_model = self.load_reference(other).to(self.accelerator.device)
             add_fused_lm_head(self.ref_model, temperature=rollout.temperature)
             score_places(share_prefixes(self.ref_model, experiment.policy))
+        self.reference = Reference(self.model, self.ref_model, self.teacher, self.accelerator)
         self._has_kl_loss = algorithm.kl_in == "loss" and algorithm.kl_coefficient > 0
         self.critic: Critic | None = None
         if (settings := algorithm.value_function()) is not None:
@@ -167,33 +167,46 @@ class PolicyGradientTrainer(BaseTrainer):
     def mini_batches_of(self, trajectories: list[Trajectory], step: int) -> list[list[Tensors]]:
         """Compute the advantages of all groups and return the batch as tensors.
 
-        `in_sync` drops episodes whose sampled log-probabilities do not match the trainer's weights.
-        The arguments are those of `BaseTrainer.mini_batches_of`.
+        Episodes whose sampled log-probabilities do not match the trainer's weights count as failed
+        (see `compare`). The arguments are those of `BaseTrainer.mini_batches_of`.
 
         Raises:
             NothingToLearnError: No rank has a usable trajectory.
             WeightSyncError: No trajectory is left because the engine sampled with other weights.
         """
         algorithm, self._updates_of_batch = self.algorithm, 0
+        self.out_of_sync, self.batch_metrics = frozenset(), {EPISODES: 0.0}
+        self.policy_learns = self.critic is None or step >= self.critic.settings.pretraining_steps
+        score = partial(
+            log_probabilities, self.model, accelerator=self.accelerator, ranks=self.context_parallel
+        )
         if self.context_parallel is not None:
             trajectories = self.context_parallel.gathered(trajectories)
-        trajectories, out_of_sync, scores = self.in_sync(trajectories, step)
-        self.policy_learns = self.critic is None or step >= self.critic.settings.pretraining_steps
-        groups = learnable_groups(trajectories, algorithm.compares_groups)
-        if self.count_everywhere(len(groups.kept)) == 0:
-            if note := out_of_sync_note(step, out_of_sync):
-                raise WeightSyncError(f"no episode is left to train on. {note}")
-            reasons = sorted({t.reason for t in trajectories if t.reason})
-            raise NothingToLearnError(step, groups.without_turns, reasons[:3])
-        kept = [group for group in groups.kept if reward_range(group) >= algorithm.min_reward_range]
-        ages = [step - turn.policy_version for group in kept for t in group for turn in t.turns]
-        age = int(self.all_reduce_max(torch.tensor(max(ages, default=0))))
-        self.batch_metrics = {
-            **out_of_sync,
-            "update/groups_filtered": float(self.count_everywhere(len(groups.kept) - len(kept))),
-            "update/staleness_largest": float((age + 1) * algorithm.updates_per_step - 1),
-        }
-        samples = self.train_samples([t for group in kept for t in group])
+        while True:
+            samples = self.samples_of(trajectories, step)
+            gaps, scores = compare(
+                trajectories,
+                {
+                    sample.trajectory.group
+                    for sample in samples
+                    if sample.advantages.any() or not self._learns_by_advantages_alone
+                },
+                step,
+                self.experiment.policy.dtype,
+                partial(self.scores_of, score),
+                self.count_everywhere,
+            )
+            foreign = [t for t in trajectories if id(t) in gaps and gaps[id(t)].is_foreign]
+            found = gather_object([(t.group, t.member) for t in foreign])
+            if not found:
+                break
+            trajectories = mark_failed(trajectories, found)
+            self.out_of_sync |= frozenset(found)
+            pairs = [(0.0, 0.0), *((gaps[id(t)].mean, gaps[id(t)].allowed) for t in foreign)]
+            largest = torch.tensor(pairs, dtype=torch.float64).nan_to_num(torch.finfo().max).amax(0)
+            mean, allowed = self.all_reduce_max(largest).tolist()
+            count = float(len(self.out_of_sync))
+            self.batch_metrics |= {EPISODES: count, GAP: mean, TOLERATED: allowed}
         if algorithm.importance_correction != "behaviour":
             samples = [replace(s, scores=scores.get(id(s.trajectory))) for s in samples]
         if algorithm.truncated == "masked":
@@ -219,107 +232,45 @@ class PolicyGradientTrainer(BaseTrainer):
         )
         return [self._mini_batch(share) for share in shares]
 
-    def in_sync(
-        self, trajectories: list[Trajectory], step: int
-    ) -> tuple[list[Trajectory], dict[str, float], dict[int, torch.Tensor]]:
-        """Mark episodes as failed if their tokens were not sampled with the trainer's weights.
+    def samples_of(self, trajectories: list[Trajectory], step: int) -> list[TrainSample]:
+        """Compute the advantages and the value targets of the usable groups of this rank.
 
-        Only tokens sampled under the weights of `step`, the trainer's current ones, are compared.
-        For older weights a difference is expected. An episode fails if the mean of |log pi_trainer
-        - log pi_engine| over its compared tokens exceeds `episode_tolerance` of the engine's dtype,
-        or is not a number.
-
-        The groups that enter the loss are compared, or one group if none does. If an episode of
-        them fails, all others are compared too.
-
-        Returns:
-            All trajectories, the metrics of the check, and the trainer's log-probabilities of the
-            compared episodes, by the identity of the episode.
+        Raises:
+            NothingToLearnError: No rank has a usable trajectory.
+            WeightSyncError: No trajectory is left because the engine sampled with other weights.
         """
-        fresh = [
-            t
-            for t in trajectories
-            if t.outcome is not Outcome.FAILED and any(t.sampled_under(step))
-        ]
-        metrics, self.out_of_sync = {EPISODES: 0.0}, frozenset()
-        if self.count_everywhere(len(fresh)) == 0:
-            return trajectories, metrics, {}
         algorithm = self.algorithm
-        if (
-            self._learns_by_advantages_alone
-            and algorithm.kl_in != "reward"
-            and algorithm.scale_advantages != "batch"
-        ):
-            groups = groups_with_advantages(trajectories, algorithm)
-        else:
-            groups = {t.group for t in trajectories}
-        groups = groups or {t.group for t in fresh[:1]}
-        in_loss = [t for t in fresh if t.group in groups]
-        others = [t for t in fresh if t.group not in groups]
-
-        gaps, scores = dict[int, Gap](), dict[int, torch.Tensor]()
-        for part in (in_loss, others):
-            for t, row in zip(part, self.scores_of(self._score, part), strict=True):
-                scores[id(t)] = row
-                gaps[id(t)] = gap_of(t, row, step, self.experiment.policy.dtype)
-            foreign = {i: gap for i, gap in gaps.items() if gap.is_foreign}
-            if self.count_everywhere(len(foreign)) == 0:
-                break
-        names = [(t.group, t.member) for t in fresh if id(t) in foreign]
-        self.out_of_sync = frozenset(gather_object(names))
-        if self.out_of_sync:
-            found = [(0.0, 0.0), *((gap.mean, gap.allowed) for gap in foreign.values())]
-            largest = torch.tensor(found, dtype=torch.float64).nan_to_num(torch.finfo().max).amax(0)
-            mean, allowed = self.all_reduce_max(largest).tolist()
-            count = float(len(self.out_of_sync))
-            metrics = {EPISODES: count, GAP: mean, TOLERATED: allowed}
-        return mark_failed(trajectories, self.out_of_sync), metrics, scores
+        groups = learnable_groups(trajectories, algorithm.compares_groups)
+        if self.count_everywhere(len(groups.kept)) == 0:
+            if note := out_of_sync_note(step, self.batch_metrics):
+                raise WeightSyncError(f"no episode is left to train on. {note}")
+            reasons = sorted({t.reason for t in trajectories if t.reason})
+            raise NothingToLearnError(step, groups.without_turns, reasons[:3])
+        kept = [group for group in groups.kept if reward_range(group) >= algorithm.min_reward_range]
+        usable = [t for group in kept for t in group]
+        ages = [step - turn.policy_version for t in usable for turn in t.turns]
+        age = int(self.all_reduce_max(torch.tensor(max(ages, default=0))))
+        references = values = None
+        if algorithm.kl_in == "reward":
+            references = self.scores_of(
+                partial(self.reference.log_probabilities, ranks=self.context_parallel), usable
+            )
+        if self.critic is not None:
+            with torch.no_grad():
+                values = self.scores_of(
+                    partial(self.critic.values, ranks=self.context_parallel), usable, extra=1
+                )
+        samples, metrics = train_samples(usable, algorithm, values, references, self.all_reduce_sum)
+        self.batch_metrics |= metrics | {
+            "update/groups_filtered": float(self.count_everywhere(len(groups.kept) - len(kept))),
+            "update/staleness_largest": float((age + 1) * algorithm.updates_per_step - 1),
+        }
+        return samples
 
     @property
     def _learns_by_advantages_alone(self) -> bool:
         """Whether an episode whose advantages are 0 adds nothing to the gradient."""
         return not (self._has_kl_loss or self.algorithm.entropy_coefficient or self.critic)
-
-    def train_samples(self, trajectories: list[Trajectory]) -> list[TrainSample]:
-        """Compute the advantages and the value targets of this rank's share of the batch."""
-        references = values = None
-        if self.algorithm.kl_in == "reward":
-            references = self.scores_of(self.score_reference, trajectories)
-        if self.critic is not None:
-            with torch.no_grad():
-                score = partial(self.critic.values, ranks=self.context_parallel)
-                values = self.scores_of(score, trajectories, extra=1)
-        samples, metrics = train_samples(
-            trajectories, self.algorithm, values, references, self.all_reduce_sum
-        )
-        self.batch_metrics |= metrics
-        return samples
-
-    def scores_of(
-        self,
-        score: Callable[[Tensors], torch.Tensor],
-        trajectories: Sequence[Trajectory],
-        extra: int = 0,
-    ) -> list[torch.Tensor]:
-        """Compute a score for each token, in micro-batches.
-
-        Returns:
-            One row per trajectory, with one column per completion token (T) and `extra` more
-            columns.
-        """
-        rows = [row for t in trajectories for row in t.rows]
-        scores = [torch.zeros(0)] * len(rows)
-        for part in self.parts(self.micro_batch_rows(rows), self.algorithm.mini_batches):
-            # Run even on an empty micro-batch: under FSDP every rank must do the same number of
-            # forward passes.
-            tensors = pad_trajectories([rows[i] for i in part], self.processing_class.pad_token_id)
-            for i, scored in zip(part, score(tensors).cpu()[: len(part)], strict=True):
-                scores[i] = scored[: len(rows[i].completion) + extra]
-        in_order, joined = iter(scores), []
-        for t in trajectories:
-            *earlier, last = [(next(in_order), len(row.completion)) for row in t.rows]
-            joined.append(torch.cat([*(scored[:length] for scored, length in earlier), last[0]]))
-        return joined
 
     @torch.no_grad()
     def _mini_batch(self, samples: Sequence[TrainSample]) -> list[Tensors]:
@@ -365,7 +316,9 @@ class PolicyGradientTrainer(BaseTrainer):
                 old = (
                     padded(known or [torch.zeros(1)], 0.0, torch.float32)
                     if is_scored
-                    else self._score(tensors)
+                    else log_probabilities(
+                        self.model, tensors, self.accelerator, self.context_parallel
+                    )
                 )
                 tensors["old_per_token_logps"] = old
                 gap = (old - sampled) * tensors["completion_mask"] * tensors["tool_mask"]
@@ -374,7 +327,9 @@ class PolicyGradientTrainer(BaseTrainer):
                 )
                 tensors["advantages"] = tensors["advantages"] * weights
             if self._has_kl_loss:
-                tensors["ref_per_token_logps"] = self.score_reference(tensors)
+                tensors["ref_per_token_logps"] = self.reference.log_probabilities(
+                    tensors, self.context_parallel
+                )
             micro_batches.append(tensors)
         return micro_batches
 
@@ -462,10 +417,6 @@ class PolicyGradientTrainer(BaseTrainer):
         """Return what `BaseTrainer.score` does. Packed rows are scored at the policy's tokens only."""
         return log_probabilities(model, tensors, self.accelerator)
 
-    def _score(self, tensors: Tensors) -> torch.Tensor:
-        """Score a micro-batch under the current weights, with the ranks that have the same rows."""
-        return log_probabilities(self.model, tensors, self.accelerator, self.context_parallel)
-
     def save_training_state(self, written: Path) -> None:
         """Save the state of `BaseTrainer.save_training_state` and the critic."""
         super().save_training_state(written)
@@ -477,25 +428,6 @@ class PolicyGradientTrainer(BaseTrainer):
         super().load_training_state(written)
         if self.critic is not None:
             self.critic.load(written)
-
-    def score_reference(self, tensors: Tensors) -> torch.Tensor:
-        """Return the log-probabilities under the reference model, in the format of `score`."""
-        if self.ref_model is not None:
-            return log_probabilities(
-                self.ref_model, tensors, self.accelerator, self.context_parallel
-            )
-        if self.teacher is None:
-            with rescale_adapter_scale(self.model, 0.0):  # the start of LoRA is the reference
-                return self._score(tensors)
-        ids, mask = whole_rows(tensors, torch.device("cpu"))
-        rows = [row[own.bool()].tolist() for row, own in zip(ids, mask, strict=True)]
-        lengths = tensors["completion_mask"].sum(dim=1).tolist()
-        ask = partial(self.teacher.score, rows)
-        answers = ask() if self.context_parallel is None else self.context_parallel.from_first(ask)
-        scores = [
-            found[len(found) - length :] for found, length in zip(answers, lengths, strict=True)
-        ]
-        return padded(scores, 0.0, torch.float32)
 
 
 def check_same_vocabulary(teacher: str, tokenizer: PreTrainedTokenizerBase) -> None:

@@ -1,19 +1,26 @@
-"""Trajectories as padded tensors: prompts on the left, completions on the right."""
+"""Trajectories as padded tensors, and scores of their tokens."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 
 from tasks.rollout.trajectory import Trajectory
 
+if TYPE_CHECKING:
+    from tasks.training.train_samples import TrainSample
+
 Tensors = dict[str, torch.Tensor]
+
+IDENTITY = "group_and_member"
+"""Key of a row's group, member and first place in its trajectory in a micro-batch. Shape (B, 3)."""
 
 
 def pad_trajectories(trajectories: Sequence[Trajectory], pad_token: int) -> Tensors:
-    """Pad trajectories: prompts on the left, completions on the right.
+    """Pad trajectories. Their prompts end, and their completions begin, at the same column.
 
     Args:
         trajectories: B trajectories of one row, with at most P prompt tokens and T completion
@@ -21,34 +28,85 @@ def pad_trajectories(trajectories: Sequence[Trajectory], pad_token: int) -> Tens
         pad_token: Token id of the padding.
 
     Returns:
-        prompt_ids, prompt_mask of shape (B, P); completion_ids, completion_mask, tool_mask (1 on
-        the policy's tokens) and sampling_per_token_logps (as sampled, 0 elsewhere) of shape (B, T).
-        An empty batch becomes one masked row.
+        input_ids and attention_mask of shape (B, P + T); completion_mask, tool_mask (1 on the
+        policy's tokens) and sampling_per_token_logps (as sampled, 0 elsewhere) of shape (B, T). An
+        empty batch becomes one masked row.
     """
     assert all(len(t.rows) == 1 for t in trajectories)
     prompts = [t.prompt for t in trajectories] or [[pad_token]]
     completions = [t.completion for t in trajectories] or [[pad_token]]
     masks = [t.policy_mask for t in trajectories] or [[0]]
     sampled = [t.log_probabilities for t in trajectories] or [[0.0]]
+    prompt_ids = padded(prompts, pad_token, torch.int64, left=True)
+    prompt_mask = padded([[1] * len(row) for row in prompts], 0, torch.int64, left=True)
+    completion_ids = padded(completions, pad_token, torch.int64)
+    completion_mask = padded([[1] * len(row) for row in completions], 0, torch.int64)
     return {
-        "prompt_ids": padded(prompts, pad_token, torch.int64, left=True),
-        "prompt_mask": padded([[1] * len(row) for row in prompts], 0, torch.int64, left=True),
-        "completion_ids": padded(completions, pad_token, torch.int64),
-        "completion_mask": padded([[1] * len(row) for row in completions], 0, torch.int64),
+        "input_ids": torch.cat([prompt_ids, completion_ids], dim=1),
+        "attention_mask": torch.cat([prompt_mask, completion_mask], dim=1),
+        "completion_mask": completion_mask,
         "tool_mask": padded(masks, 0, torch.int64),
         "sampling_per_token_logps": padded(sampled, 0.0, torch.float32),
     }
 
 
-def whole_rows(tensors: Tensors, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
-    """Concatenate prompts and completions on a device.
+def loss_tensors(samples: Sequence[TrainSample]) -> Tensors:
+    """Return the loss inputs of some samples, without their tokens.
+
+    For no samples, the result is one masked row.
 
     Returns:
-        Token ids and attention mask, each of shape (B, P + T).
+        advantages of shape (B, T); group, member and begin of each row; with a critic also
+        old_values, returns and value_mask of shape (B, T + 1).
     """
-    ids = torch.cat([tensors["prompt_ids"], tensors["completion_ids"]], dim=1)
-    mask = torch.cat([tensors["prompt_mask"], tensors["completion_mask"]], dim=1)
-    return ids.to(device), mask.to(device)
+    tensors = {
+        "advantages": padded(
+            [sample.advantages for sample in samples] or [torch.zeros(1)], 0.0, torch.float32
+        )
+    }
+    targets = [sample.values for sample in samples if sample.values is not None]
+    nothing = [torch.zeros(2)]
+    return tensors | {
+        IDENTITY: torch.tensor(
+            [[s.trajectory.group, s.trajectory.member, s.begin] for s in samples], dtype=torch.long
+        ),
+        "old_values": padded([t.old for t in targets] or nothing, 0.0, torch.float32),
+        "returns": padded([t.returns for t in targets] or nothing, 0.0, torch.float32),
+        "value_mask": padded([t.mask for t in targets] or nothing, 0.0, torch.float32),
+    }
+
+
+def scores_by_trajectory(
+    score: Callable[[Tensors], torch.Tensor],
+    trajectories: Sequence[Trajectory],
+    parts: Sequence[Sequence[int]],
+    pad_token: int,
+    extra: int = 0,
+) -> list[torch.Tensor]:
+    """Compute a score for each token, in micro-batches.
+
+    Args:
+        score: Computes the scores of a micro-batch, shape (B, T + extra).
+        trajectories: The trajectories, of one or several rows each.
+        parts: Indices of the rows of each micro-batch. `score` is called for an empty one too:
+            under FSDP every rank must do the same number of forward passes.
+        pad_token: Token id of the padding.
+        extra: Number of scores after the last token.
+
+    Returns:
+        One row per trajectory, with one column per completion token and `extra` more.
+    """
+    rows = [row for t in trajectories for row in t.rows]
+    scores = [torch.zeros(0)] * len(rows)
+    for part in parts:
+        tensors = pad_trajectories([rows[i] for i in part], pad_token)
+        for i, scored in zip(part, score(tensors).cpu()[: len(part)], strict=True):
+            scores[i] = scored[: len(rows[i].completion) + extra]
+    in_order, joined = iter(scores), []
+    for t in trajectories:
+        *earlier, last = [(next(in_order), len(row.completion)) for row in t.rows]
+        joined.append(torch.cat([*(scored[:length] for scored, length in earlier), last[0]]))
+    return joined
 
 
 def padded(

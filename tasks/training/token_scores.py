@@ -9,7 +9,7 @@ from accelerate import Accelerator
 
 from tasks.training.context_parallel import ContextParallel
 from tasks.training.packing import packed_scores, packs
-from tasks.training.row_tensors import Tensors, whole_rows
+from tasks.training.row_tensors import Tensors
 
 
 def token_scores(
@@ -35,8 +35,9 @@ def token_scores(
         Log-probabilities and entropies, each of shape (B, T), and the balancing loss. A reference
         has no entropies.
     """
-    ids, mask = whole_rows(tensors, accelerator.device)
-    completions = slice(-tensors["completion_ids"].size(1), None)
+    ids = tensors["input_ids"].to(accelerator.device)
+    mask = tensors["attention_mask"].to(accelerator.device)
+    completions = slice(-tensors["completion_mask"].size(1), None)
     with accelerator.autocast():
         if packs(model) and not balances:
             own = torch.zeros_like(mask, dtype=torch.bool)

@@ -11,13 +11,9 @@ from configs.policy_gradient import PolicyGradient
 from tasks.rollout.trajectory import Outcome, Trajectory
 from tasks.training.algorithms.table import advantages as advantages_of
 from tasks.training.experience import experience_of
-from tasks.training.groups import learnable_groups
-from tasks.training.row_tensors import Tensors, padded
+from tasks.training.row_tensors import padded
 from tasks.training.value_targets import ValueTargets, explained_variance, value_targets
 from tasks.training.whitening import whitened
-
-IDENTITY = "group_and_member"
-"""Key of a row's group, member and first place in its trajectory in a micro-batch. Shape (B, 3)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,42 +122,3 @@ def train_samples(
         for i, t in enumerate(trajectories)
     ]
     return samples, metrics
-
-
-def groups_with_advantages(
-    trajectories: Sequence[Trajectory], algorithm: PolicyGradient
-) -> set[int]:
-    """Return the numbers of the groups with an advantage other than 0.
-
-    The method needs neither a critic nor sums over other groups.
-    """
-    groups = learnable_groups(trajectories, algorithm.compares_groups).kept
-    usable = [t for group in groups for t in group]
-    advantages = advantages_of(algorithm, experience_of(usable)) if usable else ()
-    return {t.group for t, row in zip(usable, advantages, strict=True) if row.any()}
-
-
-def loss_tensors(samples: Sequence[TrainSample]) -> Tensors:
-    """Return the loss inputs of some samples, without their tokens.
-
-    For no samples, the result is one masked row.
-
-    Returns:
-        advantages of shape (B, T); group, member and begin of each row; with a critic also
-        old_values, returns and value_mask of shape (B, T + 1).
-    """
-    tensors = {
-        "advantages": padded(
-            [sample.advantages for sample in samples] or [torch.zeros(1)], 0.0, torch.float32
-        )
-    }
-    targets = [sample.values for sample in samples if sample.values is not None]
-    nothing = [torch.zeros(2)]
-    return tensors | {
-        IDENTITY: torch.tensor(
-            [[s.trajectory.group, s.trajectory.member, s.begin] for s in samples], dtype=torch.long
-        ),
-        "old_values": padded([t.old for t in targets] or nothing, 0.0, torch.float32),
-        "returns": padded([t.returns for t in targets] or nothing, 0.0, torch.float32),
-        "value_mask": padded([t.mask for t in targets] or nothing, 0.0, torch.float32),
-    }

@@ -27,9 +27,8 @@ def test_loss_covers_policy_tokens_only_and_padding_is_masked() -> None:
     long = trajectory([1, 2, 3], ([4, 5], [6, 7]), ([8], []))
     short = trajectory([9], ([10], []))
     tensors = pad_trajectories([long, short], pad_token=0)
-    assert tensors["prompt_ids"].tolist() == [[1, 2, 3], [0, 0, 9]]
-    assert tensors["prompt_mask"].tolist() == [[1, 1, 1], [0, 0, 1]]
-    assert tensors["completion_ids"].tolist() == [[4, 5, 6, 7, 8], [10, 0, 0, 0, 0]]
+    assert tensors["input_ids"].tolist() == [[1, 2, 3, 4, 5, 6, 7, 8], [0, 0, 9, 10, 0, 0, 0, 0]]
+    assert tensors["attention_mask"].tolist() == [[1] * 8, [0, 0, 1, 1, 0, 0, 0, 0]]
     assert tensors["completion_mask"].tolist() == [[1, 1, 1, 1, 1], [1, 0, 0, 0, 0]]
     assert tensors["tool_mask"].tolist() == [[1, 1, 0, 0, 1], [1, 0, 0, 0, 0]]
     assert tensors["sampling_per_token_logps"].tolist() == [
@@ -40,7 +39,7 @@ def test_loss_covers_policy_tokens_only_and_padding_is_masked() -> None:
 
 def test_a_micro_batch_without_trajectories_is_one_masked_row() -> None:
     tensors = pad_trajectories([], pad_token=7)
-    assert tensors["completion_ids"].shape == (1, 1)
+    assert tensors["input_ids"].shape == (1, 2)
     assert tensors["tool_mask"].sum() == 0
 
 

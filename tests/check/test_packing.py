@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch.nn.functional import pad
 from transformers import AutoModel, AutoModelForCausalLM, GptOssConfig, MistralConfig, MixtralConfig
 from trl.trainer.utils import add_fused_lm_head
 
@@ -25,7 +26,7 @@ from tasks.training.packing import (
     share_prefixes,
     shared_prefix_attention,
 )
-from tasks.training.row_tensors import pad_trajectories, whole_rows
+from tasks.training.row_tensors import pad_trajectories
 from tests.support.recorded import recorded_trajectories
 
 OURS = Policy(attn_implementation=SHARED)
@@ -102,8 +103,8 @@ def test_shared_prefixes_match_padding_in_log_probabilities_entropies_and_gradie
     if recomputes:
         ours.train().gradient_checkpointing_enable()
     tensors = pad_trajectories(branching(policy), pad_token=0)
-    ids, mask = whole_rows(tensors, torch.device("cpu"))
-    own = torch.cat([torch.zeros_like(tensors["prompt_ids"]), tensors["tool_mask"]], 1).bool()
+    ids, mask = tensors["input_ids"], tensors["attention_mask"]
+    own = pad(tensors["tool_mask"], (ids.size(1) - tensors["tool_mask"].size(1), 0)).bool()
     weights = torch.randn(ids.shape, dtype=torch.float64)
     seen: list[int] = []
     ours.model.layers[0].register_forward_pre_hook(lambda _, x: seen.append(x[0].size(1)))
@@ -136,7 +137,7 @@ def test_packing_matches_padding_in_values_and_gradients(
     model = ValueModel(AutoModel.from_pretrained(policy, dtype=torch.float64)).double()
     torch.nn.init.normal_(model.head.weight)
     tensors = pad_trajectories(branching(policy), pad_token=0)
-    ids, mask = whole_rows(tensors, torch.device("cpu"))
+    ids, mask = tensors["input_ids"], tensors["attention_mask"]
     padded = model(input_ids=ids, attention_mask=mask)
     right = gradients(model, ((padded * mask) ** 2).sum())
     if shared:

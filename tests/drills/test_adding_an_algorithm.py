@@ -71,7 +71,7 @@ def test_training_favours_the_best_trajectory_of_each_group(tmp_path: Path) -> N
     experiment = small_experiment(name=NAME, steps=8, margin=0.5, learning_rate=3e-3)
     trainer = trainer_of(experiment, policy, tmp_path / "run")
     batch = recorded_trajectories(policy, 0, noise=0.0)
-    [[first, *_]] = [trainer.train_samples(batch)]
+    [[first, *_]] = [trainer.samples_of(batch, 0)]
     assert {float(a) for a in first.advantages.unique()} <= {-0.5, 0.0, 0.5}
 
     def likelihoods() -> dict[bool, float]:

@@ -95,7 +95,9 @@ def test_reference_is_the_policy_without_lora(policy: str, trained: Any) -> None
         recorded_trajectories(policy, 0)[:3], trainer.processing_class.pad_token_id
     )
     plain = trainer_of(small_experiment(name="grpo"), policy, trained[1].parent.parent / "plain")
-    assert torch.equal(trainer.score_reference(tensors), plain.score(plain.model, tensors))
+    assert torch.equal(
+        trainer.reference.log_probabilities(tensors), plain.score(plain.model, tensors)
+    )
     assert not torch.equal(trainer.score(trainer.model, tensors), plain.score(plain.model, tensors))
 
 

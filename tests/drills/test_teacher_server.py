@@ -53,7 +53,7 @@ def test_served_teacher_gives_the_same_advantages_as_a_local_one(
     for where in (teacher, f"{url}/v1"):
         experiment = small_experiment(name="distillation", teacher=where, micro_batches=3)
         trainer = trainer_of(experiment, policy, tmp_path)
-        samples = trainer.train_samples(batch)
+        samples = trainer.samples_of(batch, 0)
         found.append(
             (
                 torch.cat([sample.advantages for sample in samples]),
@@ -62,7 +62,7 @@ def test_served_teacher_gives_the_same_advantages_as_a_local_one(
         )
     (local, kl), (served, served_kl) = found
     assert trainer.ref_model is None
-    assert trainer.score_reference(pad_trajectories([], 0)).shape == (1, 1)
+    assert trainer.reference.log_probabilities(pad_trajectories([], 0)).shape == (1, 1)
     assert float(local.abs().max()) > 0.01
     assert torch.allclose(local, served, atol=1e-4)
     assert served_kl == pytest.approx(kl, abs=1e-4)

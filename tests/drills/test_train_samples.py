@@ -53,12 +53,9 @@ def test_loss_record_has_the_loss_inputs(
     loss = PolicyGradientTrainer.compute_loss
 
     def recording_loss(self: Any, model: Any, inputs: Any) -> Any:
-        for i in range(len(inputs["completion_ids"])):
-            ids = [
-                *inputs["prompt_ids"][i][inputs["prompt_mask"][i] > 0],
-                *inputs["completion_ids"][i][inputs["completion_mask"][i] > 0],
-            ]
-            t = by_prompt.get(tuple(int(token) for token in ids))
+        for i in range(len(inputs["input_ids"])):
+            ids = inputs["input_ids"][i][inputs["attention_mask"][i] > 0]
+            t = by_prompt.get(tuple(ids.tolist()))
             if t is not None and (t.group, t.member) not in used:
                 mask = inputs["completion_mask"][i] * inputs["tool_mask"][i]
                 used[t.group, t.member] = (
