@@ -20,7 +20,7 @@ from environments.client import EnvironmentClient, Session
 from environments.protocol import WorldInfo
 from environments.registry import load_world
 from flows.commands.collect import collection_arguments
-from flows.model_check import CPU_HEAD_SIZES, fit_source
+from flows.model_check import CPU_HEAD_SIZES
 from tasks.agents.agent_factory import open_agent
 from tasks.rollout.collect_to_disk import collect_to_disk
 from tasks.rollout.resumable_writer import DifferentCollectionError, ResumableTrajectoryWriter
@@ -307,26 +307,6 @@ def test_an_invalid_command_is_refused_with_the_option(
     with pytest.raises(SystemExit):
         collection_arguments(arguments)
     assert message in capsys.readouterr().err
-
-
-def test_a_short_context_limits_the_token_budgets(tmp_path: Path, url: str) -> None:
-    """Lower the budgets to the model's context, since vLLM refuses a longer one."""
-    folder = Path(build_tiny_policy(tmp_path / "policy"))
-    config = json.loads((folder / "config.json").read_text())
-    (folder / "config.json").write_text(json.dumps(config | {"max_position_embeddings": 640}))
-    source = Source(kind="model", model=str(folder), dtype="float32", action_format="bare")
-    rollout = fit_source(source, Rollout())
-    assert rollout.trajectory_tokens == 640
-    collect(
-        ORACLE.model_copy(update={"source": source, "rollout": rollout, "horizon": 2}),
-        tmp_path / "out",
-        url,
-    )
-    assert {t.outcome for t in stored(tmp_path / "out")} <= {
-        Outcome.TRUNCATED,
-        Outcome.FINISHED,
-        Outcome.SUCCESS,
-    }
 
 
 def test_the_checked_head_sizes_equal_those_of_the_installed_vllm() -> None:

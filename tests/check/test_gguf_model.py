@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -22,53 +20,31 @@ from tasks.agents.chat_format import ChatFormat
 from tasks.starter.gguf_model import FOLDER, hugging_face_model
 from tests.support.small_gguf import CONTEXT, END_OF_TURN, write_small_gguf
 
-ROOT = Path(__file__).parents[2]
 
-
+@dataclass(frozen=True)
 class Written:
-    """A GGUF file, its matrices, and the folder that two concurrent processes got for it."""
+    """A GGUF file, its matrices, and the folder written from it below `runs`."""
 
-    def __init__(self, place: Path) -> None:
-        self.file, self.runs = place / "small.gguf", place / "runs"
-        self.matrices = write_small_gguf(self.file)
-        self.answers = self.asked_for(times=2)
-
-    def asked_for(self, times: int) -> list[str]:
-        """Return the folder that each of `times` concurrent processes gets."""
-        command = [
-            sys.executable,
-            "-c",
-            "from tasks.starter.gguf_model import *; "
-            f"print(hugging_face_model({str(self.file)!r}))",
-        ]
-        environment = {**os.environ, "AGENTGYM_RUNS": str(self.runs), "PYTHONPATH": str(ROOT)}
-        processes = [
-            subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True)
-            for _ in range(times)
-        ]
-        return [process.communicate()[0].strip() for process in processes]
+    file: Path
+    matrices: dict[str, np.ndarray]
+    runs: Path
+    folder: Path
 
 
 @pytest.fixture(scope="module")
 def written(tmp_path_factory: pytest.TempPathFactory) -> Written:
-    return Written(tmp_path_factory.mktemp("gguf"))
-
-
-def test_two_processes_write_one_folder(written: Written) -> None:
-    first, second = written.answers
-    assert first == second
-    places = [
-        place for place in (written.runs / FOLDER).iterdir() if not place.name.startswith(".")
-    ]
-    assert places == [Path(first)]
-    assert not list((written.runs / FOLDER).glob("*building*"))
+    place = tmp_path_factory.mktemp("gguf")
+    file, runs = place / "small.gguf", place / "runs"
+    matrices = write_small_gguf(file)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("AGENTGYM_RUNS", str(runs))
+        folder = hugging_face_model(str(file))
+    return Written(file, matrices, runs, Path(folder))
 
 
 def test_weights_equal_those_of_the_file_and_are_not_quantised(written: Written) -> None:
-    model = AutoModelForCausalLM.from_pretrained(written.answers[0])
-    assert "quantization_config" not in json.loads(
-        (Path(written.answers[0]) / "config.json").read_text()
-    )
+    model = AutoModelForCausalLM.from_pretrained(written.folder)
+    assert "quantization_config" not in json.loads((written.folder / "config.json").read_text())
     assert model.dtype == torch.float32
     state = model.state_dict()
     for name, gguf_name in (
@@ -82,7 +58,7 @@ def test_weights_equal_those_of_the_file_and_are_not_quantised(written: Written)
 
 
 def test_messages_are_chatml_and_end_at_the_end_of_turn(written: Written) -> None:
-    tokenizer = AutoTokenizer.from_pretrained(written.answers[0])
+    tokenizer = AutoTokenizer.from_pretrained(written.folder)
     chat_format = ChatFormat(tokenizer, "bare", "Obey.")
     prompt = tokenizer.decode(chat_format.prompt("A door."))
     assert (
@@ -98,7 +74,7 @@ def test_messages_are_chatml_and_end_at_the_end_of_turn(written: Written) -> Non
         END_OF_TURN,
         CONTEXT,
     )
-    model = AutoModelForCausalLM.from_pretrained(written.answers[0])
+    model = AutoModelForCausalLM.from_pretrained(written.folder)
     assert (
         model.config.eos_token_id == model.generation_config.eos_token_id == tokenizer.eos_token_id
     )

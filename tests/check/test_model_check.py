@@ -20,13 +20,19 @@ from tasks.training.memory_plan import Machine
 CONTEXT = 640
 
 
-@pytest.fixture
-def model(policy: str, tmp_path: Path) -> Path:
+@pytest.fixture(scope="module")
+def model(policy: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Copy the tiny policy and limit its context to CONTEXT tokens."""
-    folder = tmp_path / "model"
+    folder = tmp_path_factory.mktemp("model") / "tiny"
     shutil.copytree(policy, folder)
     change_config(folder, max_position_embeddings=CONTEXT)
     return folder
+
+
+@pytest.fixture
+def own_model(model: Path, tmp_path: Path) -> Path:
+    """Copy the model for a test that changes it."""
+    return shutil.copytree(model, tmp_path / "tiny")
 
 
 def change_config(folder: Path, **fields: Any) -> None:
@@ -116,41 +122,41 @@ def test_turn_tokens_that_fill_the_context_are_refused(model: Path) -> None:
 
 @pytest.mark.parametrize("engine", ["vllm", "transformers"])
 def test_head_size_without_vllm_cpu_support_is_refused(
-    model: Path, engine: Any, monkeypatch: Any
+    own_model: Path, engine: Any, monkeypatch: Any
 ) -> None:
     monkeypatch.setattr(
         "flows.model_check.accelerators", lambda: type("NoGpu", (), {"are_gpus": False})
     )
-    change_config(model, head_dim=16)
+    change_config(own_model, head_dim=16)
     if engine == "transformers":
-        assert fit_source(source(model), Rollout(engine=engine)).trajectory_tokens == CONTEXT
+        assert fit_source(source(own_model), Rollout(engine=engine)).trajectory_tokens == CONTEXT
         return
     with pytest.raises(RecipeError, match=r"rollout\.engine"):
-        fit_source(source(model), Rollout(engine=engine))
+        fit_source(source(own_model), Rollout(engine=engine))
 
 
-def test_a_tokenizer_without_a_chat_template_is_refused(model: Path) -> None:
-    (model / "chat_template.jinja").unlink()
+def test_a_tokenizer_without_a_chat_template_is_refused(own_model: Path) -> None:
+    (own_model / "chat_template.jinja").unlink()
     with pytest.raises(RecipeError, match="chat_template"):
-        fit_source(source(model), Rollout())
+        fit_source(source(own_model), Rollout())
 
 
-def test_chat_template_that_changes_earlier_turns_is_refused(model: Path) -> None:
-    (model / "chat_template.jinja").write_text("{{ messages[-1]['content'] }}")
+def test_chat_template_that_changes_earlier_turns_is_refused(own_model: Path) -> None:
+    (own_model / "chat_template.jinja").write_text("{{ messages[-1]['content'] }}")
     with pytest.raises(RecipeError, match=r"^model"):
-        fit_source(source(model), Rollout())
+        fit_source(source(own_model), Rollout())
 
 
-def test_a_tokenizer_larger_than_the_embedding_is_refused(model: Path) -> None:
-    change_config(model, vocab_size=3)
+def test_a_tokenizer_larger_than_the_embedding_is_refused(own_model: Path) -> None:
+    change_config(own_model, vocab_size=3)
     with pytest.raises(RecipeError, match="embedding"):
-        fit_source(source(model), Rollout())
+        fit_source(source(own_model), Rollout())
 
 
-def test_a_folder_without_a_readable_configuration_is_refused(model: Path) -> None:
-    (model / "config.json").write_text("{")
+def test_a_folder_without_a_readable_configuration_is_refused(own_model: Path) -> None:
+    (own_model / "config.json").write_text("{")
     with pytest.raises(RecipeError, match=r"config\.json"):
-        fit_source(source(model), Rollout())
+        fit_source(source(own_model), Rollout())
 
 
 @pytest.mark.parametrize(

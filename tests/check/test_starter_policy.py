@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import unicodedata
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -27,7 +26,7 @@ from tasks.starter.starter_policy import (
     build_starter_policy,
     find_starter_policy,
 )
-from tests.support.processes import run_module, run_python
+from tests.support.processes import run_python
 
 TINY = StarterPolicy(hidden_size=32, layers=1, heads=1, tokens=3_000, learning_rate=1e-2)
 BARE = Policy(starter=TINY, action_format="bare")
@@ -129,18 +128,6 @@ def test_failed_build_leaves_no_folder(tmp_path: Path) -> None:
 def test_unknown_task_list_is_refused_by_field_name(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"policy\.starter\.tasks.*'nosuch'"):
         build_starter_policy(bare(tasks="nosuch"), "textcraft", 0, tmp_path)
-
-
-def test_command_builds_and_prints_its_report(tmp_path: Path) -> None:
-    config = TINY.model_copy(update={"tokens": 500})
-    options = ("--folder", str(tmp_path), "--seed", "5", "--config", config.model_dump_json())
-    answer = run_module("tasks.starter", *options)
-    printed = json.loads(answer.stdout)
-    found = find_starter_policy(bare(tokens=500), "textcraft", 5, tmp_path)
-    assert found is not None
-    assert printed["path"] == str(found.path)
-    assert printed["parameters"] == found.parameters
-    assert "loss" in answer.stderr
 
 
 def test_model_loads_by_path_and_predicts(made: StarterReport, tokenizer: Qwen2Tokenizer) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 from pathlib import Path
@@ -9,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from tasks.starter.starter_policy import find_starter_policy
-from tests.check.test_starter_policy import BARE, build, files
-from tests.support.processes import run_python
+from tests.check.test_starter_policy import BARE, TINY, bare, build, files
+from tests.support.processes import run_module, run_python
 
 TWO_CORES = pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="needs two processor cores")
 
@@ -55,3 +56,15 @@ def test_two_processes_build_the_same_bytes_as_one(
     assert [
         path for path in (tmp_path / "two").iterdir() if path.suffix not in (".lock", ".jsonl")
     ] == [tmp_path / "two" / alone.path.name]
+
+
+def test_command_builds_and_prints_its_report(tmp_path: Path) -> None:
+    config = TINY.model_copy(update={"tokens": 500})
+    options = ("--folder", str(tmp_path), "--seed", "5", "--config", config.model_dump_json())
+    answer = run_module("tasks.starter", *options)
+    printed = json.loads(answer.stdout)
+    found = find_starter_policy(bare(tokens=500), "textcraft", 5, tmp_path)
+    assert found is not None
+    assert printed["path"] == str(found.path)
+    assert printed["parameters"] == found.parameters
+    assert "loss" in answer.stderr
