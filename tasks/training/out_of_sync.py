@@ -1,4 +1,4 @@
-"""Metrics, mark and warning for episodes that were not sampled with the trainer's weights.
+"""Find and mark episodes that were not sampled with the trainer's weights.
 
 Imports no torch.
 """
