@@ -66,6 +66,7 @@ def study(
     name: Named = "quickstart",
     overrides: dict[str, Any] | None = None,
     look_again: str | None = None,
+    only_seeds: list[int] | None = None,
 ) -> StudyResult:
     """Train every arm under every seed, and compare the arms.
 
@@ -75,9 +76,11 @@ def study(
         name: A study of configs/studies/ by name, or the path of a YAML file.
         overrides: New values of the study's own fields, e.g. {"seeds": 2}.
         look_again: Reason to measure held-out tasks that another study has measured.
+        only_seeds: Seeds to run here, e.g. because other machines run the others. None: all.
 
     Raises:
-        RecipeError: An arm is invalid, or a run needs more GPUs than there are.
+        RecipeError: An arm is invalid, a run needs more GPUs than there are, or `only_seeds` has a
+            seed that is not one of the study.
         StudyChangedError: The study differs from the one that was registered under its name.
         EvaluationFileError: Its runs were measured on different versions of a world.
         TasksLookedAtError: Its held-out tasks were measured before, and no reason is given.
@@ -87,6 +90,7 @@ def study(
     check_study(what, infrastructure)
     runs = StudyRuns(what, infrastructure)
     at_once = max_parallel_commands(infrastructure, runs.dtypes())
+    chains = runs.commands(only_seeds)
     runs.found()  # Refuse runs on different versions of a world before training more.
     registration = register(what, runs.folder, registries(infrastructure), look_again)
     with open_tracker(infrastructure, what.name, runs.folder) as tracker:
@@ -98,7 +102,7 @@ def study(
         environment = {PROCESSES: str(trainer_processes(infrastructure))}
         if (parent := tracker.mlflow_id(run)) is not None:
             environment[f"{PREFIX}MLFLOW_PARENT_RUN"] = parent
-        failures = run_chains(runs.commands(), at_once, gpu_slots(infrastructure), environment, say)
+        failures = run_chains(chains, at_once, gpu_slots(infrastructure), environment, say)
         found = runs.found()
         say("Playing scripted policies on the same tasks, unless their results are recorded")
         scripted = scripted_in_study(what, found, infrastructure)

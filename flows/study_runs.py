@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from functools import cache, reduce
 from pathlib import Path
 from typing import Any
@@ -53,13 +53,26 @@ class StudyRuns:
         """Return the dtypes of the policies."""
         return {experiment.policy.dtype for experiment in self._experiments.values()}
 
-    def commands(self) -> list[Iterator[Command]]:
+    def commands(self, only_seeds: Collection[int] | None = None) -> list[Iterator[Command]]:
         """Return one chain of commands for each run that still has work to do.
 
         The next command of a chain is computed when the one before has ended. Seeds are the outer
         loop, so that the first few runs already allow a comparison of all arms.
+
+        Args:
+            only_seeds: The seeds to run. None: all seeds of the study.
+
+        Raises:
+            RecipeError: One of them is not a seed of the study.
         """
-        return [self._commands(arm, seed) for arm, seed in self._experiments]
+        seeds = self._study.seeds
+        if unknown := sorted(set(only_seeds or ()) - set(seeds)):
+            raise RecipeError(
+                f"only_seeds: {unknown[0]} is not a seed of the study {self._study.name}, which "
+                f"has {', '.join(map(str, seeds))}"
+            )
+        chosen = seeds if only_seeds is None else only_seeds
+        return [self._commands(arm, seed) for arm, seed in self._experiments if seed in chosen]
 
     def found(self, kept: Mapping[str, StudyRun] | None = None) -> dict[str, list[StudyRun]]:
         """Return the complete runs of each arm.

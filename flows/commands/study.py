@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from argparse import Namespace
 from typing import Any
 
 from configs.infrastructure import SettingsError, infra_settings
@@ -14,6 +15,7 @@ EXAMPLES = """examples:
   agentgym study configs/studies/methods.yaml
   agentgym study methods --seeds 2 --name methods-trial
   AGENTGYM_STUDY_RUNS_AT_ONCE=4 agentgym study quickstart
+  agentgym study quickstart --only-seeds 4 5
   agentgym study quickstart --report
 
 configs/study.py describes the fields of a study. Each field can be overridden by its name.
@@ -24,13 +26,13 @@ With --report nothing is trained. The page of the finished runs is written to do
 
 def main(arguments: list[str]) -> None:
     """Parse the command line, and run the study or write its page."""
-    name, overrides, look_again, only_report = study_arguments(arguments)
-    if only_report:
+    parsed, overrides = study_arguments(arguments)
+    if parsed.report:
         from flows.study import report
         from tasks.evaluation.benchmark import EvaluationFileError
 
         try:
-            print(report(name, overrides))
+            print(report(parsed.study, overrides))
         except EvaluationFileError as problem:
             raise SystemExit(f"agentgym study: {problem}") from None
         return
@@ -38,23 +40,22 @@ def main(arguments: list[str]) -> None:
     from flows.study import study
 
     run_command(
-        records, lambda: study(name, overrides, look_again), continues="with the missing runs"
+        records,
+        lambda: study(parsed.study, overrides, parsed.look_again, parsed.only_seeds),
+        continues="with the missing runs",
     )
 
 
-def study_arguments(
-    arguments: list[str] | None = None,
-) -> tuple[str, dict[str, Any], str | None, bool]:
+def study_arguments(arguments: list[str] | None = None) -> tuple[Namespace, dict[str, Any]]:
     """Parse and check the command line. Exits on --help and on errors.
 
     Returns:
-        The study, overrides of its fields, the reason to look again at held-out tasks, and whether
-        to write only its page.
+        The options, and overrides of the study's fields.
     """
     about = "Train all arms of a study with its seeds, and compare them."
     parser = Arguments(
         "agentgym study",
-        "STUDY [--field value ...] [--look-again REASON] [--report]",
+        "STUDY [--field value ...] [--only-seeds N ...] [--look-again REASON] [--report]",
         about,
         EXAMPLES,
     )
@@ -71,6 +72,13 @@ def study_arguments(
         metavar="REASON",
         help="measure held-out tasks that another study has measured; the report prints the reason",
     )
+    parser.add_argument(
+        "--only-seeds",
+        metavar="N",
+        type=int,
+        nargs="+",
+        help="run these seeds of the study, e.g. because other machines run the others",
+    )
     parsed, rest = parser.parse_known_args(arguments)
     try:
         overrides = parse_overrides(rest)
@@ -79,4 +87,4 @@ def study_arguments(
             check_study(what, infrastructure)
     except (RecipeError, SettingsError) as problem:
         raise SystemExit(f"agentgym study: {problem}") from None
-    return parsed.study, overrides, parsed.look_again, parsed.report
+    return parsed, overrides

@@ -587,7 +587,7 @@ def test_stored_runs_are_found_without_their_model(tmp_path: Path) -> None:
     with pytest.raises(RecipeError, match="deleted"):
         check_study(made, InfraSettings(runs=tmp_path / "runs"))
     words = [name, "--overrides", json.dumps(model["overrides"])]
-    assert study_arguments([*words, "--report"])[3] is True
+    assert study_arguments([*words, "--report"])[0].report
     with pytest.raises(SystemExit, match="deleted"):
         study_arguments(words)
 
@@ -597,6 +597,15 @@ def test_an_unreadable_file_of_runs_is_refused_by_name(tmp_path: Path) -> None:
     (tmp_path / "runs.jsonl.gz").write_text("not compressed")
     with pytest.raises(EvaluationFileError, match=r"runs\.jsonl\.gz"):
         read_runs(tmp_path / "runs.jsonl.gz")
+
+
+def test_only_the_given_seeds_of_a_study_are_run(tmp_path: Path) -> None:
+    made = load_study(written(tmp_path, seeds=3))
+    runs = StudyRuns(made, InfraSettings(runs=tmp_path / "runs"))
+    started = {next(chain).what for chain in runs.commands([2])}
+    assert started == {"long, seed 2: training", "short, seed 2: training"}
+    with pytest.raises(RecipeError, match="only_seeds"):
+        runs.commands([2, 3])
 
 
 def test_each_run_trains_the_recipe_of_its_arm(tmp_path: Path) -> None:
