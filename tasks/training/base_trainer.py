@@ -54,7 +54,7 @@ from tasks.training.optimiser_state import load_optimiser, save_optimiser
 from tasks.training.packing import pack, packs, shares_prefixes
 from tasks.training.random_states import load_random_states, save_random_states
 from tasks.training.recomputation import recompute_activations
-from tasks.training.row_tensors import Tensors, pad_trajectories, scores_by_trajectory
+from tasks.training.row_tensors import Tensors, pad_trajectories
 from tasks.training.sharding import gather_tensor, scatter_weights
 from tasks.training.streaming import WAITING_GROUPS, read_waiting, write_waiting
 from tasks.training.task_results import (
@@ -425,11 +425,29 @@ class BaseTrainer(Trainer):
         trajectories: Sequence[Trajectory],
         extra: int = 0,
     ) -> list[torch.Tensor]:
-        """Score trajectories in micro-batches (see `scores_by_trajectory`)."""
+        """Compute a score for each token, in micro-batches.
+
+        Args:
+            score: Computes the scores of a micro-batch, shape (B, T + extra).
+            trajectories: The trajectories, of one or several rows each.
+            extra: Number of scores after the last token.
+
+        Returns:
+            One row per trajectory, with one column per completion token and `extra` more.
+        """
         rows = [row for t in trajectories for row in t.rows]
-        parts = self.parts(self.micro_batch_rows(rows), self.experiment.algorithm.mini_batches)
-        pad_token = self.processing_class.pad_token_id
-        return scores_by_trajectory(score, trajectories, parts, pad_token, extra)
+        scores = [torch.zeros(0)] * len(rows)
+        for part in self.parts(self.micro_batch_rows(rows), self.experiment.algorithm.mini_batches):
+            # Run even on an empty micro-batch: under FSDP every rank must do the same number of
+            # forward passes.
+            tensors = pad_trajectories([rows[i] for i in part], self.processing_class.pad_token_id)
+            for i, scored in zip(part, score(tensors).cpu()[: len(part)], strict=True):
+                scores[i] = scored[: len(rows[i].completion) + extra]
+        in_order, joined = iter(scores), []
+        for t in trajectories:
+            *earlier, last = [(next(in_order), len(row.completion)) for row in t.rows]
+            joined.append(torch.cat([*(scored[:length] for scored, length in earlier), last[0]]))
+        return joined
 
     def score_continuations(
         self, prompts: Sequence[Sequence[int]], continuations: Sequence[Sequence[int]]

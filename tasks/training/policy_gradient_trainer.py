@@ -39,12 +39,7 @@ from tasks.training.out_of_sync import (
 from tasks.training.packing import score_places, share_prefixes, shares_prefixes
 from tasks.training.policy_loss import kept_tokens, policy_loss, sequence_old
 from tasks.training.reference import Reference
-from tasks.training.row_tensors import (
-    Tensors,
-    loss_tensors,
-    pad_trajectories,
-    padded,
-)
+from tasks.training.row_tensors import Tensors, loss_tensors, pad_trajectories, padded
 from tasks.training.token_scores import log_probabilities, token_scores
 from tasks.training.train_samples import TrainSample, train_samples
 from tasks.training.trl_config import policy_gradient_config

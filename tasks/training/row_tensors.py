@@ -1,8 +1,8 @@
-"""Trajectories as padded tensors, and scores of their tokens."""
+"""Trajectories as padded tensors."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -74,39 +74,6 @@ def loss_tensors(samples: Sequence[TrainSample]) -> Tensors:
         "returns": padded([t.returns for t in targets] or nothing, 0.0, torch.float32),
         "value_mask": padded([t.mask for t in targets] or nothing, 0.0, torch.float32),
     }
-
-
-def scores_by_trajectory(
-    score: Callable[[Tensors], torch.Tensor],
-    trajectories: Sequence[Trajectory],
-    parts: Sequence[Sequence[int]],
-    pad_token: int,
-    extra: int = 0,
-) -> list[torch.Tensor]:
-    """Compute a score for each token, in micro-batches.
-
-    Args:
-        score: Computes the scores of a micro-batch, shape (B, T + extra).
-        trajectories: The trajectories, of one or several rows each.
-        parts: Indices of the rows of each micro-batch. `score` is called for an empty one too:
-            under FSDP every rank must do the same number of forward passes.
-        pad_token: Token id of the padding.
-        extra: Number of scores after the last token.
-
-    Returns:
-        One row per trajectory, with one column per completion token and `extra` more.
-    """
-    rows = [row for t in trajectories for row in t.rows]
-    scores = [torch.zeros(0)] * len(rows)
-    for part in parts:
-        tensors = pad_trajectories([rows[i] for i in part], pad_token)
-        for i, scored in zip(part, score(tensors).cpu()[: len(part)], strict=True):
-            scores[i] = scored[: len(rows[i].completion) + extra]
-    in_order, joined = iter(scores), []
-    for t in trajectories:
-        *earlier, last = [(next(in_order), len(row.completion)) for row in t.rows]
-        joined.append(torch.cat([*(scored[:length] for scored, length in earlier), last[0]]))
-    return joined
 
 
 def padded(
