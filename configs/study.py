@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -156,6 +156,19 @@ class Study(ConfigModel):
             for name, value in changes.items()
         }
         return {**of_seed, "name": self.name, **seeds}
+
+    def chosen_seeds(self, only: Collection[int] | None) -> Collection[int]:
+        """Return the seeds to run: all, or only some of them.
+
+        Raises:
+            RecipeError: One of `only` is not a seed of the study.
+        """
+        if unknown := sorted(set(only or ()) - set(self.seeds)):
+            raise RecipeError(
+                f"only_seeds: {unknown[0]} is not a seed of the study {self.name}, which has "
+                f"{', '.join(map(str, self.seeds))}"
+            )
+        return self.seeds if only is None else only
 
     def experiment(self, arm: str, seed: int) -> Experiment:
         """Return the experiment of a run.

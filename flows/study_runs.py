@@ -65,13 +65,7 @@ class StudyRuns:
         Raises:
             RecipeError: One of them is not a seed of the study.
         """
-        seeds = self._study.seeds
-        if unknown := sorted(set(only_seeds or ()) - set(seeds)):
-            raise RecipeError(
-                f"only_seeds: {unknown[0]} is not a seed of the study {self._study.name}, which "
-                f"has {', '.join(map(str, seeds))}"
-            )
-        chosen = seeds if only_seeds is None else only_seeds
+        chosen = self._study.chosen_seeds(only_seeds)
         return [self._commands(arm, seed) for arm, seed in self._experiments if seed in chosen]
 
     def found(self, kept: Mapping[str, StudyRun] | None = None) -> dict[str, list[StudyRun]]:

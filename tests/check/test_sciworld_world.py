@@ -6,7 +6,7 @@ import json
 import random
 import shutil
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pytest
@@ -244,11 +244,14 @@ def package(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
 
 
 def test_interleaved_sessions_match_the_package(world: SciWorld, package: Any) -> None:
-    """Compare text, score and end after each action.
+    check_interleaved(world, package, ("grow-fruit", "test-conductivity", "find-animal"))
 
-    The expert's actions alternate with random ones. Some of the tasks have random processes.
+
+def check_interleaved(world: SciWorld, package: Any, names: Sequence[str]) -> None:
+    """Compare interleaved sessions, one per kind of task, with the package's own interface.
+
+    They perform the expert's actions with others between them. Some kinds have random processes.
     """
-    names = ("grow-fruit", "test-conductivity", "find-animal")
     episodes = []
     for name in names:
         session = world.create()

@@ -600,12 +600,15 @@ def test_an_unreadable_file_of_runs_is_refused_by_name(tmp_path: Path) -> None:
 
 
 def test_only_the_given_seeds_of_a_study_are_run(tmp_path: Path) -> None:
-    made = load_study(written(tmp_path, seeds=3))
+    file = written(tmp_path, seeds=3)
+    made = load_study(file)
     runs = StudyRuns(made, InfraSettings(runs=tmp_path / "runs"))
     started = {next(chain).what for chain in runs.commands([2])}
     assert started == {"long, seed 2: training", "short, seed 2: training"}
     with pytest.raises(RecipeError, match="only_seeds"):
         runs.commands([2, 3])
+    with pytest.raises(SystemExit, match="only_seeds"):
+        study_arguments([str(file), "--only-seeds", "3"])
 
 
 def test_each_run_trains_the_recipe_of_its_arm(tmp_path: Path) -> None:
