@@ -80,6 +80,8 @@ def study_arguments(arguments: list[str] | None = None) -> tuple[Namespace, dict
         help="run these seeds of the study, e.g. because other machines run the others",
     )
     parsed, rest = parser.parse_known_args(arguments)
+    if parsed.report and parsed.only_seeds:
+        parser.error("--report describes all finished runs and takes no --only-seeds")
     try:
         overrides = parse_overrides(rest)
         what, infrastructure = load_study(parsed.study, overrides), infra_settings()

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from statistics import fmean
 from typing import Any
@@ -521,8 +521,11 @@ def mechanism_sections(runs: Runs) -> list[Section]:
 
 
 def number(estimate: Estimate) -> str:
-    """Format a figure and its interval, e.g. "12.3 [11.0, 13.6]"."""
-    return bracketed(estimate, ",.1f")
+    """Format a positive figure and its interval, e.g. "12.3 [11.0, 13.6]".
+
+    The lower bound is clipped to 0, because Student's t over few seeds can be below.
+    """
+    return bracketed(replace(estimate, low=max(estimate.low, 0.0)), ",.1f")
 
 
 def shown(estimate: Estimate, measure: Measure) -> str:

@@ -12,6 +12,7 @@ from tasks.evaluation.benchmark import EvaluationResult, evaluate
 from tasks.evaluation.learning_curve import draw_learning_curve
 from tasks.evaluation.report import change, details, markdown_table, share, text_table
 from tasks.evaluation.statistics import difference, mean
+from tasks.evaluation.study_report import number
 from tasks.rollout.trajectory import Outcome, Trajectory, Turn
 
 
@@ -61,6 +62,12 @@ def test_displayed_interval_of_a_share_is_clipped_to_0_and_100_percent() -> None
     assert estimate.high > 1
     assert share(estimate) == "22.1 % [0.0, 100.0]"
     assert share(mean([0.2, 0.22])) == "21.0 % [8.3, 33.7]"
+
+
+def test_displayed_interval_of_a_time_is_clipped_to_0() -> None:
+    estimate = mean([1.0, 9.0])
+    assert estimate.low < 0
+    assert number(estimate) == "5.0 [0.0, 55.8]"
 
 
 def test_markdown_and_text_tables_have_the_same_cells() -> None:

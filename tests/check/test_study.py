@@ -609,6 +609,9 @@ def test_only_the_given_seeds_of_a_study_are_run(tmp_path: Path) -> None:
         runs.commands([2, 3])
     with pytest.raises(SystemExit, match="only_seeds"):
         study_arguments([str(file), "--only-seeds", "3"])
+    with pytest.raises(SystemExit) as refused:
+        study_arguments([str(file), "--only-seeds", "2", "--report"])
+    assert refused.value.code == 2
 
 
 def test_each_run_trains_the_recipe_of_its_arm(tmp_path: Path) -> None:

@@ -45,7 +45,8 @@ class Store:
         self.released = asyncio.Event()
         self.is_down = False
         self.orders = [{"increment_id": "000000042"}]
-        threading.Thread(target=self._loop.run_forever, daemon=True).start()
+        self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
+        self._thread.start()
         asyncio.run_coroutine_threadsafe(self._start(), self._loop).result(60)
 
     async def _start(self) -> None:
@@ -63,6 +64,8 @@ class Store:
 
         asyncio.run_coroutine_threadsafe(end(), self._loop).result(60)
         self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join(60)
+        self._loop.close()
 
     async def _answer(self, request: web.Request) -> web.StreamResponse:
         path = request.path
