@@ -218,7 +218,7 @@ def check_tokenizer(field: str, name: str, form: Policy | Source) -> int:
     }
     # Each file that the hub is asked for takes half a minute if it does not answer.
     answer = _checked_chat_format(json.dumps(request), offline=_is_downloaded(name))
-    if "error" in answer:
+    if "error" in answer and not Path(name).expanduser().is_dir():
         answer = _checked_chat_format(json.dumps(request), offline=False)
     if "error" in answer:
         raise RecipeError(f"{field}: {answer['error']}")

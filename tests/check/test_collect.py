@@ -20,7 +20,6 @@ from environments.client import EnvironmentClient, Session
 from environments.protocol import WorldInfo
 from environments.registry import load_world
 from flows.commands.collect import collection_arguments
-from flows.model_check import CPU_HEAD_SIZES
 from tasks.agents.agent_factory import open_agent
 from tasks.rollout.collect_to_disk import collect_to_disk
 from tasks.rollout.resumable_writer import DifferentCollectionError, ResumableTrajectoryWriter
@@ -307,9 +306,3 @@ def test_an_invalid_command_is_refused_with_the_option(
     with pytest.raises(SystemExit):
         collection_arguments(arguments)
     assert message in capsys.readouterr().err
-
-
-def test_the_checked_head_sizes_equal_those_of_the_installed_vllm() -> None:
-    from vllm.v1.attention.backends.cpu_attn import CPUAttentionBackend
-
-    assert tuple(CPUAttentionBackend.get_supported_head_sizes()) == CPU_HEAD_SIZES

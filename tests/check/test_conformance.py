@@ -8,10 +8,10 @@ import sys
 
 import pytest
 
+from environments.__main__ import main
 from environments.conformance import Failed, Kit, check_world
 from environments.registry import load_world
 from tests.support.counting_servers import ROOT
-from tests.support.processes import run_module
 
 ODD = "tests.support.odd_worlds"
 
@@ -73,7 +73,10 @@ def test_each_check_is_printed_when_it_ends() -> None:
         checking.kill()
 
 
-def test_failed_check_or_class_that_is_not_a_world_gives_exit_status_1() -> None:
+def test_failed_check_or_class_that_is_not_a_world_gives_exit_status_1(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     for world, line in (("BrittleWorld", "fail  fuzz "), ("Sound", "fail  attributes ")):
-        done = run_module("environments", "check", f"{ODD}:{world}", "--tasks", "1")
-        assert (done.returncode, line in done.stdout) == (1, True), done.stdout + done.stderr
+        status = main(["check", f"{ODD}:{world}", "--tasks", "1"])
+        shown = capsys.readouterr().out
+        assert (status, line in shown) == (1, True), shown

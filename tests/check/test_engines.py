@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 
+from flows.model_check import CPU_HEAD_SIZES
 from tasks.inference.engine import (
     Engine,
     EngineAsleepError,
@@ -339,3 +340,9 @@ def test_sleep_mode_is_refused_on_unsupported_devices(policy: str) -> None:
 def test_missing_model_is_an_engine_error(tmp_path: Path) -> None:
     with pytest.raises((EngineError, OSError)):
         VllmEngine(str(tmp_path), context_length=64, max_num_seqs=2, dtype="float32")
+
+
+def test_the_checked_head_sizes_equal_those_of_the_installed_vllm() -> None:
+    from vllm.v1.attention.backends.cpu_attn import CPUAttentionBackend
+
+    assert tuple(CPUAttentionBackend.get_supported_head_sizes()) == CPU_HEAD_SIZES

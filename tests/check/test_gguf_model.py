@@ -17,7 +17,7 @@ from configs.recipe import RecipeError, load_recipe
 from flows.checks import check_policy
 from flows.model_check import fit_experiment
 from tasks.agents.chat_format import ChatFormat
-from tasks.starter.gguf_model import FOLDER, hugging_face_model
+from tasks.starter.gguf_model import hugging_face_model
 from tests.support.small_gguf import CONTEXT, END_OF_TURN, write_small_gguf
 
 
@@ -114,14 +114,3 @@ def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(model_folder.PACKAGED, "smollm2", "no_such_package")
     with pytest.raises(ModelError, match=r"no-such-package.*make lm"):
         check_model("smollm2")
-
-
-def test_unreadable_gguf_is_refused_with_its_name(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("AGENTGYM_RUNS", str(tmp_path / "runs"))
-    file = tmp_path / "cut.gguf"
-    file.write_bytes(b"GGUF" + bytes(40))
-    with pytest.raises(RecipeError, match=r"policy\.model: .*cut\.gguf"):
-        fit_experiment(load_recipe("textcraft", {"policy.model": str(file)}))
-    assert not list((tmp_path / "runs" / FOLDER).glob("*building*"))

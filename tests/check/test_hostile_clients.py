@@ -28,8 +28,8 @@ from tests.support.hostile import (
     head,
     held,
     items,
-    long_actions,
-    unfinished_bodies,
+    memory_mb,
+    play,
     wrong_items,
 )
 from tests.support.processes import local_server, wait_until
@@ -37,13 +37,6 @@ from tests.support.server_requests import post, start
 
 PATIENCE_S = 60.0
 SECRET = "a secret of three words"
-
-
-def memory_mb(server: LocalServer) -> float:
-    root = psutil.Process(server.pid)
-    return (
-        sum(process.memory_info().rss for process in (root, *root.children(recursive=True))) / 2**20
-    )
 
 
 def cpu_s(server: LocalServer) -> float:
@@ -55,23 +48,6 @@ def healthy(url: str) -> bool:
     return requests.get(f"{url}/health", timeout=PATIENCE_S).status_code == 200
 
 
-def play(url: str, episodes: int = 10) -> None:
-    """Play episodes concurrently, like a normal trainer."""
-
-    async def run() -> None:
-        async with EnvironmentClient([url], deadline_s=PATIENCE_S) as client:
-
-            async def episode() -> None:
-                session, _ = await client.start(2)
-                await client.step(session, "add 1")
-                assert (await client.step(session, "add 1")).done
-                await client.close(session)
-
-            await asyncio.gather(*(episode() for _ in range(episodes)))
-
-    asyncio.run(run())
-
-
 def test_a_million_wrong_items_are_refused_without_being_decoded(serve: Serve) -> None:
     server = serve()
     before = cpu_s(server)
@@ -79,7 +55,7 @@ def test_a_million_wrong_items_are_refused_without_being_decoded(serve: Serve) -
     wrong_items(attacker)
     assert set(attacker.statuses) <= {400, 413, 422}
     assert cpu_s(server) - before < 4.0  # one of the twelve requests used to take 9.5 s
-    assert memory_mb(server) < 200
+    assert memory_mb(server.pid) < 200
     play(server.url)
 
 
@@ -126,38 +102,6 @@ def test_server_with_a_low_limit_of_open_files_is_reachable(state_dir: Path) -> 
     ):
         assert healthy(server.url)
         play(server.url)
-
-
-def test_actions_have_a_maximum_length_and_are_not_kept_in_memory(serve: Serve) -> None:
-    server = serve()
-    attacker = Attacker(server.url)
-    long_actions(attacker)
-    assert attacker.statuses == {200: 41, 422: 40}
-    assert memory_mb(server) < 300  # it used to be 959
-    play(server.url)
-
-
-def test_bodies_that_never_end_have_bounded_memory(serve: Serve) -> None:
-    server = serve()
-    unfinished_bodies(Attacker(server.url), 40)
-    assert memory_mb(server) < 400
-    play(server.url)
-
-
-def test_refused_bodies_are_not_kept_in_memory(serve: Serve) -> None:
-    server = serve()
-    attacker = Attacker(server.url)
-    for _ in range(1500):
-        with attacker.connect() as connection:
-            connection.sendall(
-                b"POST /v1/step HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\n"
-                + b"1\r\nx\r\n" * 10_000
-            )
-            attacker.answer(connection)
-    # Status 0: the connection was reset before the answer was read.
-    assert set(attacker.statuses) <= {400, 0}
-    assert memory_mb(server) < 130
-    play(server.url)
 
 
 def test_client_that_takes_all_sessions_does_not_block_others(serve: Serve) -> None:

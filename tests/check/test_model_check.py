@@ -15,6 +15,7 @@ from configs.experiment import Rollout
 from configs.recipe import RecipeError, load_recipe
 from flows.gpu_memory import plan_of
 from flows.model_check import ModelShape, fit_experiment, fit_source, model_shape
+from tasks.agents.chat_format_check import check
 from tasks.training.memory_plan import Machine
 
 CONTEXT = 640
@@ -137,12 +138,14 @@ def test_head_size_without_vllm_cpu_support_is_refused(
 
 def test_a_tokenizer_without_a_chat_template_is_refused(own_model: Path) -> None:
     (own_model / "chat_template.jinja").unlink()
-    with pytest.raises(RecipeError, match="chat_template"):
-        fit_source(source(own_model), Rollout())
+    answer = check({"tokenizer": str(own_model), "form": {}})
+    assert set(answer) == {"error"}
+    assert "chat_template" in answer["error"]
 
 
 def test_chat_template_that_changes_earlier_turns_is_refused(own_model: Path) -> None:
     (own_model / "chat_template.jinja").write_text("{{ messages[-1]['content'] }}")
+    assert set(check({"tokenizer": str(own_model), "form": {}})) == {"error"}
     with pytest.raises(RecipeError, match=r"^model"):
         fit_source(source(own_model), Rollout())
 

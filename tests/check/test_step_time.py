@@ -2,19 +2,13 @@
 
 from __future__ import annotations
 
-import json
-from pathlib import Path
-
 import pytest
 
 from configs.experiment import Experiment
 from configs.infrastructure import InfraSettings
-from configs.policy_gradient import PolicyGradient
 from configs.recipe import load_recipe
 from flows.plan import PlanRequest, _tokens, cpu_section, time_section
-from tasks.curriculum.horizon import phases
 from tasks.curriculum.work import ExpertEpisode, Work, likely_work
-from tasks.evaluation.study_runs_file import read_runs
 from tasks.training.memory_plan import Machine, MemoryPlan, PlanAnswer
 from tasks.training.step_time import (
     BANDWIDTH_SHARE,
@@ -145,41 +139,6 @@ def test_likely_work_ranges_from_the_expert_to_longer_episodes_within_the_limits
     assert likely_work(short, 1, 30, expert).policy_tokens == (40, 150)
     thinking = load_recipe("textcraft-qwen2.5-7b")
     assert likely_work(thinking, 1, 30, expert).policy_tokens == (4 * 60, 10 * 120)
-
-
-def test_first_steps_predict_the_time_of_published_runs_within_a_factor_of_two() -> None:
-    shares = {1: 0.85, 5: 1.0}  # measured steps -> minimum share of the runs that they predict
-    ratios: dict[int, list[float]] = {measured: [] for measured in shares}
-    for file in Path("docs/evidence").glob("*/runs.jsonl.gz"):
-        for key, run in read_runs(file).items():
-            recipe = Experiment.model_validate(json.loads(key)["recipe"])
-            if not isinstance(recipe.algorithm, PolicyGradient) or recipe.curriculum.looks_back:
-                continue
-            if run.collapsed:
-                continue  # its episodes become longer than those of its first steps
-            horizons = {
-                number: phase.horizon
-                for phase in phases(recipe, {})
-                for number in range(phase.first_step + 1, phase.end_step + 1)
-            }
-            steps = {
-                number: {**step, "rollout/horizon": horizons[number]}
-                for number, step in run.steps.items()
-            }
-            actual = sum(s["rollout/seconds"] + s["update/seconds"] for s in steps.values())
-            for measured, found in ratios.items():
-                speed = measured_speed({n: steps[n] for n in sorted(steps)[:measured]})
-                found.append(
-                    sum(
-                        sum(speed.seconds(s["rollout/episodes"], s["rollout/horizon"]))
-                        for s in steps.values()
-                    )
-                    / actual
-                )
-    for measured, least in shares.items():
-        found = ratios[measured]
-        assert len(found) > 80
-        assert sum(0.5 <= ratio <= 2 for ratio in found) >= least * len(found)
 
 
 def test_an_unknown_gpu_has_no_estimate() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import os
 import re
 import shutil
 import subprocess
@@ -86,45 +85,6 @@ def test_missing_package_is_a_failure_in_ci(tmp_path: Path, apt: str, uid: int) 
     assert status == 1
     assert "would be skipped; to run them too: " in output
     assert BROWSER in output
-
-
-TESTS = """
-import pytest
-@pytest.mark.skipif(True, reason="there is no Java")
-def test_package(): pass
-@pytest.mark.gpu
-@pytest.mark.skipif(True, reason="no CUDA device")
-def test_gpu(): pass
-@pytest.mark.xfail
-def test_known(): assert False
-"""
-
-
-def test_skip_because_of_a_missing_package_fails_in_ci(tmp_path: Path) -> None:
-    (tmp_path / "test_some.py").write_text(TESTS)
-    (tmp_path / "test_module.py").write_text(
-        'import pytest\npytest.importorskip("not_installed_anywhere")'
-    )
-    command = [
-        sys.executable,
-        "-m",
-        "pytest",
-        "-p",
-        "tests.conftest",
-        "-p",
-        "no:cacheprovider",
-        "--continue-on-collection-errors",
-    ]
-    command += ["-c", str(ROOT / "pyproject.toml"), "--rootdir", str(ROOT), str(tmp_path)]
-    variables = {
-        name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")
-    } | {"CI": "true"}
-    done = subprocess.run(
-        command, cwd=ROOT, env=variables, capture_output=True, text=True, check=False
-    )
-    assert "1 skipped, 1 xfailed, 2 errors" in done.stdout, done.stdout
-    assert "there is no Java\nWith CI=true a skipped test fails" in done.stdout
-    assert done.returncode == 1
 
 
 def test_messages_readme_images_and_ci_name_the_same_packages() -> None:

@@ -1,4 +1,4 @@
-"""Tests of the folder written from a GGUF file: concurrent processes, and damage."""
+"""Tests of the folder written from a GGUF file: concurrent processes and damage."""
 
 from __future__ import annotations
 
@@ -7,6 +7,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
+from configs.recipe import RecipeError, load_recipe
+from flows.model_check import fit_experiment
 from tasks.starter.gguf_model import FOLDER
 from tests.support.small_gguf import write_small_gguf
 from tests.support.small_runs import ROOT
@@ -40,3 +44,14 @@ def test_concurrent_processes_write_one_folder_and_a_damaged_one_is_written_agai
     weights.write_bytes(intact[:-1] + b"x")
     assert folders(file, runs, processes=1) == [folder]
     assert weights.read_bytes() == intact
+
+
+def test_unreadable_gguf_is_refused_with_its_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AGENTGYM_RUNS", str(tmp_path / "runs"))
+    file = tmp_path / "cut.gguf"
+    file.write_bytes(b"GGUF" + bytes(40))
+    with pytest.raises(RecipeError, match=r"policy\.model: .*cut\.gguf"):
+        fit_experiment(load_recipe("textcraft", {"policy.model": str(file)}))
+    assert not list((tmp_path / "runs" / FOLDER).glob("*building*"))

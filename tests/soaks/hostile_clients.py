@@ -27,12 +27,11 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-import psutil
 import requests
 
 from environments.client import EnvironmentClient
 from environments.errors import EnvironmentCallError
-from tests.support.hostile import ATTACKS, Attacker
+from tests.support.hostile import ATTACKS, Attacker, memory_mb
 from tests.support.playing import server_of
 
 EPISODES_AT_ONCE = 8
@@ -96,14 +95,6 @@ class WellBehavedClient:
                 self.failures.append("health was not 200")
         except requests.RequestException as failed:
             self.failures.append(f"health: {failed!r}"[:200])
-
-
-def memory_mb(pid: int) -> float:
-    """Return the resident memory of a process and its descendants, in MB."""
-    root = psutil.Process(pid)
-    return (
-        sum(process.memory_info().rss for process in (root, *root.children(recursive=True))) / 2**20
-    )
 
 
 def attacked(url: str, pid: int, name: str) -> tuple[Attacker, WellBehavedClient, float]:

@@ -5,6 +5,7 @@ The attacks use plain sockets, not this project's client.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import json
 import random
@@ -15,6 +16,10 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from urllib.parse import urlsplit
+
+import psutil
+
+from environments.client import EnvironmentClient
 
 PATIENCE_S = 60.0
 ITEM_BYTES = 2_400_000
@@ -288,3 +293,28 @@ ATTACKS: dict[str, Callable[[Attacker], object]] = {
         hoard,
     )
 }
+
+
+def play(url: str, episodes: int = 10) -> None:
+    """Play episodes concurrently, like a normal trainer, on a server of the counting world."""
+
+    async def run() -> None:
+        async with EnvironmentClient([url], deadline_s=PATIENCE_S) as client:
+
+            async def episode() -> None:
+                session, _ = await client.start(2)
+                await client.step(session, "add 1")
+                assert (await client.step(session, "add 1")).done
+                await client.close(session)
+
+            await asyncio.gather(*(episode() for _ in range(episodes)))
+
+    asyncio.run(run())
+
+
+def memory_mb(pid: int) -> float:
+    """Return the resident memory of a process and its descendants, in MiB."""
+    root = psutil.Process(pid)
+    return (
+        sum(process.memory_info().rss for process in (root, *root.children(recursive=True))) / 2**20
+    )

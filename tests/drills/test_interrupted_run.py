@@ -1,4 +1,4 @@
-"""Fast test of interrupting a run with Ctrl-C. tests/drills kill, cancel and resume runs."""
+"""Test of interrupting a run with Ctrl-C."""
 
 from __future__ import annotations
 

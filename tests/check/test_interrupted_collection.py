@@ -1,0 +1,42 @@
+"""Test of interrupting a command with Ctrl-C. tests/drills interrupt, kill and resume training."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import psutil
+
+from tests.support.counting_servers import ROOT
+from tests.support.empty_databases import give_empty_databases
+from tests.support.small_runs import end, family, wait_for
+
+
+def test_ctrl_c_ends_every_process_without_a_traceback(tmp_path: Path) -> None:
+    words = ["textcraft", "--oracle", "--tasks", "wood-renamed-train", "--n-tasks", "1200"]
+    command = [sys.executable, "-m", "flows.collect", *words, "--out", str(tmp_path / "out")]
+    give_empty_databases(tmp_path / "runs")
+    log = tmp_path / "terminal.log"
+    with log.open("wb") as terminal:
+        collecting = subprocess.Popen(
+            command,
+            cwd=ROOT,
+            env={**os.environ, "AGENTGYM_RUNS": str(tmp_path / "runs")},
+            stdout=terminal,
+            stderr=terminal,
+            start_new_session=True,
+        )
+    try:
+        wait_for(lambda: list((tmp_path / "out").glob("part-*.parquet")), collecting)
+        processes = family(collecting.pid)
+        assert len(processes) > 2
+        os.killpg(collecting.pid, signal.SIGINT)
+        gone, alive = psutil.wait_procs(processes, timeout=30)
+        assert alive == []
+        assert next(each for each in gone if each.pid == collecting.pid).returncode == 130
+    finally:
+        end(collecting)
+    assert "Traceback" not in log.read_text()
