@@ -28,9 +28,10 @@ SETTINGS = RolloutSettings(horizon=50, temperature=1.0)
 
 
 @pytest.fixture
-def counting_server(serve: Serve) -> str:
-    """Start a server for one test, so that all its open sessions belong to that test."""
-    return serve().url
+def counting_server(counting_server: str) -> str:
+    """Wait until no session of an earlier test is open on the server of this file."""
+    wait_until(lambda: open_sessions(counting_server) == 0)
+    return counting_server
 
 
 def collector(url: str, policy: CountingAgent, **changes: object) -> Collector:

@@ -22,7 +22,7 @@ from environments.webarena.browser import (
 from environments.webarena.tasks import embedded_entries, embedded_tasks
 from environments.webarena.world import WebArena, WebArenaEnvironment
 from tests.support.chromium import chromium_processes, needs_chromium, play
-from tests.support.processes import command_line, ended, kill, wait_until
+from tests.support.processes import command_line, kill
 
 pytestmark = needs_chromium
 
@@ -338,22 +338,6 @@ def test_a_site_that_raises_while_an_episode_is_judged_gives_no_score(
     with pytest.raises(BrowserError) as failed:
         session.step("stop")
     assert isinstance(failed.value.__cause__, sqlite3.OperationalError)
-
-
-def test_browsers_are_replaced_and_the_old_ones_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("environments.webarena.browser.CONTEXTS_PER_BROWSER", 2)
-    before = set(chromium_processes(psutil.Process()))
-    world = WebArena({})
-    session = world.create()
-    first = session.reset(task_about("Put "))
-    mine = set(chromium_processes(psutil.Process())) - before
-    assert mine
-    for _ in range(4):
-        assert session.reset(task_about("Put ")) == first
-    wait_until(lambda: all(ended(process) for process in mine))
-    session.close()
-    world.close()
-    wait_until(lambda: set(chromium_processes(psutil.Process())) <= before)
 
 
 @pytest.mark.parametrize("name", [name for name in EXECUTABLES if shutil.which(name)])
