@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -28,7 +29,13 @@ BUDGETS = Budgets(0.0, 64, 4096)
 EXPERT = ScriptedAgent(load_world("textcraft"), "bare")
 
 
-def test_a_turn_whose_answer_is_lost_changes_nothing_and_is_performed_once(tmp_path: Path) -> None:
+@pytest.fixture(scope="module")
+def textcraft(state_dir: Path) -> Iterator[str]:
+    with starting("textcraft", state_dir) as start:
+        yield start().url
+
+
+def test_a_turn_whose_answer_is_lost_changes_nothing_and_is_performed_once(textcraft: str) -> None:
     async def play(url: str, proxy: Any) -> None:
         async with EnvironmentClient([url], deadline_s=1.0) as client:
             episode = await begin(client, "textcraft", 0)
@@ -43,14 +50,11 @@ def test_a_turn_whose_answer_is_lost_changes_nothing_and_is_performed_once(tmp_p
             assert episode.trajectory.outcome is Outcome.SUCCESS
             await episode.close()
 
-    with (
-        starting("textcraft", tmp_path) as start,
-        faulty_proxy(start().url, "lost", 0.0) as (url, proxy),
-    ):
+    with faulty_proxy(textcraft, "lost", 0.0) as (url, proxy):
         asyncio.run(play(url, proxy))
 
 
-def test_an_agent_continues_after_another_player_replaced_its_lost_turn(tmp_path: Path) -> None:
+def test_an_agent_continues_after_another_player_replaced_its_lost_turn(textcraft: str) -> None:
     async def play(url: str) -> None:
         async with EnvironmentClient([url], deadline_s=1.0) as client:
             episode = await begin(client, "textcraft", 0)
@@ -69,12 +73,11 @@ def test_an_agent_continues_after_another_player_replaced_its_lost_turn(tmp_path
             assert episode.players[:3] == ["expert", BY_HAND, "expert"]
             await episode.close()
 
-    with starting("textcraft", tmp_path) as start:
-        asyncio.run(play(start().url))
+    asyncio.run(play(textcraft))
 
 
 def test_the_oldest_episode_is_closed_when_there_are_too_many(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    textcraft: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(play_pages, "MAX_EPISODES", 2)
 
@@ -88,8 +91,7 @@ def test_the_oldest_episode_is_closed_when_there_are_too_many(
             assert not isinstance(health, EnvironmentCallError)
             assert health.sessions == len(app.state.episodes) == 2
 
-    with starting("textcraft", tmp_path) as start:
-        asyncio.run(open_three(start().url))
+    asyncio.run(open_three(textcraft))
 
 
 def test_the_success_score_of_the_world_decides_whether_an_episode_succeeded() -> None:

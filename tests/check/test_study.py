@@ -17,7 +17,6 @@ import yaml
 from matplotlib.figure import Figure
 from scipy import stats
 
-from configs.experiment import Experiment
 from configs.infrastructure import InfraSettings
 from configs.recipe import RecipeError, load_recipe
 from configs.study import Study, load_study, study_names
@@ -498,29 +497,6 @@ def test_two_evaluations_are_drawn_as_two_points(at: list[int], line: str) -> No
     assert panel.get_xlim()[0] <= at[0] < at[-1] <= panel.get_xlim()[1]
     assert panel.get_ylim()[0] <= mean([0.1, 0.2, 0.4]).low
     assert panel.containers[0].has_yerr == (len(at) == 2)
-
-
-@pytest.mark.parametrize("name", ["horizons-deep", "horizons-doors", "horizons-gated"])
-def test_the_stored_horizon_studies_have_no_threshold_times_and_no_difference_at_equal_time(
-    name: str,
-) -> None:
-    spec = load_study(name)
-    kept = read_runs(Path(__file__).parents[2] / "docs" / "evidence" / name / "runs.jsonl.gz")
-    runs = {arm: [run for run in kept.values() if run.arm == arm] for arm in spec.arms}
-    arms_with_runs = {arm: of_arm for arm, of_arm in runs.items() if of_arm}
-    for axis in ("turns", "seconds"):
-        assert not any(
-            section.rows
-            for section in (
-                *threshold_section(spec, arms_with_runs, axis),
-                *budget_section(spec, arms_with_runs, axis),
-            )
-        )
-    recipes = [Experiment.model_validate(json.loads(key)["recipe"]) for key in kept]
-    assert all(
-        recipe == spec.experiment(run.arm, run.seed)
-        for recipe, run in zip(recipes, kept.values(), strict=True)
-    )
 
 
 def test_findings_are_deterministic() -> None:
