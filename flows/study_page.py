@@ -55,9 +55,9 @@ def write_page(
     lines += [_registered(registration), _progress(study, whole)]
     pictures: tuple[Path, ...] = ()
     if whole:
-        family = family_section(study, whole)
+        shown = [section for section in family_section(study, whole) if section.rows]
         pictures = folder / CURVES, folder / TRAINING
-        draw_study(pictures[0], whole, family[0].data if family else {}, study.endpoint.measure)
+        draw_study(pictures[0], whole, shown[0].data if shown else {}, study.endpoint.measure)
         draw_mechanism(pictures[1], whole)
         lines += [
             f"![success]({CURVES})",

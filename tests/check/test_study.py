@@ -315,6 +315,12 @@ def test_arms_are_not_compared_after_more_turns_than_a_run_had(endpoint: dict[st
     assert set(section.data) == {"not shown"}
 
 
+def test_a_study_without_a_figure_at_its_endpoint_has_a_page(tmp_path: Path) -> None:
+    spec = study(endpoint={"at": "turns", "budget": 301})
+    page = write_page(spec, {"long": LONG, "short": SHORT}, tmp_path, {}, None)
+    assert all(picture.is_file() for picture in page.pictures)
+
+
 def test_the_page_has_every_table_and_separates_timings_from_findings(tmp_path: Path) -> None:
     tags = {"depth 1": [0, 1], "depth 2": [2]}
     runs = {
