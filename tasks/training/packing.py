@@ -186,7 +186,8 @@ def share_prefixes(model: Any, policy: Policy) -> Any:
     window = getattr(text, "sliding_window", None) and getattr(text, "use_sliding_window", True)
     others = ("attn_logit_softcapping", "attention_chunk_size", "output_router_logits")
     plain = kinds == {"full_attention"} and not any(getattr(text, name, None) for name in others)
-    if plain and not window and model._supports_attention_backend:
+    balanced = balance_coefficient(model) > 0
+    if plain and not window and not balanced and model._supports_attention_backend:
         model.set_attn_implementation(SHARED)
     elif named:
         raise ValueError(
@@ -194,6 +195,13 @@ def share_prefixes(model: Any, policy: Policy) -> Any:
             "leave it out"
         )
     return model
+
+
+def balance_coefficient(model: Any) -> float:
+    """Return the weight of the loss that balances a model's experts, 0 for a model without any."""
+    text = model.config.get_text_config()
+    has_experts = hasattr(text, "output_router_logits")
+    return float(getattr(text, "router_aux_loss_coef", 0.0)) if has_experts else 0.0
 
 
 def shared_lengths(

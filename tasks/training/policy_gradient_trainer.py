@@ -36,7 +36,12 @@ from tasks.training.out_of_sync import (
     mark_failed,
     out_of_sync_note,
 )
-from tasks.training.packing import score_places, share_prefixes, shares_prefixes
+from tasks.training.packing import (
+    balance_coefficient,
+    score_places,
+    share_prefixes,
+    shares_prefixes,
+)
 from tasks.training.policy_loss import kept_tokens, policy_loss, sequence_old
 from tasks.training.reference import Reference
 from tasks.training.row_tensors import Tensors, loss_tensors, pad_trajectories, padded
@@ -117,11 +122,7 @@ class PolicyGradientTrainer(BaseTrainer):
                 f"this process sees {self.args.n_gpu} GPUs; start one process per GPU, or set "
                 "CUDA_VISIBLE_DEVICES to one of them"
             )
-        text = model.config.get_text_config()
-        has_experts = hasattr(text, "output_router_logits")
-        self._balance_coefficient = (
-            float(getattr(text, "router_aux_loss_coef", 0.0)) if has_experts else 0.0
-        )
+        self._balance_coefficient = balance_coefficient(model)
         self.ref_model: Any = None
         other, server = algorithm.reference_model(), algorithm.reference_server()
         if other is not None:

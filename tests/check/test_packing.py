@@ -7,7 +7,14 @@ from typing import Any
 import pytest
 import torch
 from torch.nn.functional import pad
-from transformers import AutoModel, AutoModelForCausalLM, GptOssConfig, MistralConfig, MixtralConfig
+from transformers import (
+    AutoModel,
+    AutoModelForCausalLM,
+    GptOssConfig,
+    MistralConfig,
+    MixtralConfig,
+    Qwen3MoeConfig,
+)
 from trl.trainer.utils import add_fused_lm_head
 
 from configs.experiment import Policy
@@ -177,7 +184,17 @@ SMALL: dict[str, Any] = {
     [
         MistralConfig(**SMALL, sliding_window=4),
         GptOssConfig(**SMALL, head_dim=4, num_local_experts=2, num_experts_per_tok=1),
-        MixtralConfig(**SMALL, num_local_experts=2, output_router_logits=True),
+        MixtralConfig(
+            **SMALL, num_local_experts=2, output_router_logits=True, router_aux_loss_coef=0.0
+        ),
+        Qwen3MoeConfig(
+            **SMALL,
+            head_dim=4,
+            moe_intermediate_size=8,
+            num_experts=2,
+            num_experts_per_tok=1,
+            router_aux_loss_coef=0.001,
+        ),
     ],
     ids=lambda config: config.model_type,
 )
