@@ -129,9 +129,10 @@ def register(
     files[0].parent.mkdir(parents=True, exist_ok=True)
     with locked(files[0].with_suffix(".lock")):
         known = [each for file in files for each in read_registry(file)]
-        made = next((each for each in known if each.study.name == study.name), None)
-        if made is not None:
-            _check_unchanged(made, new)
+        if earlier := _named(study.name, known):
+            for each in earlier:
+                _check_unchanged(each, new)
+            made = earlier[0]
         else:
             looks = _looks(new, known)
             same = tuple(look for look in looks if not look.version)
@@ -147,12 +148,13 @@ def register(
 
 
 def registered(study: Study, files: Iterable[Path]) -> Registration | None:
-    """Return the study's registration, or None if it was never registered with these fields."""
-    for file in files:
-        for each in read_registry(file):
-            if each.study.name == study.name and not changes(each, registration_of(study)):
-                return each
-    return None
+    """Return the study's registration, the earliest if several machines made one.
+
+    None if it was never registered, or if a registration under its name has other fields.
+    """
+    new = registration_of(study)
+    earlier = _named(study.name, (each for file in files for each in read_registry(file)))
+    return earlier[0] if earlier and not any(changes(each, new) for each in earlier) else None
 
 
 def publish(registration: Registration, file: Path) -> None:
@@ -221,6 +223,12 @@ def changes(old: Registration, new: Registration) -> list[str]:
         for one in (old, new)
     )
     return found + _differing(before, now)
+
+
+def _named(name: str, known: Iterable[Registration]) -> list[Registration]:
+    """Return the registrations under a name by time. One from before the registry comes first."""
+    made = [each for each in known if each.study.name == name]
+    return sorted(made, key=lambda each: each.registered or "")
 
 
 def _check_unchanged(made: Registration, new: Registration) -> None:

@@ -158,6 +158,30 @@ def test_looks_of_published_studies_count(tmp_path: Path) -> None:
         entered(tmp_path, name="second")
 
 
+def test_a_study_that_another_machine_published_with_other_fields_is_refused(
+    tmp_path: Path,
+) -> None:
+    own, files = study(smallest_effect=0.1), [tmp_path / "studies" / "registry.jsonl"]
+    made = entered(tmp_path, smallest_effect=0.1)
+    assert registered(own, files) == made
+    publish(entered(tmp_path / "elsewhere"), tmp_path / "published.jsonl")
+    with pytest.raises(StudyChangedError) as refused:
+        entered(tmp_path, smallest_effect=0.1)
+    assert any("smallest_effect" in each for each in refused.value.changes)
+    assert registered(own, [*files, tmp_path / "published.jsonl"]) is None
+
+
+def test_a_study_of_several_machines_has_the_date_of_its_earliest_registration(
+    tmp_path: Path,
+) -> None:
+    made = entered(tmp_path)
+    before = made.model_copy(update={"registered": "2020-01-02 03:04"})
+    publish(before, tmp_path / "published.jsonl")
+    files = [tmp_path / "studies" / "registry.jsonl", tmp_path / "published.jsonl"]
+    assert registered(study(), files) == before
+    assert entered(tmp_path) == before
+
+
 def test_field_that_was_added_to_recipes_later_is_not_a_change() -> None:
     made = registration_of(study())
     recipes = {arm: dict(recipe) for arm, recipe in made.recipes.items()}
