@@ -203,7 +203,7 @@ def load_study(study: str, overrides: Mapping[str, Any] | None = None) -> Study:
 
     Raises:
         RecipeError: The file is missing or not YAML, a field is wrong, an arm is not a valid
-            recipe, two arms are the same recipe, or an arm is evaluated differently from the
+            recipe, two arms are the same recipe, or a run is evaluated differently from the
             others.
     """
     path = find_yaml(study, FOLDER, "study", RecipeError)
@@ -216,23 +216,26 @@ def load_study(study: str, overrides: Mapping[str, Any] | None = None) -> Study:
         raise RecipeError(
             blame(path, "study", Study, in_file, overrides or {}, problem), problem
         ) from None
-    measured: dict[str, dict[str, Any]] = {}
+    measured: dict[tuple[str, int], dict[str, Any]] = {}
     recipes: dict[str, str] = {}
     for arm in found.arms:
-        try:
-            experiment = found.experiment(arm, found.seeds[0])
-        except RecipeError as problem:
-            raise RecipeError(f"{path}, arm {arm!r}: {problem}") from None
-        measured[arm] = experiment.evaluation.model_dump()
-        if (same := recipes.setdefault(experiment.model_dump_json(), arm)) != arm:
-            raise RecipeError(
-                f"{path}: the arms {same!r} and {arm!r} are the same recipe; remove one of them"
-            )
+        for seed in found.seeds:
+            try:
+                experiment = found.experiment(arm, seed)
+            except RecipeError as problem:
+                raise RecipeError(f"{path}, arm {arm!r}: {problem}") from None
+            measured[arm, seed] = experiment.evaluation.model_dump()
+            if (same := recipes.setdefault(experiment.model_dump_json(), arm)) != arm:
+                raise RecipeError(
+                    f"{path}: the arms {same!r} and {arm!r} are the same recipe; remove one of them"
+                )
     first = next(iter(measured))
-    for arm, fields in measured.items():
+    for run, fields in measured.items():
         if different := [name for name, value in fields.items() if value != measured[first][name]]:
+            (one, seed), (other, other_seed) = first, run
             raise RecipeError(
-                f"{path}: the arms {first!r} and {arm!r} cannot be compared, because their "
-                f"evaluation.{different[0]} differs; set it in overrides"
+                f"{path}: the runs {one!r}, seed {seed}, and {other!r}, seed {other_seed}, cannot be "
+                f"compared, because their evaluation.{different[0]} differs; set it in overrides, "
+                "without {seed}"
             )
     return found

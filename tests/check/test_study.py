@@ -111,6 +111,15 @@ def test_the_word_seed_in_a_value_stands_for_the_seed_of_the_run(tmp_path: Path)
     ]
 
 
+def test_a_study_whose_seeds_are_measured_on_different_tasks_is_refused(tmp_path: Path) -> None:
+    for seed in (0, 1):
+        (tmp_path / f"tasks-{seed}.json").write_text(json.dumps([seed, 7]))
+    tasks = {"overrides": {"evaluation.tasks": f"{tmp_path}/tasks-{{seed}}.json"}, "seeds": 2}
+    with pytest.raises(RecipeError, match=r"evaluation\.tasks"):
+        load_study(written(tmp_path, **tasks))
+    load_study(written(tmp_path, **tasks | {"seeds": [1]}))
+
+
 def test_all_rl_methods_of_the_study_use_the_same_loss_aggregation() -> None:
     study = load_study("methods")
     algorithms = [study.experiment(arm, 0).algorithm for arm in study.arms]
