@@ -18,6 +18,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from tasks.files import replacing
 from tasks.rollout.trajectory import Outcome, Trajectory
 
 if TYPE_CHECKING:
@@ -55,7 +56,7 @@ def episode_rows(
 def write_episodes(
     path: Path, rows: Sequence[Mapping[str, Any]], runs: set[tuple[str, int]]
 ) -> None:
-    """Write the episodes of a study, without a file if there are none.
+    """Write the episodes of a study atomically, without a file if there are none.
 
     Episodes in the file stay if their run is one of `runs` and has no new rows, because its folder
     may be on another machine. The same episodes give the same file.
@@ -74,7 +75,8 @@ def write_episodes(
         import pyarrow as pa
 
         table = pa.Table.from_pylist(every, schema=_schema())
-        pq.write_table(table, path, compression="zstd", compression_level=19)
+        with replacing(path, durable=True) as file:
+            pq.write_table(table, file, compression="zstd", compression_level=19)
 
 
 def _schema() -> pa.Schema:

@@ -20,6 +20,7 @@ from tasks.evaluation.benchmark import (
 )
 from tasks.evaluation.study_report import MECHANISM
 from tasks.evaluation.study_results import SECONDS, StudyRun
+from tasks.files import replacing
 
 METRICS = {"rollout/turns", "rollout/episodes", *SECONDS, *MECHANISM}
 """Metrics of the training steps that the report uses."""
@@ -48,7 +49,7 @@ def _present_key(facts: Mapping[str, Any]) -> str:
 
 
 def write_runs(path: Path, runs: Mapping[str, StudyRun]) -> None:
-    """Write runs as compressed lines of JSON. The same runs give the same file.
+    """Write runs atomically as compressed lines of JSON. The same runs give the same file.
 
     Args:
         runs: Maps the key of each run, see `run_key`, to the run.
@@ -57,7 +58,8 @@ def write_runs(path: Path, runs: Mapping[str, StudyRun]) -> None:
         json.dumps([json.loads(key), _tree(run)]) + "\n" for key, run in sorted(runs.items())
     )
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(gzip.compress(lines.encode(), mtime=0))
+    with replacing(path, durable=True) as stream:
+        stream.write(gzip.compress(lines.encode(), mtime=0))
 
 
 def read_runs(path: Path) -> dict[str, StudyRun]:

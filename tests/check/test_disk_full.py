@@ -22,6 +22,9 @@ from configs.recipe import load_recipe
 from tasks.endpoint.recording import Recording
 from tasks.evaluation.benchmark import evaluate, read_evaluation, write_evaluation
 from tasks.evaluation.nights import Night, read_nights, write_night
+from tasks.evaluation.study_episodes_file import episode_rows, write_episodes
+from tasks.evaluation.study_results import StudyRun
+from tasks.evaluation.study_runs_file import write_runs
 from tasks.files import read_rows
 from tasks.provision.services import Record, record_path, write
 from tasks.rollout.resumable_writer import ResumableTrajectoryWriter
@@ -115,6 +118,22 @@ def test_trajectory_file_survives_a_full_disk(tmp_path: Path) -> None:
     assert [each.reward for each in read_trajectories(path)] == [0.0] * 40
     write_trajectories(path, episodes(1.0))
     assert [each.reward for each in read_trajectories(path)] == [1.0] * 40
+
+
+def test_published_files_of_a_study_survive_a_full_disk(tmp_path: Path) -> None:
+    runs, rows = tmp_path / "runs.jsonl.gz", tmp_path / "episodes.parquet"
+    before, after = (
+        StudyRun("one", 0, [evaluate(episodes(reward), label="start", step=0, horizon=5)], {})
+        for reward in (0.0, 1.0)
+    )
+    write_runs(runs, {"{}": before})
+    write_episodes(rows, episode_rows("one", 0, {"start": episodes(0.0)}), {("one", 0)})
+    kept = {path.name: path.read_bytes() for path in (runs, rows)}
+    with full_disk(room=100), refused():
+        write_runs(runs, {"{}": after})
+    with full_disk(room=100), refused():
+        write_episodes(rows, episode_rows("one", 0, {"start": episodes(1.0)}), {("one", 0)})
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == kept
 
 
 def test_recorded_episode_is_not_duplicated_after_a_full_disk(tmp_path: Path) -> None:
