@@ -132,7 +132,7 @@ class PolicyGradient(Algorithm):
     - `sequence_truncated`, `sequence_masked`: the same with the product of the ratios over the
       trajectory's tokens
     - `behaviour`: use the engine's probabilities as the old ones in the loss, without weights.
-      It saves a forward pass.
+      It saves a forward pass over episodes of older weights.
     """
     importance_cap: PositiveFloat = 2.0
     """Maximum importance weight. Unused with importance_correction: behaviour."""

@@ -128,19 +128,19 @@ def operations_per_token(experiment: Experiment) -> float:
 
     A forward pass takes 2, its backward pass 4 (arXiv 2001.08361, section 2.1). Of these 4, 2 are
     for the gradients of the activations and 2 for those of the weights, which LoRA skips. Gradient
-    checkpointing adds a forward pass, or its share of one. Old log-probabilities, reference
-    log-probabilities and values each add one as well.
+    checkpointing adds a forward pass, or its share of one. Reference log-probabilities and values
+    each add one as well. So do log-probabilities before the update. They are compared with the
+    engine's, and are the old ones of an importance correction.
     """
-    algorithm, policy = experiment.algorithm, experiment.policy
+    algorithm, policy, rollout = experiment.algorithm, experiment.policy, experiment.rollout
     assert isinstance(algorithm, PolicyGradient)
     critic = algorithm.value_function() is not None
     forward = 2 * (1 + policy.gradient_checkpointing)
     learned = forward + (4 if policy.lora is None else 2)
     if critic:
         learned += forward + 4
-    scored = 2 * (
-        (algorithm.importance_correction != "behaviour") + (algorithm.kl_coefficient > 0) + critic
-    )
+    before = algorithm.importance_correction != "behaviour" or not rollout.max_off_policy_steps
+    scored = 2 * (before + (algorithm.kl_coefficient > 0) + critic)
     return algorithm.epochs * learned + scored
 
 
@@ -191,8 +191,6 @@ def cpu_seconds(
 ) -> tuple[float, float]:
     """Return the wall time of a step's rollout and of its update on a CPU.
 
-    The update also scores every token once, to compare it with the engine.
-
     Args:
         step: Size of the step.
         parameters: Number of policy parameters.
@@ -201,7 +199,7 @@ def cpu_seconds(
     """
     read = step.tokens - step.written
     rollout = 2 * parameters * (read / core.reading + step.written / core.writing)
-    update = step.tokens * parameters * (per_token + 2) / core.update
+    update = step.tokens * parameters * per_token / core.update
     return rollout / cores, update / cores
 
 

@@ -45,7 +45,10 @@ def test_operations_follow_from_the_passes_of_the_recipe() -> None:
     ppo = {"algorithm": {"name": "ppo", "steps": 1, "importance_correction": "truncated"}}
     assert operations_per_token(load_recipe("textcraft", ppo)) == 6 + 6 + 2 + 2
     behaviour = {"algorithm": {"name": "grpo", "steps": 1, "importance_correction": "behaviour"}}
-    assert operations_per_token(load_recipe("textcraft", behaviour)) == 6
+    # The log-probabilities of on-policy episodes are compared with the engine's.
+    assert operations_per_token(load_recipe("textcraft", behaviour)) == 6 + 2
+    older = {"rollout.max_off_policy_steps": 1}
+    assert operations_per_token(load_recipe("textcraft", behaviour | older)) == 6
 
 
 def test_update_time_is_divided_by_the_number_of_gpus() -> None:
@@ -149,7 +152,7 @@ def test_time_of_a_step_on_cpu_cores_equals_a_computation_by_hand() -> None:
     # Two cores read 7,200 tokens and write 800, with 2 x 10 operations each. They update on 8,000
     # tokens with 6 + 2 operations per parameter.
     rollout, update = cpu_seconds(
-        STEP, 10, per_token=6, cores=2, core=Core("a core", update=1000, reading=100, writing=10)
+        STEP, 10, per_token=8, cores=2, core=Core("a core", update=1000, reading=100, writing=10)
     )
     assert rollout == pytest.approx((7200 * 20 / 100 + 800 * 20 / 10) / 2)
     assert update == pytest.approx(8000 * 10 * 8 / 1000 / 2)
