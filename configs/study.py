@@ -203,8 +203,8 @@ def load_study(study: str, overrides: Mapping[str, Any] | None = None) -> Study:
 
     Raises:
         RecipeError: The file is missing or not YAML, a field is wrong, an arm is not a valid
-            recipe, two arms are the same recipe, or a run is evaluated differently from the
-            others.
+            recipe, two arms are the same recipe, a run stops when it collapses, or a run is
+            evaluated differently from the others.
     """
     path = find_yaml(study, FOLDER, "study", RecipeError)
     in_file = read_yaml(path, RecipeError)
@@ -219,11 +219,16 @@ def load_study(study: str, overrides: Mapping[str, Any] | None = None) -> Study:
     measured: dict[tuple[str, int], dict[str, Any]] = {}
     recipes: dict[str, str] = {}
     for arm in found.arms:
-        for seed in found.seeds:
+        for seed in found.seeds[:2]:  # a field with {seed} differs between any two
             try:
                 experiment = found.experiment(arm, seed)
             except RecipeError as problem:
                 raise RecipeError(f"{path}, arm {arm!r}: {problem}") from None
+            if experiment.algorithm.on_collapse == "stop":
+                raise RecipeError(
+                    f"{path}, arm {arm!r}: algorithm.on_collapse: stop ends a run without its last "
+                    "evaluation, which the study compares; use report or roll_back"
+                )
             measured[arm, seed] = experiment.evaluation.model_dump()
             if (same := recipes.setdefault(experiment.model_dump_json(), arm)) != arm:
                 raise RecipeError(

@@ -219,7 +219,11 @@ def scripted_section(scripted: Mapping[str, Mapping[str, EvaluationResult]]) -> 
 
 
 def family_section(study: Study, runs: Runs) -> list[Section]:
-    """Return the preregistered comparisons, with p values adjusted for all of them."""
+    """Return the preregistered comparisons, with p values adjusted for all of them.
+
+    p values stay unknown until all runs are finished, because a test after each new seed would find
+    false differences more often than it states.
+    """
     spent = common_budget(runs, "turns")
     budget = study.endpoint.budget or spent
     if study.comparisons and study.endpoint.at == "turns" and not 0 < budget <= spent:
@@ -239,9 +243,11 @@ def family_section(study: Study, runs: Runs) -> list[Section]:
             values = before if other == START else endpoint_values(against, study.endpoint, budget)
             pairs.append((endpoint_values(run, study.endpoint, budget), values))
         made.append((arm, other, compared(pairs)))
-    adjusted, smallest = holm([found.p for _, _, found in made]), study.smallest_effect
+    complete = all(len(found.seeds) == len(study.seeds) for _, _, found in made)
+    exact = [found.p if complete else math.nan for _, _, found in made]
+    adjusted, smallest = holm(exact), study.smallest_effect
     equivalent = [
-        math.nan if smallest is None else equivalence_p(found.seeds, smallest)
+        equivalence_p(found.seeds, smallest) if complete and smallest is not None else math.nan
         for _, _, found in made
     ]
     rows = [
@@ -249,18 +255,22 @@ def family_section(study: Study, runs: Runs) -> list[Section]:
             f"{arm} - {other}",
             shown_change(found.estimate, study.endpoint.measure),
             _bounds(found.over_seeds, study.endpoint.measure),
-            p_value(found.p),
             p_value(p),
+            p_value(p_holm),
             *([] if smallest is None else [p_value(at_least)]),
             f"{sum(d > 0 for d in found.seeds)} of {len(found.seeds)}",
         ]
-        for (arm, other, found), p, at_least in zip(made, adjusted, equivalent, strict=True)
+        for (arm, other, found), p, p_holm, at_least in zip(
+            made, exact, adjusted, equivalent, strict=True
+        )
     ]
     data = {
         f"{arm} - {other}": _plain(found)
-        | {"p_holm": _known(p)}
+        | {"p": _known(p), "p_holm": _known(p_holm)}
         | ({} if smallest is None else {"p_equivalence": _known(at_least)})
-        for (arm, other, found), p, at_least in zip(made, adjusted, equivalent, strict=True)
+        for (arm, other, found), p, p_holm, at_least in zip(
+            made, exact, adjusted, equivalent, strict=True
+        )
     }
     at_turns = f"after {budget:,.0f} environment turns. {_INTERPOLATED} Two runs are compared by the evaluations that both have"
     if study.endpoint.at == "end":
@@ -271,6 +281,8 @@ def family_section(study: Study, runs: Runs) -> list[Section]:
         when = f"{at_turns}, and by each run's last one"
     adjusted_for = f"p (Holm) is adjusted for {len(made)} comparison{'s' * (len(made) > 1)}."
     note = f"Endpoint: {WORDS[study.endpoint.measure]} {when}. {_HOW_TESTED} {adjusted_for}"
+    if not complete:
+        note += " Runs are missing, so p is not shown: a test after each seed would mislead."
     equivalence = []
     if smallest is None:
         note += " The study states no smallest effect of interest, so none is ruled out."

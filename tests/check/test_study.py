@@ -120,6 +120,11 @@ def test_a_study_whose_seeds_are_measured_on_different_tasks_is_refused(tmp_path
     load_study(written(tmp_path, **tasks | {"seeds": [1]}))
 
 
+def test_a_study_whose_runs_end_without_a_last_evaluation_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(RecipeError, match=r"algorithm\.on_collapse"):
+        load_study(written(tmp_path, overrides={"algorithm.on_collapse": "stop"}))
+
+
 def test_all_rl_methods_of_the_study_use_the_same_loss_aggregation() -> None:
     study = load_study("methods")
     algorithms = [study.experiment(arm, 0).algorithm for arm in study.arms]
@@ -427,6 +432,14 @@ def test_the_page_of_an_unfinished_study_has_its_finished_runs(tmp_path: Path) -
     page = write_page(study(), {"long": LONG, "short": SHORT[:1]}, tmp_path, {}, None)
     assert "3 of 4" in page.markdown
     assert "| long - short |" in page.markdown
+
+
+def test_p_values_are_unknown_until_all_runs_are_finished() -> None:
+    values = ("p", "p_holm", "p_equivalence")
+    for n_runs, known in ((1, False), (2, True)):
+        runs = {"long": LONG[:n_runs], "short": SHORT[:n_runs]}
+        (found,) = family_section(study(smallest_effect=0.02), runs)
+        assert [found.data["long - short"][each] is not None for each in values] == [known] * 3
 
 
 def test_a_study_of_rewards_has_tables_of_rewards(tmp_path: Path) -> None:
