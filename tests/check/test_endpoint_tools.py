@@ -8,8 +8,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import anthropic
-import openai
 import pytest
 from transformers import PreTrainedTokenizerFast
 
@@ -240,6 +238,8 @@ def served(
 
 @pytest.mark.slow
 def test_an_openai_client_plays_by_tool_calls(served: Served) -> None:
+    import openai  # imported here because it takes a second
+
     environment = load_world("textcraft").create()
     messages: list[Any] = [{"role": "user", "content": environment.reset(served.task)}]
     tools: list[Any] = SCHEMAS
@@ -267,6 +267,8 @@ def test_an_openai_client_plays_by_tool_calls(served: Served) -> None:
 
 @pytest.mark.slow
 def test_an_anthropic_client_plays_by_tool_calls_in_a_stream(served: Served) -> None:
+    import anthropic  # imported here because it takes three seconds
+
     environment = load_world("textcraft").create()
     messages: list[Any] = [{"role": "user", "content": environment.reset(served.task)}]
     tools: list[Any] = [

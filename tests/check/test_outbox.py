@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import cast
 
 import pytest
-from mlflow.exceptions import MlflowException
 
 from tasks.provision.process import is_gone, this_process
 from tasks.tracking import background
@@ -156,10 +155,17 @@ def test_wait_during_an_outage_is_bounded_and_loses_no_record(
     assert not is_unsent(tmp_path)
 
 
+def mlflow_refusal() -> Exception:
+    """Return MLflow's answer to a request that can never succeed."""
+    from mlflow.exceptions import MlflowException  # imported here because it takes two seconds
+
+    return MlflowException("no such thing", error_code=1000)  # INVALID_PARAMETER_VALUE
+
+
 def test_rejected_record_is_raised_once_and_does_not_block_others(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    refusal = MlflowException("no such thing", error_code=1000)  # INVALID_PARAMETER_VALUE
+    refusal = mlflow_refusal()
     outbox, store = Outbox(tmp_path), UnavailableStore(1, refusal, monkeypatch)
     sender = store.sender(outbox)
     outbox.add(table(1))
@@ -175,7 +181,7 @@ def test_records_are_kept_while_another_program_has_mlflows_port(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Refuse every request, as another program on the port of an ended MLflow does."""
-    refusal = MlflowException("not found", error_code=1000)
+    refusal = mlflow_refusal()
     outbox, store = Outbox(tmp_path), UnavailableStore(2, refusal, monkeypatch)
 
     def unknown(number: str) -> str:

@@ -17,8 +17,8 @@ from tasks.tracking.owner import RunBusyError
 from tasks.tracking.run_lease import RunLease, RunTakenOverError
 from tasks.tracking.run_mirror import RunMirror
 from tasks.tracking.shared_storage import SharedStorage
+from tests.support.counting_servers import ROOT
 from tests.support.s3_server import StorageProxy
-from tests.support.small_runs import ROOT
 from tests.support.stored_runs import (
     FINGERPRINT,
     NAME,

@@ -13,15 +13,17 @@ import time
 from collections.abc import Callable, Collection
 from contextlib import closing
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import psutil
-from mlflow import MlflowClient
-from mlflow.entities import Run
 
 from tasks.tracking.step_metrics_file import read_steps
 from tests.support.empty_databases import give_empty_databases
 from tests.support.processes import command_line, ended
+
+if TYPE_CHECKING:
+    from mlflow import MlflowClient
+    from mlflow.entities import Run
 
 ROOT = Path(__file__).parents[2]
 
@@ -164,6 +166,8 @@ def metrics(runs: Path) -> list[int]:
 
 def mlflow_client(runs: Path) -> MlflowClient:
     """Return a client of the MLflow database below `runs`."""
+    from mlflow import MlflowClient  # imported here because it takes two seconds
+
     return MlflowClient(f"sqlite:///{runs / 'mlflow.db'}")
 
 
