@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import signal
 import socket
 import subprocess
 import sys
@@ -193,7 +194,8 @@ with environment_replicas("textcraft", 2, state_dir=Path({state_dir!r})) as serv
 """
 
 
-def test_no_server_survives_a_killed_run(tmp_path: Path) -> None:
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT])
+def test_no_server_survives_the_run(tmp_path: Path, how: signal.Signals) -> None:
     code = OWNER.format(root=str(ROOT), state_dir=str(tmp_path))
     run = subprocess.Popen(
         [sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
@@ -202,7 +204,7 @@ def test_no_server_survives_a_killed_run(tmp_path: Path) -> None:
     urls = run.stdout.readline().split()
     family = psutil.Process(run.pid).children(recursive=True)
     assert len(family) == 4
-    run.kill()
+    run.send_signal(how)
     run.wait(PATIENCE_S)
     wait_until(lambda: all(ended(member) for member in family))
     assert not any(answers(f"{url}/health") for url in urls)
