@@ -250,9 +250,15 @@ def family_section(study: Study, runs: Runs) -> list[Section]:
         equivalence_p(found.seeds, smallest) if complete and smallest is not None else math.nan
         for _, _, found in made
     ]
+    tested = [
+        (f"{arm} - {other}", found, p, p_holm, at_least)
+        for (arm, other, found), p, p_holm, at_least in zip(
+            made, exact, adjusted, equivalent, strict=True
+        )
+    ]
     rows = [
         [
-            f"{arm} - {other}",
+            name,
             shown_change(found.estimate, study.endpoint.measure),
             _bounds(found.over_seeds, study.endpoint.measure),
             p_value(p),
@@ -260,17 +266,13 @@ def family_section(study: Study, runs: Runs) -> list[Section]:
             *([] if smallest is None else [p_value(at_least)]),
             f"{sum(d > 0 for d in found.seeds)} of {len(found.seeds)}",
         ]
-        for (arm, other, found), p, p_holm, at_least in zip(
-            made, exact, adjusted, equivalent, strict=True
-        )
+        for name, found, p, p_holm, at_least in tested
     ]
     data = {
-        f"{arm} - {other}": _plain(found)
+        name: _plain(found)
         | {"p": _known(p), "p_holm": _known(p_holm)}
         | ({} if smallest is None else {"p_equivalence": _known(at_least)})
-        for (arm, other, found), p, p_holm, at_least in zip(
-            made, exact, adjusted, equivalent, strict=True
-        )
+        for name, found, p, p_holm, at_least in tested
     }
     at_turns = f"after {budget:,.0f} environment turns. {_INTERPOLATED} Two runs are compared by the evaluations that both have"
     if study.endpoint.at == "end":

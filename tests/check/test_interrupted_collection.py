@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import os
-import signal
 import subprocess
 import sys
 from pathlib import Path
 
-import psutil
-
 from tests.support.counting_servers import ROOT
-from tests.support.small_runs import end, family, wait_for
+from tests.support.small_runs import assert_ctrl_c_ends, end, wait_for
 
 
 def test_ctrl_c_ends_every_process_without_a_traceback(tmp_path: Path) -> None:
@@ -29,12 +26,6 @@ def test_ctrl_c_ends_every_process_without_a_traceback(tmp_path: Path) -> None:
         )
     try:
         wait_for(lambda: "episode " in log.read_text(), collecting)
-        processes = family(collecting.pid)
-        assert len(processes) > 2
-        os.killpg(collecting.pid, signal.SIGINT)
-        gone, alive = psutil.wait_procs(processes, timeout=30)
-        assert alive == []
-        assert next(each for each in gone if each.pid == collecting.pid).returncode == 130
+        assert_ctrl_c_ends(collecting, log)
     finally:
         end(collecting)
-    assert "Traceback" not in log.read_text()

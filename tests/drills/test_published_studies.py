@@ -15,11 +15,13 @@ from tasks.evaluation.study_report import budget_section, threshold_section
 from tasks.evaluation.study_runs_file import read_runs
 from tasks.training.step_time import measured_speed
 
+EVIDENCE = Path(__file__).parents[2] / "docs" / "evidence"
+
 
 def test_first_steps_predict_the_time_of_published_runs_within_a_factor_of_two() -> None:
     shares = {1: 0.85, 5: 1.0}  # measured steps -> minimum share of the runs that they predict
     ratios: dict[int, list[float]] = {measured: [] for measured in shares}
-    for file in Path("docs/evidence").glob("*/runs.jsonl.gz"):
+    for file in EVIDENCE.glob("*/runs.jsonl.gz"):
         for key, run in read_runs(file).items():
             recipe = Experiment.model_validate(json.loads(key)["recipe"])
             if not isinstance(recipe.algorithm, PolicyGradient) or recipe.curriculum.looks_back:
@@ -56,7 +58,7 @@ def test_the_stored_horizon_studies_have_no_threshold_times_and_no_difference_at
     name: str,
 ) -> None:
     spec = load_study(name)
-    kept = read_runs(Path(__file__).parents[2] / "docs" / "evidence" / name / "runs.jsonl.gz")
+    kept = read_runs(EVIDENCE / name / "runs.jsonl.gz")
     runs = {arm: [run for run in kept.values() if run.arm == arm] for arm in spec.arms}
     arms_with_runs = {arm: of_arm for arm, of_arm in runs.items() if of_arm}
     for axis in ("turns", "seconds"):

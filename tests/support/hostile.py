@@ -1,6 +1,6 @@
 """Attacks of a hostile client on an environment server, limited in number and time.
 
-The attacks use plain sockets, not this project's client.
+The attacks use plain sockets, not this project's client, which the well-behaved `play` uses.
 """
 
 from __future__ import annotations

@@ -123,6 +123,18 @@ def family(pid: int) -> list[psutil.Process]:
         return []
 
 
+def assert_ctrl_c_ends(run: subprocess.Popen[bytes], log: Path) -> None:
+    """Send SIGINT to a command and its session, and check that all processes end cleanly."""
+    processes = family(run.pid)
+    assert len(processes) > 2
+    os.killpg(run.pid, signal.SIGINT)
+    # This takes 2 to 4 seconds. A command that hangs would take minutes.
+    gone, alive = psutil.wait_procs(processes, timeout=30)
+    assert alive == []
+    assert next(process for process in gone if process.pid == run.pid).returncode == 130
+    assert "Traceback" not in log.read_text()
+
+
 def find(run: subprocess.Popen[bytes], *words: str) -> psutil.Process:
     """Return the last descendant of the run whose command line contains all the words."""
     found = [
