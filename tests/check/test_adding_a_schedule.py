@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import re
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +15,7 @@ from tasks.curriculum.horizon import phases
 from tasks.training.messages import TrainerJob
 from tasks.training.rollout_batches import RolloutBatches
 from tests.support.playing import ROOT
+from tests.support.processes import assert_passes_linter
 
 GUIDE = (ROOT / "configs" / "ADDING_A_SCHEDULE.md").read_text(encoding="utf-8")
 CYCLIC = {
@@ -81,14 +80,4 @@ def test_invalid_and_unknown_fields_are_refused() -> None:
 
 
 def test_example_passes_the_linter(folder: Path) -> None:
-    style = [
-        sys.executable,
-        "-m",
-        "ruff",
-        "check",
-        "--config",
-        str(ROOT / "pyproject.toml"),
-        str(folder / "outside_schedules"),
-    ]
-    found = subprocess.run(style, capture_output=True, text=True, check=False)
-    assert found.returncode == 0, found.stdout + found.stderr
+    assert_passes_linter(folder / "outside_schedules")

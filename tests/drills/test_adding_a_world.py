@@ -18,7 +18,7 @@ from environments.environment import MEMBERS, WORLD_MEMBERS, Environment, Unknow
 from environments.registry import load_world
 from flows.checks import check_experiment
 from tests.support.counting_servers import ROOT
-from tests.support.processes import run_module, run_python
+from tests.support.processes import assert_passes_linter, run_module, run_python
 
 GUIDE = (ROOT / "environments" / "ADDING_A_WORLD.md").read_text(encoding="utf-8")
 
@@ -58,25 +58,16 @@ def test_example_passes_the_type_checker_and_the_linter(folder: Path) -> None:
         "= Guessing()\n"
     )
     typed = [sys.executable, "-m", "mypy", "--strict", "--no-error-summary", str(checked)]
-    style = [
-        sys.executable,
-        "-m",
-        "ruff",
-        "check",
-        "--config",
-        str(ROOT / "pyproject.toml"),
-        str(folder / "guessing.py"),
-    ]
-    for command in (typed, style):
-        found = subprocess.run(
-            command,
-            cwd=folder,
-            env={"MYPYPATH": f"{ROOT}:{folder}", "PATH": ""},
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        assert found.returncode == 0, found.stdout + found.stderr
+    found = subprocess.run(
+        typed,
+        cwd=folder,
+        env={"MYPYPATH": f"{ROOT}:{folder}", "PATH": ""},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert found.returncode == 0, found.stdout + found.stderr
+    assert_passes_linter(folder / "guessing.py")
 
 
 def test_the_recipe_of_the_guide_fits_the_world(

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -12,7 +10,7 @@ import torch
 
 from configs.recipe import RecipeError, load_recipe
 from tests.support.playing import ROOT
-from tests.support.processes import run_python
+from tests.support.processes import assert_passes_linter, run_python
 from tests.support.recorded import (
     RecordedBatches,
     recorded_trajectories,
@@ -90,15 +88,4 @@ def test_training_favours_the_best_trajectory_of_each_group(tmp_path: Path) -> N
 
 
 def test_example_passes_the_linter(folder: Path) -> None:
-    package = str(folder / "outside_of_the_project")
-    style = [
-        sys.executable,
-        "-m",
-        "ruff",
-        "check",
-        "--config",
-        str(ROOT / "pyproject.toml"),
-        package,
-    ]
-    found = subprocess.run(style, capture_output=True, text=True, check=False)
-    assert found.returncode == 0, found.stdout + found.stderr
+    assert_passes_linter(folder / "outside_of_the_project")

@@ -83,6 +83,12 @@ def run_module(module: str, *arguments: str, **variables: str) -> subprocess.Com
     return _finished(["-m", module, *arguments], ROOT, variables)
 
 
+def assert_passes_linter(path: Path) -> None:
+    """Check a file or folder outside the repository with the project's lint rules."""
+    done = run_module("ruff", "check", "--config", str(ROOT / "pyproject.toml"), str(path))
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
 def _finished(
     words: list[str], cwd: Path, variables: Mapping[str, str]
 ) -> subprocess.CompletedProcess[str]:
