@@ -68,7 +68,7 @@ def small(picture: Path) -> bytes:
         16, Image.Quantize.MAXCOVERAGE, kmeans=1, dither=Image.Dither.NONE
     ).convert("RGB")
     packed = io.BytesIO()
-    few.save(packed, "WEBP", lossless=True, quality=100, method=6)
+    few.save(packed, "WEBP", lossless=True)
     return packed.getvalue()
 
 

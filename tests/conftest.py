@@ -21,6 +21,7 @@ import pytest
 from tasks.provision.local import LocalServer
 from tasks.tracking.shared_storage import SharedStorage, opened
 from tests.support.counting_servers import Serve, counting
+from tests.support.prefect_server import prefect_server
 from tests.support.processes import started
 from tests.support.s3_server import BUCKET, StorageProxy, credentials, s3_server
 
@@ -123,6 +124,13 @@ def policy(tmp_path_factory: pytest.TempPathFactory) -> str:
     from tests.support.tiny_policy import build_tiny_policy  # imports torch, so only on demand
 
     return build_tiny_policy(tmp_path_factory.mktemp("policy"))
+
+
+@pytest.fixture(scope="session")
+def prefect_api(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
+    """Start a Prefect server and yield the environment variables of commands that use it."""
+    with prefect_server(tmp_path_factory.mktemp("prefect-api")) as variables:
+        yield variables
 
 
 @pytest.fixture(autouse=True, scope="module")

@@ -40,7 +40,7 @@ from hashlib import sha256
 from environments.textcraft.lists import goals, task_lists
 from environments.textcraft.world import TextCraft
 random.seed()
-transcript = [repr(task_lists())]
+transcript = [repr(dict(task_lists()))]
 session = TextCraft().create()
 for index in range(len(goals())):
     transcript.append(session.reset(index))

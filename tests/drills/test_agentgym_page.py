@@ -49,8 +49,10 @@ def of_command(name: str) -> list[list[str]]:
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> Path:
+def folder(tmp_path: Path, prefect_api: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> Path:
     """Return a working directory with the files that the page assumes."""
+    for name, value in prefect_api.items():
+        monkeypatch.setenv(name, value)
     (tmp_path / "start.json").write_text(json.dumps(START))
     (tmp_path / "recipe.yaml").write_text(blocks(PAGE, "yaml")[0])
     for name, numbers in (("train_ids", (3, 4)), ("test_ids", (5, 6))):

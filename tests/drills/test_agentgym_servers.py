@@ -34,10 +34,13 @@ def agentgym_only(tmp_path: Path) -> Iterator[str]:
 
 
 def test_a_policy_is_trained_on_a_server_with_only_the_agentgym_dialect(
-    policy: str, agentgym_only: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    policy: str,
+    agentgym_only: str,
+    tmp_path: Path,
+    prefect_api: dict[str, str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("AGENTGYM_ENVIRONMENT_URLS", agentgym_only)
-    monkeypatch.setenv("AGENTGYM_TRAINER_PROCESSES", "1")
     ids = tmp_path / "train.json"
     ids.write_text("[" + ", ".join(f'{{"item_id": "textcraft_{index}"}}' for index in TASKS) + "]")
     fields = {
@@ -47,7 +50,11 @@ def test_a_policy_is_trained_on_a_server_with_only_the_agentgym_dialect(
         "algorithm__steps": 2, "curriculum": "{kind: fixed, horizon: 3}",
     }  # fmt: skip
     run = start(
-        tmp_path / "runs", policy, without=("curriculum.horizons", "curriculum.every"), **fields
+        tmp_path / "runs",
+        policy,
+        without=("curriculum.horizons", "curriculum.every"),
+        prefect=prefect_api,
+        **fields,
     )
     finish(run, tmp_path / "runs")
     assert metrics(tmp_path / "runs") == [1, 2]
@@ -64,7 +71,7 @@ def test_a_policy_is_trained_on_a_server_with_only_the_agentgym_dialect(
 
 
 def test_a_recipe_for_babyai_is_refused_on_a_textcraft_server(
-    policy: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    policy: str, tmp_path: Path, prefect_api: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with local_server(
         "textcraft",
@@ -75,6 +82,7 @@ def test_a_recipe_for_babyai_is_refused_on_a_textcraft_server(
         run = start(
             tmp_path / "runs",
             policy,
+            prefect=prefect_api,
             environment__name="babyai",
             environment__train_tasks="train",
             evaluation__tasks="test",

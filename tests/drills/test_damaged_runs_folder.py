@@ -13,6 +13,7 @@ import pytest
 
 from environments.client import EnvironmentClient
 from tasks.rollout.trajectory_parquet import read_trajectories
+from tests.support.empty_databases import give_empty_databases
 from tests.support.playing import starting
 from tests.support.processes import run_module
 
@@ -30,18 +31,21 @@ EVALUATE = (
 )
 
 
-def run(runs: Path, *command: str) -> subprocess.CompletedProcess[str]:
-    return run_module(*command, AGENTGYM_RUNS=str(runs))
+def run(runs: Path, *command: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    return run_module(*command, AGENTGYM_RUNS=str(runs), **variables)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("command", [COLLECT, EVALUATE])
-def test_truncated_part_is_played_again(command: tuple[str, ...], tmp_path: Path) -> None:
-    assert run(tmp_path, *command).returncode == 0
+def test_truncated_part_is_played_again(
+    command: tuple[str, ...], tmp_path: Path, prefect_api: dict[str, str]
+) -> None:
+    give_empty_databases(tmp_path)
+    assert run(tmp_path, *command, **prefect_api).returncode == 0
     [part] = tmp_path.rglob("part-*.parquet")
     complete = read_trajectories(part)
     part.write_bytes(part.read_bytes()[:500])
-    again = run(tmp_path, *command)
+    again = run(tmp_path, *command, **prefect_api)
     assert again.returncode == 0, again.stderr
     assert "Traceback" not in again.stderr + again.stdout
     assert again.stderr.count(str(part)) == 1

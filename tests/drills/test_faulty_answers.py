@@ -33,7 +33,11 @@ def test_evaluation_with_late_answers_is_incomplete_and_can_be_completed(tmp_pat
 
 @pytest.mark.slow
 def test_run_stops_at_an_incomplete_evaluation_and_can_be_completed(
-    policy: str, tmp_path: Path, state_dir: Path, monkeypatch: pytest.MonkeyPatch
+    policy: str,
+    tmp_path: Path,
+    state_dir: Path,
+    prefect_api: dict[str, str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     runs, fields = (
         tmp_path / "runs",
@@ -44,7 +48,7 @@ def test_run_stops_at_an_incomplete_evaluation_and_can_be_completed(
         faulty_proxy(start().url, "lost", 0.0) as (proxied, proxy),
     ):
         monkeypatch.setenv("AGENTGYM_ENVIRONMENT_URLS", proxied)
-        run = small_runs.start(runs, policy, **fields)
+        run = small_runs.start(runs, policy, prefect=prefect_api, **fields)
         small_runs.wait_for(lambda: list(runs.glob("small-*/trainer.json")), run)
         proxy._share = 1.0  # while the trainer loads
         assert run.wait(400) != 0
@@ -55,5 +59,5 @@ def test_run_stops_at_an_incomplete_evaluation_and_can_be_completed(
         [recorded] = small_runs.mlflow_runs(runs)
         assert "evaluation/success" not in recorded.data.metrics
         proxy._share = 0.0
-        small_runs.finish(small_runs.start(runs, policy, **fields), runs)
+        small_runs.finish(small_runs.start(runs, policy, prefect=prefect_api, **fields), runs)
         assert read_evaluation(found / "start.json").complete

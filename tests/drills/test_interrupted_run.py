@@ -11,10 +11,7 @@ from tests.support.small_runs import assert_ctrl_c_ends, end, family, metrics, s
 pytestmark = pytest.mark.slow
 
 
-def test_ctrl_c_ends_every_process_without_a_traceback(
-    policy: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("AGENTGYM_TRAINER_PROCESSES", "1")
+def test_ctrl_c_ends_every_process_without_a_traceback(policy: str, tmp_path: Path) -> None:
     run = start(tmp_path, policy, seeds__training=9)
     try:
         wait_for(lambda: metrics(tmp_path), run)

@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -61,7 +62,9 @@ def write_study(path: Path, policy: str, **further: object) -> Path:
     return path
 
 
-def begin(study: Path, runs: Path, at_once: int = 2) -> subprocess.Popen[bytes]:
+def begin(
+    study: Path, runs: Path, prefect: Mapping[str, str] | None = None, at_once: int = 2
+) -> subprocess.Popen[bytes]:
     runs.mkdir(parents=True, exist_ok=True)
     give_empty_databases(runs)
     settings = {
@@ -71,6 +74,7 @@ def begin(study: Path, runs: Path, at_once: int = 2) -> subprocess.Popen[bytes]:
     environment = {**os.environ, "AGENTGYM_RUNS": str(runs), **settings}
     for name in ("PREFECT_HOME", "MLFLOW_TRACKING_URI", "PREFECT_API_URL"):
         environment.pop(name, None)
+    environment |= prefect or {}
     with (runs / "terminal.log").open("ab") as log:
         command = [sys.executable, "-m", "flows.study", str(study)]
         return subprocess.Popen(
@@ -78,9 +82,9 @@ def begin(study: Path, runs: Path, at_once: int = 2) -> subprocess.Popen[bytes]:
         )
 
 
-def finish(study: Path, runs: Path) -> dict[str, Any]:
+def finish(study: Path, runs: Path, prefect: Mapping[str, str] | None = None) -> dict[str, Any]:
     """Run the study to its end and return its report."""
-    run = begin(study, runs)
+    run = begin(study, runs, prefect)
     try:
         status = run.wait(500)
     finally:
@@ -167,11 +171,11 @@ def test_report_option_writes_the_page_without_training(
 
 
 def test_a_killed_study_continues_to_the_same_results(
-    policy: str, undisturbed: Path, tmp_path: Path
+    policy: str, undisturbed: Path, tmp_path: Path, prefect_api: dict[str, str]
 ) -> None:
     """Compare all results except the further evaluations, which this study does not have."""
     study = write_study(tmp_path / "tiny.yaml", policy)
-    run = begin(study, tmp_path, at_once=1)
+    run = begin(study, tmp_path, prefect_api, at_once=1)
     try:
         wait_for(
             lambda: any(path.stat().st_size for path in tmp_path.glob("tiny-*/metrics.jsonl")),
@@ -185,7 +189,7 @@ def test_a_killed_study_continues_to_the_same_results(
         assert alive == []
     finally:
         end(run)
-    found = finish(study, tmp_path)
+    found = finish(study, tmp_path, prefect_api)
     (report,) = undisturbed.glob("studies/tiny-*/report.json")
     before = json.loads(report.read_text())["findings"]
     assert set(before) >= FURTHER
@@ -198,14 +202,16 @@ def test_a_killed_study_continues_to_the_same_results(
     assert len(list(tmp_path.glob("tiny-*/done/run"))) == 2
 
 
-def test_a_study_with_failed_runs_ends_as_failed_in_mlflow(policy: str, tmp_path: Path) -> None:
+def test_a_study_with_failed_runs_ends_as_failed_in_mlflow(
+    policy: str, tmp_path: Path, prefect_api: dict[str, str]
+) -> None:
     study = write_study(tmp_path / "tiny.yaml", policy)
     loaded, runs = load_study(str(study), None), tmp_path / "runs"
     runs.mkdir()
     for arm in loaded.arms:
         # A file in place of the run folder.
         RunFolder(runs, fit_experiment(loaded.experiment(arm, 0))).path.touch()
-    run = begin(study, runs)
+    run = begin(study, runs, prefect_api)
     try:
         assert run.wait(500) == 1
     finally:
@@ -216,11 +222,13 @@ def test_a_study_with_failed_runs_ends_as_failed_in_mlflow(policy: str, tmp_path
     assert parent.info.status == "FAILED"
 
 
-def test_a_finished_study_is_not_trained_again(study: Path, undisturbed: Path) -> None:
+def test_a_finished_study_is_not_trained_again(
+    study: Path, undisturbed: Path, prefect_api: dict[str, str]
+) -> None:
     (logs,) = undisturbed.glob("studies/tiny-*/logs")
     before = {path.name: path.stat().st_size for path in logs.iterdir()}
     (page,) = undisturbed.glob("studies/tiny-*/report.md")
     table = page.read_text()
-    finish(study, undisturbed)
+    finish(study, undisturbed, prefect_api)
     assert page.read_text() == table
     assert {path.name: path.stat().st_size for path in logs.iterdir()} == before

@@ -30,11 +30,10 @@ SMALL = {"algorithm__steps": 4, "curriculum__horizons": [2, 3]}
 
 
 def test_new_machine_resumes_from_shared_storage_to_the_same_result(
-    policy: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    policy: str, tmp_path: Path, prefect_api: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("AGENTGYM_TRAINER_PROCESSES", "1")
     undisturbed, lost, new = tmp_path / "undisturbed", tmp_path / "lost", tmp_path / "new"
-    finish(start(undisturbed, policy, **SMALL), undisturbed, 1200)
+    finish(start(undisturbed, policy, prefect=prefect_api, **SMALL), undisturbed, 1200)
 
     with s3_server() as address:
         for name, value in credentials(address).items():
@@ -85,7 +84,7 @@ def test_new_machine_resumes_from_shared_storage_to_the_same_result(
         assert "owner.json" not in stored
 
         third = tmp_path / "third"  # an empty machine, after the run has finished
-        shown = finish(start(third, policy, **SMALL), third, 1200)
+        shown = finish(start(third, policy, prefect=prefect_api, **SMALL), third, 1200)
         assert "phase 2, horizon 3" in shown
         assert not (folder(third) / "trainer.log").exists()
         assert_same_results(third, undisturbed)

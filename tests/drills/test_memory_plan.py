@@ -9,11 +9,11 @@ import pytest
 
 from configs.experiment import StarterPolicy
 from configs.infrastructure import InfraSettings
-from configs.launch import Sharding
 from configs.recipe import load_recipe
 from flows.gpu_memory import plan_of
 from flows.plan import PlanRequest, cpu_section
 from tasks.provision.local import ON_LOOPBACK
+from tasks.training import memory_plan
 from tasks.training.memory_plan import Machine
 from tests.support.counting_servers import ROOT
 from tests.support.measured_update import LENGTH, ROWS, measured_peak
@@ -94,10 +94,9 @@ def test_other_memory_hardly_depends_on_the_number_of_ranks(traced: dict[str, in
     assert traced["other of 16 ranks"] < traced["other of 2 ranks"] + margin
 
 
-@pytest.mark.parametrize("sharding", ["none", "hsdp"])  # hsdp with one GPU per machine
-def test_a_7b_model_fits_only_with_sharding(sharding: Sharding, tmp_path: Path) -> None:
+def test_a_7b_model_fits_only_with_sharding(tmp_path: Path) -> None:
     recipe, folder = load_recipe("textcraft-qwen2.5-7b"), qwen_folder("Qwen2.5-7B", tmp_path)
-    machine = Machine(gpus=8, gpu_memory=80, sharding=sharding, machines=8, engine_fraction=0.45)
+    machine = Machine(gpus=8, gpu_memory=80, sharding="none", engine_fraction=0.45)
     answer = plan_of(
         recipe.model_copy(update={"policy": recipe.policy.model_copy(update={"model": folder})}),
         machine,
@@ -109,30 +108,31 @@ def test_a_7b_model_fits_only_with_sharding(sharding: Sharding, tmp_path: Path) 
     assert "fsdp2" in answer.text
 
 
-def test_hsdp_machines_hold_as_much_as_one_machine(policy: str) -> None:
-    recipe = load_recipe("textcraft", {"policy.model": policy})
-    one = {"gpus": 2, "gpu_memory": 80, "sharding": "fsdp2", "engine_fraction": 0.45}
-    two = {**one, "gpus": 4, "sharding": "hsdp", "machines": 2}
-    kinds = ("weights", "gradients", "optimiser")
-    held = []
-    for each in (one, two):
-        answer = plan_of(recipe, Machine.model_validate(each))
-        assert answer is not None
-        held.append([answer.plan.trainer[kind] for kind in kinds])
-    assert held[0] == held[1]
+def held(policy: str, trajectory_tokens: int = 2048, **machine: object) -> dict[str, float]:
+    """Return the bytes that a GPU of 80 GB holds, by kind."""
+    fields = {"policy.model": policy, "rollout.trajectory_tokens": trajectory_tokens}
+    given = {"gpu_memory": 80, "engine_fraction": 0.0, **machine}
+    recipe = load_recipe("textcraft", fields)
+    request = memory_plan.PlanRequest(
+        experiment=recipe, model=policy, machine=Machine.model_validate(given)
+    )
+    return memory_plan.plan_memory(request).trainer
+
+
+@pytest.mark.parametrize("gpus", [1, 2])
+def test_hsdp_machines_hold_as_much_as_one_machine(policy: str, gpus: int) -> None:
+    one = held(policy, gpus=gpus, sharding="none" if gpus == 1 else "fsdp2")
+    two = held(policy, gpus=2 * gpus, sharding="hsdp", machines=2)
+    for kind in ("weights", "gradients", "optimiser"):
+        assert one[kind] == two[kind]
 
 
 def test_context_parallel_ranks_split_the_activations(policy: str) -> None:
-    fields = {"policy.model": policy, "rollout.trajectory_tokens": 8192}
-    recipe, one = load_recipe("textcraft", fields), {"gpus": 4, "gpu_memory": 80}
-    held = []
-    for ranks in (1, 4):
-        machine = {**one, "sharding": "fsdp2", "engine_fraction": 0.0, "context_parallel": ranks}
-        answer = plan_of(recipe, Machine.model_validate(machine))
-        assert answer is not None
-        held.append(answer.plan.trainer)
-    assert held[0]["weights"] == held[1]["weights"]
-    assert held[1]["activations"] < 0.5 * held[0]["activations"]
+    whole, quarter = (
+        held(policy, 8192, gpus=4, sharding="fsdp2", context_parallel=ranks) for ranks in (1, 4)
+    )
+    assert whole["weights"] == quarter["weights"]
+    assert quarter["activations"] < 0.5 * whole["activations"]
 
 
 def test_the_plan_of_a_language_model_on_a_cpu_adds_trainer_and_engine(policy: str) -> None:

@@ -16,10 +16,13 @@ WORLDS = "textcraft+searchqa"
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-def test_one_policy_is_trained_and_evaluated_in_two_worlds(policy: str, tmp_path: Path) -> None:
+def test_one_policy_is_trained_and_evaluated_in_two_worlds(
+    policy: str, tmp_path: Path, prefect_api: dict[str, str]
+) -> None:
     run = start(
         tmp_path,
         policy,
+        prefect=prefect_api,
         environment__name=WORLDS,
         environment__train_tasks="2*one-command-train+islands-train",
         evaluation__tasks="one-command-validation+2*islands-validation",

@@ -20,7 +20,7 @@ def test_staleness_is_bounded_by_max_off_policy_steps(tmp_path: Path, state_dir:
         "rollout.tasks_per_step": 3,
         "rollout.max_off_policy_steps": 1,
     }
-    done = train(policy, tmp_path, state_dir, InfraSettings(), fields)
+    done = train(policy, tmp_path, state_dir, InfraSettings(trainer_processes=1), fields)
     assert [event.step for event in done] == [1, 2, 3, 4]
     ages: set[int] = set()
     for step, event in enumerate(done):

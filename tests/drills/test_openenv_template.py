@@ -52,6 +52,7 @@ def test_two_steps_are_trained_on_the_echo_environment_of_openenv(
     policy: str,
     tmp_path: Path,
     state_dir: Path,
+    prefect_api: dict[str, str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Train on a server that holds one session at a time, so episodes wait for each other."""
@@ -66,6 +67,7 @@ def test_two_steps_are_trained_on_the_echo_environment_of_openenv(
         run = start(
             tmp_path,
             policy,
+            prefect=prefect_api,
             environment__name="openenv",
             environment__train_tasks="train",
             environment__success_score=2.0,

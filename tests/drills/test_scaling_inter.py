@@ -10,6 +10,7 @@ import shutil
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import mlflow
@@ -39,6 +40,14 @@ from tests.support.small_runs import (
 )
 
 pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _two_ranks() -> Iterator[None]:
+    """Give all runs two ranks, as they have by default on two cores."""
+    with pytest.MonkeyPatch.context() as environment:
+        environment.setenv("AGENTGYM_TRAINER_PROCESSES", "2")
+        yield
 
 
 @pytest.fixture(scope="module")
@@ -151,7 +160,9 @@ def test_a_continued_night_is_compared_with_the_current_champion_and_decided_onc
     assert set(champion.glob("small-*")) == runs
 
 
-def test_a_finished_run_is_shown_and_stays_unchanged(undisturbed: Path, policy: str) -> None:
+def test_a_finished_run_is_shown_and_stays_unchanged(
+    undisturbed: Path, policy: str, prefect_api: dict[str, str]
+) -> None:
     def snapshot() -> dict[object, object]:
         client = mlflow_client(undisturbed)
         files: dict[object, object] = {
@@ -166,13 +177,17 @@ def test_a_finished_run_is_shown_and_stays_unchanged(undisturbed: Path, policy: 
 
     assert_one_value_a_step(undisturbed)
     before = snapshot()
-    shown = finish(start(undisturbed, policy), undisturbed)
+    shown = finish(start(undisturbed, policy, prefect=prefect_api), undisturbed)
     assert shown.count("phase 3, horizon 4 ") >= 2
     assert snapshot() == before
 
 
 def test_a_lost_evaluation_is_repeated_with_its_weights_in_a_moved_runs_folder(
-    undisturbed: Path, policy: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    undisturbed: Path,
+    policy: str,
+    tmp_path: Path,
+    prefect_api: dict[str, str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv(
         "AGENTGYM_TRAINER_PROCESSES", "1"
@@ -193,7 +208,7 @@ def test_a_lost_evaluation_is_repeated_with_its_weights_in_a_moved_runs_folder(
     (evaluations / "phase-1.json").write_text("{")  # damaged
     (evaluations / "phase-2.json").unlink()  # its episodes exist, so they are not played again
     place = undisturbed.stat().st_mtime_ns
-    finish(start(runs, policy), runs)
+    finish(start(runs, policy, prefect=prefect_api), runs)
     assert {name: (evaluations / f"{name}.json").read_text() for name in results} == results
     for name, before in episodes.items():
         after = read_trajectories(evaluations / f"{name}.parquet")
@@ -207,7 +222,7 @@ def test_a_lost_evaluation_is_repeated_with_its_weights_in_a_moved_runs_folder(
     (evaluations / "phase-1.json").unlink()
     (evaluations / "phase-1.parquet").unlink()
     (folder(runs) / "checkpoints" / "step-000002" / "model.safetensors").unlink()
-    run = start(runs, policy)
+    run = start(runs, policy, prefect=prefect_api)
     try:
         assert run.wait(400) != 0
     finally:
@@ -219,7 +234,11 @@ def test_a_lost_evaluation_is_repeated_with_its_weights_in_a_moved_runs_folder(
 
 
 def test_a_lost_evaluation_of_the_newest_checkpoint_is_repeated_before_training_continues(
-    undisturbed: Path, policy: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    undisturbed: Path,
+    policy: str,
+    tmp_path: Path,
+    prefect_api: dict[str, str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("AGENTGYM_TRAINER_PROCESSES", "1")
     runs = tmp_path / "killed"
@@ -231,13 +250,15 @@ def test_a_lost_evaluation_of_the_newest_checkpoint_is_repeated_before_training_
             shutil.rmtree(each) if each.is_dir() else each.unlink()
     for mark in ("phase-3", "run"):
         (run / "done" / mark).unlink()
-    finish(start(runs, policy), runs)
+    finish(start(runs, policy, prefect=prefect_api), runs)
     assert json.loads((run / "evaluations" / "phase-2.json").read_text())["tallies"] == lost
     assert (run / "evaluations" / "phase-3.json").is_file()
     assert_one_value_a_step(runs)
 
 
-def test_collect_reproduces_the_evaluation_of_a_checkpoint(undisturbed: Path) -> None:
+def test_collect_reproduces_the_evaluation_of_a_checkpoint(
+    undisturbed: Path, prefect_api: dict[str, str]
+) -> None:
     """Compare all tokens with those of the evaluation.
 
     They are equal only if action format, instruction, dtype, budgets, horizon and temperature are.
@@ -254,11 +275,11 @@ def test_collect_reproduces_the_evaluation_of_a_checkpoint(undisturbed: Path) ->
         "--samples",
         "2",
     ]
-    environment = {**os.environ, "AGENTGYM_RUNS": str(undisturbed), "OMP_NUM_THREADS": "1"}
+    variables = {"AGENTGYM_RUNS": str(undisturbed), "OMP_NUM_THREADS": "1", **prefect_api}
     subprocess.run(
         [sys.executable, "-m", "flows.collect", *words, "--out", str(out)],
         cwd=ROOT,
-        env=environment,
+        env=os.environ | variables,
         check=True,
     )
     measured = read_trajectories(folder(undisturbed) / "evaluations" / "phase-3.parquet")

@@ -83,7 +83,7 @@ def test_served_episodes_train(
         "algorithm.name": algorithm,
         "algorithm.trajectories": str(folder),
     }
-    done = train(policy, tmp_path, state_dir, InfraSettings(), fields)
+    done = train(policy, tmp_path, state_dir, InfraSettings(trainer_processes=1), fields)
     assert [event.step for event in done] == [1, 2, 3, 4]
     assert all(event.metrics["update/gradient_norm"] > 0 for event in done)
     if algorithm == "rloo":

@@ -32,16 +32,16 @@ def test_resumed_run_draws_the_same_tasks(tmp_path: Path, state_dir: Path) -> No
     undisturbed, resumed = tmp_path / "undisturbed", tmp_path / "resumed"
     for folder in (undisturbed, resumed):
         folder.mkdir()
-    train(policy, undisturbed, state_dir, InfraSettings(), FIELDS)
+    train(policy, undisturbed, state_dir, InfraSettings(trainer_processes=1), FIELDS)
 
     with starting("textcraft", state_dir) as start:
         job = small_job(policy, resumed, start().url, FIELDS)
-        with TrainerProcess(job, InfraSettings(), lambda: None) as trainer:
+        with TrainerProcess(job, InfraSettings(trainer_processes=1), lambda: None) as trainer:
             trainer.ready()
             for event in trainer.train(STEPS):  # killed one step after the checkpoint
                 if isinstance(event, StepDone) and event.step == STEPS - 1:
                     break
-        with TrainerProcess(job, InfraSettings(), lambda: None) as trainer:
+        with TrainerProcess(job, InfraSettings(trainer_processes=1), lambda: None) as trainer:
             assert trainer.ready().step == STEPS - 2
             assert len(list(trainer.train(STEPS))) > 0
             trainer.close()

@@ -87,12 +87,20 @@ def test_a_model_is_trained_by_tool_calls(tmp_path: Path, state_dir: Path) -> No
 
     cloning = {"algorithm.name": "sft", "algorithm.trajectories": str(tmp_path / "demonstrations")}
     (tmp_path / "cloned").mkdir()
-    cloned = train(policy, tmp_path / "cloned", state_dir, InfraSettings(), {**FIELDS, **cloning})
+    cloned = train(
+        policy,
+        tmp_path / "cloned",
+        state_dir,
+        InfraSettings(trainer_processes=1),
+        {**FIELDS, **cloning},
+    )
     assert cloned[-1].metrics["update/loss"] < cloned[0].metrics["update/loss"]
 
     checkpoint = str(tmp_path / "cloned" / "checkpoints" / f"step-{STEPS:06d}")
     (tmp_path / "trained").mkdir()
-    trained = train(checkpoint, tmp_path / "trained", state_dir, InfraSettings(), FIELDS)
+    trained = train(
+        checkpoint, tmp_path / "trained", state_dir, InfraSettings(trainer_processes=1), FIELDS
+    )
     assert [event.step for event in trained] == list(range(1, STEPS + 1))
     for step in range(1, STEPS + 1):
         for trajectory in read_trajectories(
@@ -120,7 +128,7 @@ def test_a_model_is_trained_on_episodes_of_several_rows(
         policy,
         tmp_path,
         state_dir,
-        InfraSettings(),
+        InfraSettings(trainer_processes=1),
         {**FIELDS, "policy.action_format": "bare", **fields},
     )
     assert [event.step for event in done] == list(range(1, STEPS + 1))
@@ -136,11 +144,14 @@ def test_a_model_is_trained_on_episodes_of_several_rows(
 
 
 @pytest.mark.slow
-def test_each_episode_of_a_mixture_has_the_tools_of_its_world(tmp_path: Path) -> None:
+def test_each_episode_of_a_mixture_has_the_tools_of_its_world(
+    tmp_path: Path, prefect_api: dict[str, str]
+) -> None:
     policy, world = tool_policy(tmp_path / "policy"), "textcraft+babyai"
     run = start(
         tmp_path,
         policy,
+        prefect=prefect_api,
         environment__name=world,
         environment__train_tasks="train",
         environment__n_train_tasks=4,

@@ -67,12 +67,14 @@ def rank_of(node: psutil.Process) -> psutil.Process | None:
 
 
 @pytest.fixture(scope="module")
-def undisturbed(policy: str, tmp_path_factory: pytest.TempPathFactory) -> bytes:
+def undisturbed(
+    policy: str, tmp_path_factory: pytest.TempPathFactory, prefect_api: dict[str, str]
+) -> bytes:
     """Return the final weights of an undisturbed run with two ranks on one node."""
     runs = tmp_path_factory.mktemp("undisturbed")
     with pytest.MonkeyPatch.context() as one_node:
         one_node.setenv("AGENTGYM_TRAINER_PROCESSES", "2")
-        finish(start(runs, policy, **SMALL), runs, PATIENCE_S)
+        finish(start(runs, policy, prefect=prefect_api, **SMALL), runs, PATIENCE_S)
     return final_weights(runs)
 
 

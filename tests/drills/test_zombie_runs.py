@@ -14,11 +14,11 @@ import pytest
 import yaml
 
 from tasks.provision.heartbeats import running
-from tasks.provision.local import LocalServer
 from tasks.provision.prefect_api import PrefectApi
 from tasks.provision.prefect_set_up import AUTOMATIONS
 from tests.support.counting_servers import ROOT
-from tests.support.processes import local_server, wait_until
+from tests.support.prefect_server import LOGIN, prefect_server
+from tests.support.processes import wait_until
 
 BUSY = """
 import ctypes
@@ -54,40 +54,22 @@ def collapsing():
     announce("agentgym.run.collapsed", "quickstart", last_good_step=3)
 """
 SILENT_S = 10
-LOGIN = "agentgym:secret"
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalServer]:
-    home = tmp_path_factory.mktemp("prefect")
-    command = [
-        sys.executable,
-        "-m",
-        "uvicorn",
-        "--factory",
-        "tasks.provision.prefect_app:services",
-        "--log-level",
-        "warning",
-    ]
-    environment = {
-        "PREFECT_HOME": str(home),
-        "PREFECT_API_DATABASE_CONNECTION_URL": f"sqlite+aiosqlite:///{home}/prefect.db",
-        "PREFECT_SERVER_API_AUTH_STRING": LOGIN,
-    }
-    with local_server(
-        "prefect",
-        [*command, "--port", "{port}"],
-        health_path="/api/health",
-        environment=environment,
-        cwd=ROOT,
-        state_dir=home / "services",
-        start_deadline_s=600,
-    ) as server:
-        yield server
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
+    with prefect_server(tmp_path_factory.mktemp("zombies"), "services") as variables:
+        yield variables
 
 
-def test_pending_subflows_have_heartbeats_and_finished_ones_have_none(server: LocalServer) -> None:
-    api = PrefectApi(f"{server.url}/api", LOGIN)
+def api_of(server: dict[str, str]) -> PrefectApi:
+    return PrefectApi(server["PREFECT_API_URL"], LOGIN)
+
+
+def test_pending_subflows_have_heartbeats_and_finished_ones_have_none(
+    server: dict[str, str],
+) -> None:
+    api = api_of(server)
     flow = api.ask("flows/", {"name": "caller"})["id"]
 
     def start(state: str, caller: str | None = None) -> str:
@@ -107,9 +89,9 @@ def test_pending_subflows_have_heartbeats_and_finished_ones_have_none(server: Lo
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_a_run_without_heartbeats_is_marked_crashed_and_a_busy_run_is_not(
-    server: LocalServer, tmp_path: Path
+    server: dict[str, str], tmp_path: Path
 ) -> None:
-    api = PrefectApi(f"{server.url}/api", LOGIN)
+    api = api_of(server)
     zombies = next(
         each
         for each in yaml.safe_load(AUTOMATIONS.read_text())["automations"]
@@ -134,8 +116,7 @@ def test_a_run_without_heartbeats_is_marked_crashed_and_a_busy_run_is_not(
         )
         environment = {
             "PREFECT__FLOW_RUN_ID": run["id"],
-            "PREFECT_API_URL": f"{server.url}/api",
-            "PREFECT_API_AUTH_STRING": LOGIN,
+            **server,
             "AGENTGYM_RUNS": str(tmp_path / "runs"),
             "PYTHONPATH": str(ROOT),
         }
@@ -176,9 +157,9 @@ def test_a_run_without_heartbeats_is_marked_crashed_and_a_busy_run_is_not(
 
 @pytest.mark.slow
 def test_a_collapsed_run_pauses_the_schedule_of_its_deployment(
-    server: LocalServer, tmp_path: Path
+    server: dict[str, str], tmp_path: Path
 ) -> None:
-    api = PrefectApi(f"{server.url}/api", LOGIN)
+    api = api_of(server)
     pausing = next(
         each
         for each in yaml.safe_load(AUTOMATIONS.read_text())["automations"]
@@ -209,8 +190,7 @@ def test_a_collapsed_run_pauses_the_schedule_of_its_deployment(
     run = api.ask(f"deployments/{nightly}/create_flow_run", {"state": {"type": "PENDING"}})
     environment = {
         "PREFECT__FLOW_RUN_ID": run["id"],
-        "PREFECT_API_URL": f"{server.url}/api",
-        "PREFECT_API_AUTH_STRING": LOGIN,
+        **server,
         "PYTHONPATH": str(ROOT),
     }
     subprocess.run(

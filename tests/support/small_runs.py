@@ -10,7 +10,7 @@ import sqlite3
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -74,14 +74,20 @@ def start(
     policy: str,
     without: Collection[str] = (),
     flow: str = "scaling_inter",
+    prefect: Mapping[str, str] | None = None,
     **overrides: object,
 ) -> subprocess.Popen[bytes]:
-    """Start a small run with its folders below `runs`, in its own session."""
+    """Start a small run with its folders below `runs`, in its own session.
+
+    It has one trainer process unless AGENTGYM_TRAINER_PROCESSES is set.
+    `prefect` is the fixture `prefect_api`. Without it the run starts its own Prefect server.
+    """
     runs.mkdir(parents=True, exist_ok=True)
     give_empty_databases(runs)
-    environment = {**os.environ, "AGENTGYM_RUNS": str(runs)}
+    environment = {"AGENTGYM_TRAINER_PROCESSES": "1", **os.environ, "AGENTGYM_RUNS": str(runs)}
     for name in ("PREFECT_HOME", "MLFLOW_TRACKING_URI", "PREFECT_API_URL"):
         environment.pop(name, None)
+    environment |= prefect or {}
     with (runs / "terminal.log").open("ab") as log:
         return subprocess.Popen(
             command(policy, without, flow, **overrides),

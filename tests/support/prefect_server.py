@@ -1,0 +1,41 @@
+"""A Prefect server that all commands of some tests use. Each would otherwise start its own."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from tests.support.empty_databases import give_empty_databases
+from tests.support.processes import ROOT, local_server
+
+LOGIN = "agentgym:secret"
+
+
+@contextmanager
+def prefect_server(folder: Path, app: str = "one_run") -> Iterator[dict[str, str]]:
+    """Start a server below `folder`, and end it with the block.
+
+    Args:
+        app: Function in tasks/provision/prefect_app.py that returns the application.
+
+    Yields:
+        The environment variables of commands that use the server.
+    """
+    give_empty_databases(folder)
+    command = f"-m uvicorn --factory tasks.provision.prefect_app:{app} --port {{port}} --log-level warning"
+    with local_server(
+        "prefect",
+        [sys.executable, *command.split()],
+        health_path="/api/health",
+        environment={
+            "PREFECT_HOME": str(folder / "prefect"),
+            "PREFECT_API_DATABASE_CONNECTION_URL": f"sqlite+aiosqlite:///{folder}/prefect/prefect.db",
+            "PREFECT_SERVER_API_AUTH_STRING": LOGIN,
+        },
+        cwd=ROOT,
+        state_dir=folder / "services",
+        start_deadline_s=600,
+    ) as server:
+        yield {"PREFECT_API_URL": f"{server.url}/api", "PREFECT_API_AUTH_STRING": LOGIN}
