@@ -5,6 +5,8 @@
 .PHONY: help setup quickstart lm llm methods test drills docs bench bench-gpu up down images compose compose-down pin-images lint clean
 python := .venv/bin/python
 export PYTHON
+# Tests start hundreds of processes. Without bytecode each would compile the sources again.
+unexport PYTHONDONTWRITEBYTECODE
 
 help: ## Show all targets
 	@echo "Usage: make TARGET [DEVICE=cpu|gpu]"

@@ -127,24 +127,28 @@ find "$site_packages" -maxdepth 1 -name '*.dist-info' ! -exec test -f '{}/INSTAL
 installed() { find "$site_packages" -maxdepth 1 -name '*.dist-info' | wc -l; }
 fetched() { sed -nE 's/^(Collecting|Processing|Requirement already satisfied:) ([^ ]+).*/\2/p' $log | sort -u | wc -l; }
 
-with_progress() { # runs a command with its output in the log, and says how far it has come
-    local every=20 end='\n'
-    [ -t 1 ] && every=1 end=' \r'
+jobs=()
+in_background() {
     "$@" >>$log 2>&1 &
-    local pid=$!
-    # shellcheck disable=SC2064
-    trap "kill $pid 2>/dev/null; exit 130" INT TERM
-    local since=$SECONDS shown=$SECONDS
-    while kill -0 $pid 2>/dev/null; do
+    jobs+=($!)
+}
+with_progress() { # waits for the background jobs, and says how far the installation has come
+    local every=20 end='\n' failed=
+    [ -t 1 ] && every=1 end=' \r'
+    trap 'kill "${jobs[@]}" 2>/dev/null; exit 130' INT TERM
+    local shown=$SECONDS
+    while kill -0 "${jobs[@]}" 2>/dev/null; do
         sleep 0.5
         if ((SECONDS - shown >= every)); then
             shown=$SECONDS
-            printf "  %d of %d packages fetched, %d installed, %d s$end" "$(fetched)" "$total" "$(installed)" "$((SECONDS - since))"
+            printf "  %d of %d packages fetched, %d installed, %d s$end" "$(fetched)" "$total" "$(installed)" "$((SECONDS - started))"
         fi
     done
     trap - INT TERM
     [ -t 1 ] && printf '%80s\r' ''
-    if ! wait $pid; then
+    for job in "${jobs[@]}"; do wait "$job" || failed=1; done
+    jobs=()
+    if [ -n "$failed" ]; then
         tail -n 20 $log >&2
         echo "The installation failed; the whole log is $log. Calling this again goes on from here." >&2
         exit 1
@@ -153,13 +157,21 @@ with_progress() { # runs a command with its output in the log, and says how far 
 
 echo "Setting up .venv for $device, once (5 GB for cpu, more for gpu)"
 started=$SECONDS
-pip=(.venv/bin/python -m pip --disable-pip-version-check install --no-deps --no-build-isolation --no-input)
+pip=(.venv/bin/python -m pip --disable-pip-version-check install --no-deps --no-build-isolation --no-input --no-compile)
 by_digest=("${pip[@]}" --require-hashes)
 # What has no wheel, and this project itself, is built with the locked setuptools.
-with_progress "${by_digest[@]}" -r locks/build.lock
-with_progress "${by_digest[@]}" -r "locks/$device.lock" -r locks/dev.lock
-[ "$device" = gpu ] || with_progress "${pip[@]}" -r locks/torch-cpu.lock
-with_progress "${pip[@]}" -e .
+in_background "${by_digest[@]}" -r locks/build.lock
+with_progress
+# pip uses one core and waits for each file, so several install at once. No package is in two of these lists.
+sed '/^-r base.lock/d' "locks/$device.lock" locks/dev.lock >.venv/further.lock
+in_background "${by_digest[@]}" -r locks/base.lock
+in_background "${by_digest[@]}" -r .venv/further.lock
+[ "$device" = gpu ] || in_background "${pip[@]}" -r locks/torch-cpu.lock
+with_progress
+in_background "${pip[@]}" -e .
+# Bytecode, on all cores. Some packages carry files that are no valid Python.
+in_background eval '.venv/bin/python -m compileall -qq -j 0 "$site_packages" || true'
+with_progress
 
 # PyPI carries one torch for each platform; on x86-64 Linux that is the CUDA build.
 check='

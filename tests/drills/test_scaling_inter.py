@@ -182,78 +182,58 @@ def test_a_finished_run_is_shown_and_stays_unchanged(
     assert snapshot() == before
 
 
-def test_a_lost_evaluation_is_repeated_with_its_weights_in_a_moved_runs_folder(
+def test_lost_evaluations_are_repeated_with_their_weights_in_a_moved_runs_folder(
     undisturbed: Path,
     policy: str,
     tmp_path: Path,
     prefect_api: dict[str, str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setenv(
-        "AGENTGYM_TRAINER_PROCESSES", "1"
-    )  # the run had two, which does not affect its episodes
+    """Lose files of three evaluations and the last phase, whose training must then continue."""
+    # The run had two, which does not affect its episodes.
+    monkeypatch.setenv("AGENTGYM_TRAINER_PROCESSES", "1")
     runs = tmp_path / "moved"
     shutil.copytree(undisturbed, runs)
-    evaluations = folder(runs) / "evaluations"
-    results = {
-        name: (evaluations / f"{name}.json").read_text()
-        for name in ("start", "phase-1", "phase-2", "phase-3")
-    }
-    episodes = {
-        name: read_trajectories(evaluations / f"{name}.parquet") for name in ("start", "phase-1")
-    }
-    for name in ("start", "phase-1"):
-        (evaluations / f"{name}.parquet").unlink()
-    (evaluations / "start.json").unlink()
+    run = folder(runs)
+    evaluations, names = run / "evaluations", ("start", "phase-1", "phase-2")
+    results = {name: (evaluations / f"{name}.json").read_text() for name in names}
+    episodes = {name: read_trajectories(evaluations / f"{name}.parquet") for name in names}
+    (evaluations / "start.json").unlink()  # its episodes exist, so they are not played again
+    played = (evaluations / "start.parquet").stat().st_mtime_ns
     (evaluations / "phase-1.json").write_text("{")  # damaged
-    (evaluations / "phase-2.json").unlink()  # its episodes exist, so they are not played again
+    (evaluations / "phase-1.parquet").unlink()
+    # The evaluation of what is now the newest checkpoint, before training continues.
+    for path in ("checkpoints/step-000006", "evaluations/phase-2", "evaluations/phase-3"):
+        for each in run.glob(f"{path}*"):
+            shutil.rmtree(each) if each.is_dir() else each.unlink()
+    for mark in ("phase-3", "run"):
+        (run / "done" / mark).unlink()
     place = undisturbed.stat().st_mtime_ns
     finish(start(runs, policy, prefect=prefect_api), runs)
-    assert {name: (evaluations / f"{name}.json").read_text() for name in results} == results
+    assert {name: (evaluations / f"{name}.json").read_text() for name in names} == results
     for name, before in episodes.items():
         after = read_trajectories(evaluations / f"{name}.parquet")
         assert [(t.policy_version, t.completion) for t in after] == [
             (t.policy_version, t.completion) for t in before
         ]
+    assert (evaluations / "start.parquet").stat().st_mtime_ns == played
+    assert (evaluations / "phase-3.json").is_file()
     assert_one_value_a_step(runs)
     assert {run.info.artifact_uri.startswith(runs.as_uri()) for run in mlflow_runs(runs)} == {True}
     assert undisturbed.stat().st_mtime_ns == place
 
     (evaluations / "phase-1.json").unlink()
     (evaluations / "phase-1.parquet").unlink()
-    (folder(runs) / "checkpoints" / "step-000002" / "model.safetensors").unlink()
-    run = start(runs, policy, prefect=prefect_api)
+    (run / "checkpoints" / "step-000002" / "model.safetensors").unlink()
+    refusing = start(runs, policy, prefect=prefect_api)
     try:
-        assert run.wait(400) != 0
+        assert refusing.wait(400) != 0
     finally:
-        end(run)
+        end(refusing)
     refused = (runs / "terminal.log").read_text()
     assert "CheckpointError" in refused
     assert "phase-1.json" in refused
     assert "Traceback" not in refused
-
-
-def test_a_lost_evaluation_of_the_newest_checkpoint_is_repeated_before_training_continues(
-    undisturbed: Path,
-    policy: str,
-    tmp_path: Path,
-    prefect_api: dict[str, str],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setenv("AGENTGYM_TRAINER_PROCESSES", "1")
-    runs = tmp_path / "killed"
-    shutil.copytree(undisturbed, runs)
-    run = folder(runs)
-    lost = json.loads((run / "evaluations" / "phase-2.json").read_text())["tallies"]
-    for path in ("checkpoints/step-000006", "evaluations/phase-2", "evaluations/phase-3"):
-        for each in run.glob(f"{path}*"):
-            shutil.rmtree(each) if each.is_dir() else each.unlink()
-    for mark in ("phase-3", "run"):
-        (run / "done" / mark).unlink()
-    finish(start(runs, policy, prefect=prefect_api), runs)
-    assert json.loads((run / "evaluations" / "phase-2.json").read_text())["tallies"] == lost
-    assert (run / "evaluations" / "phase-3.json").is_file()
-    assert_one_value_a_step(runs)
 
 
 def test_collect_reproduces_the_evaluation_of_a_checkpoint(

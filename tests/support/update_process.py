@@ -86,10 +86,14 @@ SETTINGS: dict[str, dict[str, Any]] = {
         "kl_coefficient": 0.1,
     },
 }
-STEPS = 3
-PACKED = ("packed", "packed grpo")
-"""Settings whose rows several ranks can compute together."""
+STEPS = 2
 CONTEXT = "context"
+SOME = {CONTEXT: ("packed", "packed grpo"), "hsdp": ("ppo", "packed grpo", "sft", "lora")}
+"""Settings of the modes that do not train with all settings.
+
+Only packed rows can be computed by several ranks together. hsdp shards like fsdp2, and differs in
+its groups of ranks only.
+"""
 GOING_ON = ("ppo", "lora")
 """Settings whose checkpoints are resumed with another number of ranks.
 
@@ -205,7 +209,7 @@ def share_of(policy: str, sharding: Sharding) -> float:
 def updates(policy: str, folder: Path, sharding: Sharding) -> None:
     """Run every algorithm's updates and write them with further measurements to `folder`."""
     folder.mkdir(exist_ok=True)
-    for name in SETTINGS:
+    for name in SOME.get(sharding, SETTINGS):
         update(name, policy, folder / f"{name}.pt", sharding)
     group: Any = torch.distributed.group.WORLD
     found = {
@@ -225,7 +229,7 @@ if __name__ == "__main__":
     for way in WAYS:
         if way == CONTEXT:
             (Path(OUT) / way).mkdir(exist_ok=True)
-            for name in PACKED:
+            for name in SOME[CONTEXT]:
                 update(name, POLICY, Path(OUT) / way / f"{name}.pt", "fsdp2", context_ranks=2)
         elif way in get_args(Sharding):
             updates(POLICY, Path(OUT) / way, way)
