@@ -169,6 +169,8 @@ in_background "${by_digest[@]}" -r .venv/further.lock
 [ "$device" = gpu ] || in_background "${pip[@]}" -r locks/torch-cpu.lock
 with_progress
 in_background "${pip[@]}" -e .
+with_progress
+in_background .venv/bin/python locks/top_levels.py
 # Bytecode, on all cores. Some packages carry files that are no valid Python.
 in_background eval '.venv/bin/python -m compileall -qq -j 0 "$site_packages" || true'
 with_progress

@@ -1,6 +1,6 @@
 """Tests that jobs of the services always end in one consistent state.
 
-`tests/soaks/drill.py` is the long form.
+`tests/soaks/drill.py` disturbs jobs in random order.
 """
 
 from __future__ import annotations
@@ -132,7 +132,3 @@ def test_the_end_of_a_job_started_by_hand_is_recorded(way: str, services: tuple[
         assert jobs.state(job) == ("CANCELLED" if way == "cancelled" else "CRASHED")
     finally:
         command.kill()
-
-
-def test_randomly_disturbed_jobs_end_in_one_state(services: tuple[Path, str]) -> None:
-    drill(services, seed=1).go(operations=4)

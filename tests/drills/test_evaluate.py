@@ -70,11 +70,3 @@ def test_an_evaluation_gets_more_horizons_and_is_compared_with_another_policy(
         (1, short.success.value),
         (12, 1.0),
     ]
-
-
-def test_evaluating_a_model_prints_only_progress(tmp_path: Path, policy: str) -> None:
-    give_empty_databases(tmp_path / "runs")
-    (tmp_path / "runs").chmod(0o700)
-    ended = command(tmp_path / "runs", *WORDS, "--model", policy, "--horizon", "1")
-    assert ended.returncode == 0, ended.stderr
-    assert not [line for line in ended.stderr.splitlines() if "episode" not in line]

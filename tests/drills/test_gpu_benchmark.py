@@ -37,16 +37,11 @@ def test_sampling_is_measured_with_and_without_graphs(tmp_path: Path) -> None:
 
 
 def test_a_model_is_cloned_trained_by_rl_and_evaluated(policy: str, tmp_path: Path) -> None:
-    options = ("--steps", "2", "--cloning", "2", "--model", policy)
-    for horizon in (0, 3):
-        name = "train-babyai-0-horizon-3" if horizon else "train-babyai-0"
-        found = result("train", tmp_path, *options, f"--horizon={horizon}", file=name)
-        assert len(found["cloning"]) == (0 if horizon else 2), (
-            "the second run must reuse the first clone"
-        )
-        assert [row["rollout/horizon"] for row in found["steps"]] == [horizon or 2] * 2
-        rows = [(row["step"], row["tasks"], row["temperature"]) for row in found["success"]]
-        tests = [("babyai-ours-160", 1.0), ("babyai-ours-160", 0.0)]
-        looks = [("validation", 1.0), *tests]
-        assert rows == [(step, *look) for step in ((2,) if horizon else (0, 2)) for look in looks]
-        assert not any(row["failed"] for row in found["success"])
+    options = ("--steps", "2", "--cloning", "2", "--model", policy, "--horizon", "3")
+    found = result("train", tmp_path, *options, file="train-babyai-0-horizon-3")
+    assert len(found["cloning"]) == 2
+    assert [row["rollout/horizon"] for row in found["steps"]] == [3, 3]
+    rows = [(row["step"], row["tasks"], row["temperature"]) for row in found["success"]]
+    tests = [("babyai-ours-160", 1.0), ("babyai-ours-160", 0.0)]
+    assert rows == [(step, *look) for step in (0, 2) for look in [("validation", 1.0), *tests]]
+    assert not any(row["failed"] for row in found["success"])

@@ -137,25 +137,16 @@ def test_old_adapters_are_unloaded(server: LocalServer, policy: str) -> None:
         assert [each["id"] for each in models] == ["policy", *loaded[2].adapters]
 
 
-@pytest.mark.parametrize(
-    "asynchronous",
-    [
-        {},
-        {
-            "algorithm.importance_correction": "truncated",
-            "rollout.max_off_policy_steps": 1,
-            "rollout.update_in_flight": True,
-        },
-    ],
-)
 def test_two_ranks_train_an_adapter_with_servers(
-    asynchronous: dict[str, Any],
-    server: LocalServer,
-    policy: str,
-    tmp_path: Path,
-    state_dir: Path,
+    server: LocalServer, policy: str, tmp_path: Path, state_dir: Path
 ) -> None:
-    fields = {"rollout.tasks_per_step": 4, "policy.lora": LORA.model_dump(), **asynchronous}
+    fields = {
+        "rollout.tasks_per_step": 4,
+        "policy.lora": LORA.model_dump(),
+        "algorithm.importance_correction": "truncated",
+        "rollout.max_off_policy_steps": 1,
+        "rollout.update_in_flight": True,
+    }
     done = train(
         policy, tmp_path, state_dir, InfraSettings(trainer_processes=2), fields, [server.url]
     )

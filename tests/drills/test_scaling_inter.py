@@ -236,7 +236,7 @@ def test_lost_evaluations_are_repeated_with_their_weights_in_a_moved_runs_folder
     assert "Traceback" not in refused
 
 
-def test_collect_reproduces_the_evaluation_of_a_checkpoint(
+def test_collect_prints_only_progress_and_reproduces_the_evaluation_of_a_checkpoint(
     undisturbed: Path, prefect_api: dict[str, str]
 ) -> None:
     """Compare all tokens with those of the evaluation.
@@ -256,12 +256,15 @@ def test_collect_reproduces_the_evaluation_of_a_checkpoint(
         "2",
     ]
     variables = {"AGENTGYM_RUNS": str(undisturbed), "OMP_NUM_THREADS": "1", **prefect_api}
-    subprocess.run(
+    collected = subprocess.run(
         [sys.executable, "-m", "flows.collect", *words, "--out", str(out)],
         cwd=ROOT,
         env=os.environ | variables,
+        capture_output=True,
+        text=True,
         check=True,
     )
+    assert not [line for line in collected.stderr.splitlines() if "episode" not in line]
     measured = read_trajectories(folder(undisturbed) / "evaluations" / "phase-3.parquet")
     (part,) = out.glob("part-*.parquet")
     played = sorted(read_trajectories(part), key=lambda t: (t.group, t.member))

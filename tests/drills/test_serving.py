@@ -20,12 +20,13 @@ from tests.support.small_training import train
 ROOT = Path(__file__).parents[2]
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("algorithm", ["rloo", "sft"])
-def test_served_episodes_train(
-    algorithm: str, policy: str, tmp_path: Path, state_dir: Path
-) -> None:
-    folder = tmp_path / "recorded"
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def recorded(policy: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Serve a policy, play eight episodes as a client, and return the folder of the recording."""
+    folder = tmp_path_factory.mktemp("serving") / "recorded"
     options = [
         "--record",
         str(folder),
@@ -75,13 +76,19 @@ def test_served_episodes_train(
         serving.send_signal(signal.SIGTERM)
         assert "8 recorded, 0 failed, 1 without reward" in serving.stdout.read()
     assert serving.returncode == 0
-    recorded = read_recorded(folder)
-    assert [t.outcome for t in recorded] == [Outcome.FINISHED, Outcome.SUCCESS] * 4
+    assert [t.outcome for t in read_recorded(folder)] == [Outcome.FINISHED, Outcome.SUCCESS] * 4
+    return folder
+
+
+@pytest.mark.parametrize("algorithm", ["rloo", "sft"])
+def test_served_episodes_train(
+    algorithm: str, recorded: Path, policy: str, tmp_path: Path, state_dir: Path
+) -> None:
     fields = {
         "policy.dtype": "float32",
         "rollout.tasks_per_step": 2,
         "algorithm.name": algorithm,
-        "algorithm.trajectories": str(folder),
+        "algorithm.trajectories": str(recorded),
     }
     done = train(policy, tmp_path, state_dir, InfraSettings(trainer_processes=1), fields)
     assert [event.step for event in done] == [1, 2, 3, 4]

@@ -240,7 +240,7 @@ def test_two_ranks_train_with_updates_in_flight(
         # the next batch takes longer than the update, so that messages are in flight at its end
         "rollout.max_concurrent_episodes": 2,
         "rollout.max_off_policy_steps": 1,
-        "rollout.tasks_per_step": 4,
+        "rollout.tasks_per_step": 2,
         "rollout.trajectory_tokens": 1024,
         "rollout.turn_tokens": 300,
         "rollout.update_in_flight": True,

@@ -1,4 +1,7 @@
-"""Tests of WebArena behind the real server: both dialects, isolated sessions and clean-up."""
+"""Tests of WebArena behind the real server: both dialects, isolated sessions and clean-up.
+
+`tests/soaks/webarena_memory.py` measures the memory over many episodes.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,6 @@ from environments.webarena.browser import EXECUTABLES
 from environments.webarena.oracle import Oracle
 from environments.webarena.tasks import embedded_tasks, plan
 from environments.webarena.world import WebArena
-from tests.soaks.webarena_memory import memory_over_episodes
 from tests.support.chromium import chromium_processes, needs_chromium
 from tests.support.playing import server_of
 from tests.support.processes import command_line, ended, kill, started, wait_until
@@ -216,17 +218,8 @@ def test_vanished_clients_leave_nothing_after_their_lease(state_dir: Path, brows
 
 @pytest.mark.slow
 @pytest.mark.timeout(1200)
-def test_memory_stays_flat_over_episodes() -> None:
-    # Each reading, including the first, varies by a fifth with what Chromium holds. A leak shows in
-    # every later reading.
-    memory = memory_over_episodes(60, 5)
-    assert min(memory[-3:]) < max(memory[:2]) * 1.15
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(1200)
-def test_the_oracle_solves_the_whole_evaluation_list(url: str) -> None:
-    indices = WebArena({}).tasks("webarena-ours-50")
+def test_the_oracle_solves_every_second_task_of_the_evaluation_list(url: str) -> None:
+    indices = WebArena({}).tasks("webarena-ours-50")[::2]
     with ThreadPoolExecutor(4) as pool:
         rewards = dict(
             zip(indices, pool.map(lambda index: solve(url, index)[-1][1], indices), strict=True)
