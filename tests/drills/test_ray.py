@@ -213,7 +213,7 @@ def test_run_survives_lost_nodes_with_the_same_evaluation(
 ) -> None:
     here, there = tmp_path / "here", tmp_path / "there"
     for name, value in {
-        "ENGINE_SERVERS": 1,
+        "ENGINE_SERVERS": 2,
         "ENVIRONMENT_SERVERS": 2,
         "TRAINER_START_SECONDS": 1500,
     }.items():
@@ -231,7 +231,7 @@ def test_run_survives_lost_nodes_with_the_same_evaluation(
                 trainer = find(run, "forked_launch")
                 # Otherwise the run would end before the lost servers are back.
                 with stopped([trainer, *trainer.children(recursive=True)]):
-                    # Ray may restart both environment servers on one node.
+                    # Ray may restart both servers of a kind on one node.
                     wait_until(lambda: servers_answer(there))
                     killed = kill_and_replace(cluster, nodes_with(cluster, *words)[0], CPUS)
                 wait_until(lambda killed=killed: all(ended(process) for process in killed))
@@ -241,7 +241,11 @@ def test_run_survives_lost_nodes_with_the_same_evaluation(
     wait_until(lambda: not any(nodes_with(cluster, *words) for words in KINDS.values()))
     assert not list(there.glob(".ray-*"))
 
-    monkeypatch.setenv("AGENTGYM_ENVIRONMENT_SERVERS", "1")
+    for name, value in {
+        "ENGINE_SERVERS": 1,
+        "ENVIRONMENT_SERVERS": 1,
+    }.items():
+        monkeypatch.setenv(f"AGENTGYM_{name}", str(value))
     finish(start(here, policy, **SMALL), here, PATIENCE_S)
     assert sorted(set(metrics(there))) == [1, 2, 3, 4]
     for name in ("start", "phase-1", "phase-2"):
