@@ -264,7 +264,9 @@ def test_collect_prints_only_progress_and_reproduces_the_evaluation_of_a_checkpo
         text=True,
         check=True,
     )
-    assert not [line for line in collected.stderr.splitlines() if "episode" not in line]
+    first, *progress = collected.stderr.splitlines()
+    assert first.startswith("Settings taken from the checkpoint's recipe")
+    assert not [line for line in progress if "episode" not in line]
     measured = read_trajectories(folder(undisturbed) / "evaluations" / "phase-3.parquet")
     (part,) = out.glob("part-*.parquet")
     played = sorted(read_trajectories(part), key=lambda t: (t.group, t.member))
