@@ -27,7 +27,7 @@ if [ ! -f "locks/$device.lock" ]; then
 fi
 [ "$device" = gpu ] || locks+=(locks/torch-cpu.lock)
 
-wanted=$({ printf '%s\n' "$device" "$PWD"; cat "${locks[@]}" pyproject.toml locks/install.sh; } | sha256sum | cut -d' ' -f1)
+wanted=$({ printf '%s\n' "$device" "$PWD"; cat "${locks[@]}" pyproject.toml locks/install.sh locks/top_levels.py; } | sha256sum | cut -d' ' -f1)
 version() { "$1" -c 'import sys; print("%d.%d" % sys.version_info[:2])' 2>/dev/null; }
 is_right_python() { [ -x .venv/bin/python ] && { [ -z "${PYTHON:-}" ] || [ "$(version "$PYTHON")" = "$(version .venv/bin/python)" ]; }; }
 is_complete() { [ "$(cat .venv/.complete 2>/dev/null)" = "$wanted" ] && is_right_python; }
