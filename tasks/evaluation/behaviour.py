@@ -17,10 +17,13 @@ NOWHERE, EARLIER = "no passage", "an earlier search"
 
 
 def repeated_share(trajectories: Sequence[Trajectory]) -> float:
-    """Return the share of turns whose action the episode had before. nan without turns."""
+    """Return the share of turns whose action the episode had before. nan without turns.
+
+    A malformed turn has no action and repeats none.
+    """
     repeated = []
     for trajectory in trajectories:
-        actions = [turn.action for turn in trajectory.turns]
+        actions = [None if turn.malformed else turn.action for turn in trajectory.turns]
         repeated += [
             action is not None and action in actions[:turn] for turn, action in enumerate(actions)
         ]

@@ -79,7 +79,7 @@ def rollout_metrics(
         "rollout/refused_share": refused_share(turns),
         "rollout/repeated_share": _mean(
             [
-                float(now.action == before.action)
+                float(now.action == before.action and not now.malformed)
                 for t in finished
                 for before, now in pairwise(t.turns)
             ]

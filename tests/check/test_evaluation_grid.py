@@ -146,6 +146,7 @@ def test_success_counts_only_full_scores_and_the_reward_includes_partial_ones() 
     assert (result.failed, result.scored, result.turns) == (0, 5, pytest.approx(8 / 5))
     assert result.tokens == pytest.approx(3 * 8 / 5)
     assert result.malformed == pytest.approx(3 / 8)
+    assert result.repeated == pytest.approx(1 / 8)  # malformed turns have no action
     assert result.refused == pytest.approx(1 / 7)  # of the turns whose server reports refusals
     assert result.metrics()["evaluation/refused_share"] == result.refused
     assert result.pass_at[2].value == pytest.approx(1.0)  # of the two tasks with two samples

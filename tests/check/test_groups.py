@@ -59,6 +59,15 @@ def test_refused_share_ignores_turns_without_the_flag(
     assert rollout_metrics([episode], 4, 1.0, 0).get("rollout/refused_share") == share
 
 
+def test_a_malformed_turn_repeats_no_action() -> None:
+    episode = ended(0, 0)
+    episode.turns = [
+        *(Turn([1], [-0.1], "act") for _ in range(2)),
+        *(Turn([1], [-0.1], "", malformed=True) for _ in range(3)),
+    ]
+    assert rollout_metrics([episode], 4, 1.0, 0)["rollout/repeated_share"] == 1 / 4
+
+
 @pytest.mark.parametrize(("complete", "share", "turns"), [(True, 4 / 9, 1.0), (False, 3 / 9, 1.0)])
 def test_left_out_share_and_length_are_metrics_of_every_step(
     complete: bool, share: float, turns: float
