@@ -570,7 +570,6 @@ def _plain(found: PairedDifference) -> dict[str, Any]:
         "high": _known(estimate.high),
         "t_low": _known(found.over_seeds.low),
         "t_high": _known(found.over_seeds.high),
-        "p": _known(found.p),
         "seeds": list(found.seeds),
     }
 
