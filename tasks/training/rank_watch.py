@@ -32,7 +32,7 @@ PART_S = {"gpu": 600.0, "cpu": 3600.0}
 """Limit in seconds of one part of an update, e.g. the gradient of one micro-batch."""
 WEIGHTS_S = 3600.0
 """More seconds than that for a part that starts or loads an engine, or writes a checkpoint."""
-DUMP_S = 0.5
+DUMP_S = 2.0
 """Seconds that each rank has for writing its stacks. The ranks share the log."""
 DUMP_STACKS = signal.SIGUSR2
 

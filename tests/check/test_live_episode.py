@@ -37,7 +37,7 @@ def textcraft(state_dir: Path) -> Iterator[str]:
 
 def test_a_turn_whose_answer_is_lost_changes_nothing_and_is_performed_once(textcraft: str) -> None:
     async def play(url: str, proxy: Any) -> None:
-        async with EnvironmentClient([url], deadline_s=1.0) as client:
+        async with EnvironmentClient([url], deadline_s=5.0) as client:
             episode = await begin(client, "textcraft", 0)
             await episode.advance("expert", EXPERT, BUDGETS)
             proxy._share = 1.0
@@ -56,7 +56,7 @@ def test_a_turn_whose_answer_is_lost_changes_nothing_and_is_performed_once(textc
 
 def test_an_agent_continues_after_another_player_replaced_its_lost_turn(textcraft: str) -> None:
     async def play(url: str) -> None:
-        async with EnvironmentClient([url], deadline_s=1.0) as client:
+        async with EnvironmentClient([url], deadline_s=5.0) as client:
             episode = await begin(client, "textcraft", 0)
             await episode.advance("expert", EXPERT, BUDGETS)
             replica = episode.session.replica

@@ -26,7 +26,7 @@ from tests.support.processes import local_server
 
 pytestmark = pytest.mark.slow
 
-PATIENCE_S = 300.0
+PATIENCE_S = 1200.0
 PAGE = "agentgym.md"
 AGENTGYM = str(Path(sys.executable).with_name("agentgym"))
 START = [

@@ -88,7 +88,7 @@ def test_a_recipe_for_babyai_is_refused_on_a_textcraft_server(
             evaluation__tasks="test",
         )
         try:
-            status = run.wait(300)
+            status = run.wait(1500)
         finally:
             end(run)
         shown = (tmp_path / "runs" / "terminal.log").read_text(errors="replace")

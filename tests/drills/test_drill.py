@@ -29,7 +29,7 @@ from tests.support.drill import (
 )
 from tests.support.running_services import ask, services_up
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
+pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")

@@ -76,7 +76,7 @@ def python(runs: Path, *words: str | Path, **variables: str) -> str:
         env=environment,
         capture_output=True,
         text=True,
-        timeout=500,
+        timeout=1500,
         check=False,
     )
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]

@@ -41,7 +41,7 @@ def test_run_stops_at_an_incomplete_evaluation_and_can_be_completed(
 ) -> None:
     runs, fields = (
         tmp_path / "runs",
-        {"algorithm__steps": 2, "rollout__turn_seconds": 2, "rollout__retries": 0},
+        {"algorithm__steps": 2, "rollout__turn_seconds": 10, "rollout__retries": 0},
     )
     with (
         starting("textcraft", state_dir) as start,
@@ -51,7 +51,7 @@ def test_run_stops_at_an_incomplete_evaluation_and_can_be_completed(
         run = small_runs.start(runs, policy, prefect=prefect_api, **fields)
         small_runs.wait_for(lambda: list(runs.glob("small-*/trainer.json")), run)
         proxy._share = 1.0  # while the trainer loads
-        assert run.wait(400) != 0
+        assert run.wait(1500) != 0
         shown = (runs / "terminal.log").read_text()
         assert IncompleteEvaluationError.__name__ in shown, shown[-6000:]
         found = small_runs.folder(runs) / "evaluations"

@@ -12,7 +12,7 @@ pytestmark = pytest.mark.slow
 
 
 def test_ctrl_c_ends_every_process_without_a_traceback(policy: str, tmp_path: Path) -> None:
-    run = start(tmp_path, policy, seeds__training=9)
+    run = start(tmp_path, policy, algorithm__steps=300, curriculum__every=100)
     try:
         wait_for(lambda: metrics(tmp_path), run)
         assert len(family(run.pid)) > 3

@@ -27,7 +27,7 @@ def steps(events: Iterator[Event]) -> Iterator[StepDone]:
 def test_step_and_evaluation_with_missing_episodes_stop_and_can_be_completed(
     policy: str, tmp_path: Path, state_dir: Path
 ) -> None:
-    fields = {"rollout.tasks_per_step": 3, "rollout.turn_seconds": 2, "rollout.retries": 0}
+    fields = {"rollout.tasks_per_step": 3, "rollout.turn_seconds": 10, "rollout.retries": 0}
     with starting("textcraft", state_dir) as start:
         url = start().url
         (tmp_path / "run").mkdir()

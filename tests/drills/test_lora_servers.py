@@ -26,7 +26,7 @@ from tasks.training.lora import adapters, add_lora
 from tests.support.small_training import STEPS, train
 from tests.support.vllm_servers import log_probabilities, vllm_servers
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = pytest.mark.slow
 
 LORA = Lora(rank=4, alpha=8)
 PROMPTS = [[5 + (7 * i + 3 * k) % 90 for k in range(40 + 9 * i)] for i in range(4)]
@@ -112,8 +112,8 @@ def test_message_in_flight_keeps_its_adapter(server: LocalServer, policy: str) -
             assert not running.done()
         with engine.updating():
             engine.load_adapter(Adapter(adapters(second), LORA))
-        check(engine, second)
         assert not running.done()
+        check(engine, second)
         answer = running.result()
         assert len(answer.tokens) == long.max_tokens
         assert engine.moved == 0

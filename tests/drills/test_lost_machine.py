@@ -26,6 +26,7 @@ from tests.support.small_runs import (
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(3600)]
 
+SECOND = "checkpoints/step-000002/manifest.json"
 SMALL = {"algorithm__steps": 4, "curriculum__horizons": [2, 3]}
 
 
@@ -33,7 +34,7 @@ def test_new_machine_resumes_from_shared_storage_to_the_same_result(
     policy: str, tmp_path: Path, prefect_api: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     undisturbed, lost, new = tmp_path / "undisturbed", tmp_path / "lost", tmp_path / "new"
-    finish(start(undisturbed, policy, prefect=prefect_api, **SMALL), undisturbed, 1200)
+    finish(start(undisturbed, policy, prefect=prefect_api, **SMALL), undisturbed)
 
     with s3_server() as address:
         for name, value in credentials(address).items():
@@ -43,22 +44,19 @@ def test_new_machine_resumes_from_shared_storage_to_the_same_result(
         run = start(lost, policy, **SMALL)
         try:
             wait_for(
-                lambda: (
-                    has_folder(lost)
-                    and "checkpoints/step-000002/manifest.json" in storage.files(folder(lost).name)
-                ),
+                lambda: has_folder(lost) and (folder(lost) / SECOND).is_file(),
                 run,
-                1200,
             )
             # The trainer makes no more progress.
             find(run, "trainer_main").send_signal(signal.SIGSTOP)
+            wait_for(lambda: SECOND in storage.files(folder(lost).name), run)
         finally:
             end(run)
         name = folder(lost).name
         shutil.rmtree(folder(lost))
         lost.rename(new)  # keeps the MLflow database, which both machines write to
 
-        shown = finish(start(new, policy, **SMALL), new, 1200)
+        shown = finish(start(new, policy, **SMALL), new)
         assert re.search(
             rf"s3://{BUCKET}/runs\D+2\b", shown
         )  # restored from the checkpoint of step 2
@@ -84,7 +82,7 @@ def test_new_machine_resumes_from_shared_storage_to_the_same_result(
         assert "owner.json" not in stored
 
         third = tmp_path / "third"  # an empty machine, after the run has finished
-        shown = finish(start(third, policy, prefect=prefect_api, **SMALL), third, 1200)
+        shown = finish(start(third, policy, prefect=prefect_api, **SMALL), third)
         assert "phase 2, horizon 3" in shown
         assert not (folder(third) / "trainer.log").exists()
         assert_same_results(third, undisturbed)

@@ -15,7 +15,6 @@ WORLDS = "textcraft+searchqa"
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(600)
 def test_one_policy_is_trained_and_evaluated_in_two_worlds(
     policy: str, tmp_path: Path, prefect_api: dict[str, str]
 ) -> None:

@@ -46,7 +46,6 @@ def programs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.slow
 @pytest.mark.registry
-@pytest.mark.timeout(900)
 def test_two_steps_are_trained_on_the_echo_environment_of_openenv(
     programs: Path,
     policy: str,

@@ -108,7 +108,7 @@ def runs(
             curriculum__every=STEPS // 2,
         )
     try:
-        small_runs.wait_for(lambda: len(small_runs.metrics(folder)) >= 2, run, 500)
+        small_runs.wait_for(lambda: len(small_runs.metrics(folder)) >= 2, run)
         yield run, folder
     finally:
         small_runs.end(run)
@@ -119,7 +119,6 @@ def surface(runs: tuple[subprocess.Popen[bytes], Path]) -> AttackSurface:
     return surface_of(small_runs.family(runs[0].pid))
 
 
-@pytest.mark.timeout(900)
 def test_only_known_servers_listen_and_only_on_loopback(surface: AttackSurface) -> None:
     assert {address for address, _, _ in surface.ports} == {"127.0.0.1"}
     known = (

@@ -48,7 +48,6 @@ asyncio.run(main())
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(300)
 def test_a_changed_automation_does_not_stop_the_server(tmp_path: Path) -> None:
     environment = {
         "PREFECT_HOME": str(tmp_path),
@@ -63,7 +62,7 @@ def test_a_changed_automation_does_not_stop_the_server(tmp_path: Path) -> None:
         env=os.environ | environment,
         capture_output=True,
         text=True,
-        timeout=240,
+        timeout=1500,
         check=False,
     )
     assert "CHANGED" in done.stdout, done.stderr[-2000:]

@@ -38,14 +38,14 @@ class Touch:
         return os.system, (f"touch {self.file}",)
 
 
-def member(rank: int, memory: str, go: str, results: SimpleQueue[str]) -> None:
+def member(rank: int, memory: str, go: str, proof_s: float, results: SimpleQueue[str]) -> None:
     """Join a group of two processes, share an object, and put the result into the queue."""
     import torch
 
     from configs.recipe import load_recipe
     from tasks.training import process_group
 
-    process_group.PROOF_TIMEOUT = timedelta(seconds=5)
+    process_group.PROOF_TIMEOUT = timedelta(seconds=proof_s)
     here = {
         "RANK": rank,
         "LOCAL_RANK": rank,
@@ -74,7 +74,7 @@ def member(rank: int, memory: str, go: str, results: SimpleQueue[str]) -> None:
     os._exit(0)
 
 
-def start(folder: Path) -> tuple[list[SpawnProcess], SimpleQueue[str], Path]:
+def start(folder: Path, proof_s: float = 60.0) -> tuple[list[SpawnProcess], SimpleQueue[str], Path]:
     """Start two processes. The second one waits until the returned file exists."""
     from tasks.training.process_group import rendezvous_memory
 
@@ -82,7 +82,8 @@ def start(folder: Path) -> tuple[list[SpawnProcess], SimpleQueue[str], Path]:
     context, memory, go = get_context("spawn"), rendezvous_memory(), folder / "go"
     results: SimpleQueue[str] = context.SimpleQueue()
     processes = [
-        context.Process(target=member, args=(rank, memory, str(go), results)) for rank in range(2)
+        context.Process(target=member, args=(rank, memory, str(go), proof_s, results))
+        for rank in range(2)
     ]
     for process in processes:
         process.start()
@@ -91,7 +92,7 @@ def start(folder: Path) -> tuple[list[SpawnProcess], SimpleQueue[str], Path]:
 
 def finish(processes: list[SpawnProcess], results: SimpleQueue[str]) -> list[str]:
     for process in processes:
-        process.join(120)
+        process.join(600)
         assert process.exitcode == 0
     return sorted(results.get() for _ in processes)
 
@@ -121,7 +122,7 @@ def test_foreign_process_is_detected_before_unpickling(tmp_path: Path) -> None:
     for attempt in range(ATTEMPTS):
         folder = tmp_path / str(attempt)
         folder.mkdir()
-        processes, results, go = start(folder)
+        processes, results, go = start(folder, proof_s=15.0)
         port, held = port_of(processes[0]), []
         for number in range(4):  # gloo numbers the slots of a group from 0
             held.append(socket.create_connection(("127.0.0.1", port)))

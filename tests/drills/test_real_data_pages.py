@@ -27,7 +27,7 @@ from tests.support.chromium import needs_chromium
 from tests.support.tiny_searchqa import CORPUS, tiny_e5, write_corpus
 
 ROOT = Path(__file__).parents[2]
-PATIENCE_S = 300.0
+PATIENCE_S = 1200.0
 pytestmark = pytest.mark.slow
 # Number of questions in each published set (docs/searchqa-wikipedia.md). The first two of nq are
 # spelled out.

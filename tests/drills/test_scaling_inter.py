@@ -227,7 +227,7 @@ def test_lost_evaluations_are_repeated_with_their_weights_in_a_moved_runs_folder
     (run / "checkpoints" / "step-000002" / "model.safetensors").unlink()
     refusing = start(runs, policy, prefect=prefect_api)
     try:
-        assert refusing.wait(400) != 0
+        assert refusing.wait(1500) != 0
     finally:
         end(refusing)
     refused = (runs / "terminal.log").read_text()
@@ -309,7 +309,7 @@ def test_a_run_killed_at_random_moments_ends_with_the_weights_of_an_undisturbed_
                 assert alive == []
             else:  # without delay, because a fast machine takes a second for the last three steps
                 find(run, "tasks.training.trainer_main").kill()
-                assert run.wait(60) != 0
+                assert run.wait(1500) != 0
                 shown = (tmp_path / "terminal.log").read_text()
                 assert "TrainerFailedError" in shown
                 assert (

@@ -227,7 +227,6 @@ def test_vanished_clients_leave_neither_sessions_nor_memory(server: LocalServer)
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(1800)
 def test_memory_stays_flat_over_500_episodes() -> None:
     """Measure the same as `python -m tests.soaks.memory sciworld --episodes 500`."""
     memory = memory_over_episodes("sciworld", 500, 10)

@@ -45,7 +45,6 @@ def test_the_world_has_the_lists_that_the_package_names(world: SearchQA) -> None
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(900)
 def test_the_content_does_not_depend_on_the_hash_seed(tmp_path: Path) -> None:
     options = ("facts", "--output", str(tmp_path / "facts"))
     run_module("environments.searchqa.build", *options, PYTHONHASHSEED="7")

@@ -116,7 +116,7 @@ def launched(policy: str, tmp_path_factory: pytest.TempPathFactory) -> Launch:
             )
         try:
             for process, log in started:
-                assert process.wait(500) == 0, log.read_text(errors="replace")[-4000:]
+                assert process.wait(1500) == 0, log.read_text(errors="replace")[-4000:]
         finally:
             for process, _ in started:
                 process.terminate()

@@ -18,7 +18,7 @@ from tasks.rollout.trajectory_parquet import read_trajectories
 from tests.support.small_training import STEPS, train
 from tests.support.vllm_servers import vllm_servers
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+pytestmark = pytest.mark.slow
 
 TOKENS, BLOCKS = 512, 48
 """Maximum tokens of a trajectory, and blocks of 32 tokens in each server's cache.

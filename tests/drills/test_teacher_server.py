@@ -20,7 +20,7 @@ from tests.support.recorded import recorded_trajectories, small_experiment, trai
 from tests.support.tiny_policy import noisy_copy
 from tests.support.vllm_servers import vllm_servers
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")

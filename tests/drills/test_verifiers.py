@@ -141,7 +141,7 @@ def test_the_taskset_solves_textcraft_with_the_expert(
             cwd=tmp_path,
             capture_output=True,
             text=True,
-            timeout=500,
+            timeout=1500,
             check=False,
         )
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]

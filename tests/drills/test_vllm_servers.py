@@ -80,7 +80,6 @@ def generate(engine: VllmPoolEngine, seed: int, temperature: float = 1.0) -> lis
     return in_event_loop(all_at_once())
 
 
-@pytest.mark.timeout(900)
 @pytest.mark.parametrize(
     "path",
     [

@@ -27,7 +27,7 @@ from tests.support.processes import command_line, ended, kill, started, wait_unt
 
 pytestmark = needs_chromium
 
-PATIENCE_S = 300.0
+PATIENCE_S = 1200.0
 Trace = list[tuple[str, float, bool]]
 
 
@@ -217,7 +217,6 @@ def test_vanished_clients_leave_nothing_after_their_lease(state_dir: Path, brows
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(1200)
 def test_the_oracle_solves_every_second_task_of_the_evaluation_list(url: str) -> None:
     indices = WebArena({}).tasks("webarena-ours-50")[::2]
     with ThreadPoolExecutor(4) as pool:

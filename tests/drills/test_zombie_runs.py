@@ -53,7 +53,7 @@ from flows.events import announce
 def collapsing():
     announce("agentgym.run.collapsed", "quickstart", last_good_step=3)
 """
-SILENT_S = 10
+SILENT_S = 25
 
 
 @pytest.fixture(scope="module")
@@ -87,7 +87,6 @@ def test_pending_subflows_have_heartbeats_and_finished_ones_have_none(
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(900)
 def test_a_run_without_heartbeats_is_marked_crashed_and_a_busy_run_is_not(
     server: dict[str, str], tmp_path: Path
 ) -> None:
@@ -147,7 +146,7 @@ def test_a_run_without_heartbeats_is_marked_crashed_and_a_busy_run_is_not(
         wait_until(lambda: states(killed) == [state, state])
         assert states(healthy) == ["RUNNING", "RUNNING"]
         (tmp_path / "healthy" / "end").write_text("")
-        assert alive.wait(300) == 0
+        assert alive.wait(1500) == 0
         assert states(healthy) == ["COMPLETED", "COMPLETED"]
     finally:
         for process in (alive, dying):

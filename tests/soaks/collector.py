@@ -21,7 +21,7 @@ from configs.experiment import Rollout
 from environments.client import EnvironmentClient
 from environments.protocol import Health
 from tasks.agents.agent import Budgets, Message
-from tasks.inference.event_loop import in_event_loop
+from tasks.inference.event_loop import event_loop, in_event_loop
 from tasks.rollout.collector import Batch, Collector
 from tasks.rollout.episode import RolloutRequest, RolloutSettings
 from tasks.rollout.trajectory import Outcome, Trajectory
@@ -33,22 +33,27 @@ READINGS = 20
 
 
 class Thinker:
-    """A policy that adds 1 after a second."""
+    """A policy that adds 1 after a second. Its turns wait until all sessions are open."""
 
     name = "thinker"
     version = 0
     kv_cache_tokens = progress = None
     out_of_process = True
 
+    def __init__(self) -> None:
+        self.all_open = asyncio.Event()
+
     async def begin(self, task: int, seed: int, observation: str, budgets: Budgets) -> Thought:
-        return Thought()
+        return Thought(self.all_open)
 
 
 class Thought:
-    def __init__(self) -> None:
+    def __init__(self, all_open: asyncio.Event) -> None:
         self.prompt = [1, 2, 3]
+        self._all_open = all_open
 
     async def act(self, turn: int) -> Message:
+        await self._all_open.wait()
         await asyncio.sleep(THINKING_S)
         return Message("add 1", "add 1", tokens=[1], log_probabilities=[-1.0])
 
@@ -94,7 +99,7 @@ def soak(in_flight: int, episodes: int, state_dir: Path) -> Soak:
 
 
 def _soak(url: str, in_flight: int, episodes: int) -> Soak:
-    found, finished, process = Soak(), 0, psutil.Process()
+    found, finished, process, thinker = Soak(), 0, psutil.Process(), Thinker()
     rollout = Rollout(max_concurrent_episodes=in_flight, turn_seconds=120, episode_seconds=600)
     requests = [RolloutRequest(2 + number % 5, number, 0, number) for number in range(episodes)]
 
@@ -108,9 +113,11 @@ def _soak(url: str, in_flight: int, episodes: int) -> Soak:
 
     def watch() -> None:
         found.sessions = max(found.sessions, in_event_loop(sessions(url)))
+        if found.sessions >= in_flight:
+            event_loop().call_soon_threadsafe(thinker.all_open.set)
 
     began, cpu = time.perf_counter(), time.process_time()
-    with Collector("counting", (url,), Thinker(), rollout) as collector:
+    with Collector("counting", (url,), thinker, rollout) as collector:
         for trajectory in collector.stream(Batch("all", requests, RolloutSettings(10, 1.0)), watch):
             count(trajectory)
     found.seconds, found.cpu_seconds = time.perf_counter() - began, time.process_time() - cpu

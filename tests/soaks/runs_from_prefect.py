@@ -36,8 +36,6 @@ from tests.support.running_services import (
 from tests.support.small_runs import SMALL
 from tests.support.tiny_policy import build_tiny_policy
 
-pytestmark = pytest.mark.timeout(1800)
-
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:

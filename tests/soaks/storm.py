@@ -191,7 +191,7 @@ def collect(episodes: int, every_s: float | None, state_dir: Path, seed: int = 0
 async def sessions_after_a_while(urls: Sequence[str]) -> int:
     """Return the number of sessions that are still open after the servers had time to restart."""
     sessions = -1
-    for _ in range(100):
+    for _ in range(400):
         async with EnvironmentClient(urls) as client:
             answers = list((await client.health()).values())
         if all(isinstance(answer, Health) for answer in answers):

@@ -99,7 +99,7 @@ def start(
         )
 
 
-def finish(run: subprocess.Popen[bytes], runs: Path, seconds: float = 400) -> str:
+def finish(run: subprocess.Popen[bytes], runs: Path, seconds: float = 1500) -> str:
     """Wait until the run ends, check that it succeeded, and return its terminal output."""
     try:
         status = run.wait(seconds)
@@ -154,7 +154,7 @@ def find(run: subprocess.Popen[bytes], *words: str) -> psutil.Process:
 
 
 def wait_for(
-    condition: Callable[[], object], run: subprocess.Popen[bytes], seconds: float = 200
+    condition: Callable[[], object], run: subprocess.Popen[bytes], seconds: float = 1200
 ) -> None:
     """Wait until the condition holds, and fail if the run ends before."""
     until = time.monotonic() + seconds
