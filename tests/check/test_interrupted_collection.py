@@ -13,7 +13,7 @@ from tests.support.small_runs import assert_ctrl_c_ends, end, wait_for
 
 
 def test_ctrl_c_ends_every_process_without_a_traceback(tmp_path: Path) -> None:
-    words = ["textcraft", "--oracle", "--tasks", "wood-renamed-train", "--n-tasks", "3000"]
+    words = ["textcraft", "--oracle", "--tasks", "wood-renamed-train", "--n-tasks", "1200"]
     command = [sys.executable, "-m", "flows.collect", *words, "--out", str(tmp_path / "out")]
     give_empty_databases(tmp_path / "runs")
     log = tmp_path / "terminal.log"

@@ -41,7 +41,7 @@ def test_new_machine_resumes_from_shared_storage_to_the_same_result(
             monkeypatch.setenv(name, value)
         monkeypatch.setenv("AGENTGYM_SHARED_STORAGE", f"s3://{BUCKET}/runs")
         storage = SharedStorage(f"s3://{BUCKET}/runs")
-        run = start(lost, policy, **SMALL)
+        run = start(lost, policy, prefect=prefect_api, **SMALL)
         try:
             wait_for(
                 lambda: has_folder(lost) and (folder(lost) / SECOND).is_file(),
@@ -56,7 +56,7 @@ def test_new_machine_resumes_from_shared_storage_to_the_same_result(
         shutil.rmtree(folder(lost))
         lost.rename(new)  # keeps the MLflow database, which both machines write to
 
-        shown = finish(start(new, policy, **SMALL), new)
+        shown = finish(start(new, policy, prefect=prefect_api, **SMALL), new)
         assert re.search(
             rf"s3://{BUCKET}/runs\D+2\b", shown
         )  # restored from the checkpoint of step 2

@@ -209,7 +209,11 @@ KINDS = {"environment": ("environments serve",), "engine": ("api_server",)}
 
 
 def test_run_survives_lost_nodes_with_the_same_evaluation(
-    cluster: Any, policy: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    cluster: Any,
+    policy: str,
+    tmp_path: Path,
+    prefect_api: dict[str, str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     here, there = tmp_path / "here", tmp_path / "there"
     for name, value in {
@@ -220,7 +224,7 @@ def test_run_survives_lost_nodes_with_the_same_evaluation(
         monkeypatch.setenv(f"AGENTGYM_{name}", str(value))
     with monkeypatch.context() as on_ray:
         on_ray.setenv("AGENTGYM_RAY_ADDRESS", cluster.address)
-        run = start(there, policy, **SMALL)
+        run = start(there, policy, prefect=prefect_api, **SMALL)
         try:
             for reached, words in enumerate(KINDS.values(), start=1):
                 wait_for(
@@ -246,7 +250,7 @@ def test_run_survives_lost_nodes_with_the_same_evaluation(
         "ENVIRONMENT_SERVERS": 1,
     }.items():
         monkeypatch.setenv(f"AGENTGYM_{name}", str(value))
-    finish(start(here, policy, **SMALL), here, PATIENCE_S)
+    finish(start(here, policy, prefect=prefect_api, **SMALL), here, PATIENCE_S)
     assert sorted(set(metrics(there))) == [1, 2, 3, 4]
     for name in ("start", "phase-1", "phase-2"):
         ours, theirs = (folder(runs) / "evaluations" / f"{name}.json" for runs in (there, here))

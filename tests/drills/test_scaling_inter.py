@@ -124,7 +124,9 @@ def test_each_registered_checkpoint_is_a_version_of_an_asset(undisturbed: Path) 
 def champion(policy: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return a runs folder after a night whose challenger became the first champion."""
     runs = tmp_path_factory.mktemp("nights")
-    finish(start(runs, policy, flow="nightly", algorithm__steps=1, night="2026-01-02"), runs)
+    with pytest.MonkeyPatch.context() as environment:
+        environment.setenv("AGENTGYM_TRAINER_PROCESSES", "1")
+        finish(start(runs, policy, flow="nightly", algorithm__steps=1, night="2026-01-02"), runs)
     return runs
 
 
@@ -136,16 +138,30 @@ def test_a_promoted_challenger_is_a_version_of_the_champion(champion: Path) -> N
 
 
 def test_a_continued_night_is_compared_with_the_current_champion_and_decided_once(
-    champion: Path, policy: str
+    champion: Path,
+    policy: str,
+    prefect_api: dict[str, str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setenv("AGENTGYM_TRAINER_PROCESSES", "1")
+
+    def continue_night(steps: int) -> None:
+        night = start(
+            champion,
+            policy,
+            flow="nightly",
+            prefect=prefect_api,
+            algorithm__steps=steps,
+            night="2026-01-01",
+        )
+        finish(night, champion)
+
     uri, nights = f"sqlite:///{champion / 'mlflow.db'}", champion / "nights" / "small"
     (first,) = read_nights(nights)[0]
     assert (first.verdict, first.decided) == ("first", True)
     # A night that failed before there was a champion.
     write_night(nights, Night("2026-01-01", 20260101, verdict="failed", said="killed"))
-    finish(
-        start(champion, policy, flow="nightly", algorithm__steps=1, night="2026-01-01"), champion
-    )
+    continue_night(steps=1)
     continued = read_nights(nights)[0][0]
     assert (continued.verdict, continued.champion) == ("not better", first.challenger)
     assert str(aliased_checkpoint(uri, "small", "champion")) == first.challenger
@@ -153,9 +169,7 @@ def test_a_continued_night_is_compared_with_the_current_champion_and_decided_onc
 
     before = {path: path.read_bytes() for path in nights.glob("*.json")}
     runs = set(champion.glob("small-*"))
-    finish(
-        start(champion, policy, flow="nightly", algorithm__steps=2, night="2026-01-01"), champion
-    )
+    continue_night(steps=2)
     assert {path: path.read_bytes() for path in nights.glob("*.json")} == before
     assert set(champion.glob("small-*")) == runs
 
