@@ -118,6 +118,7 @@ class LocalRecords:
             handle_sigterm: Make SIGTERM end the process as Ctrl-C does (see `exit_on_sigterm`).
         """
         from flows.prefect_stand_in import single_run_server
+        from tasks.provision.empty_databases import place_empty_database
         from tasks.provision.errors import ProvisionError
         from tasks.provision.local import free_port
         from tasks.provision.prefect_api import guarded
@@ -171,6 +172,9 @@ class LocalRecords:
             url = f"http://127.0.0.1:{port}"
             os.environ |= {"PREFECT_API_URL": f"{url}/api", **guarded(url, opens)}
             self._server = single_run_server(port, {})
+            place_empty_database("prefect", runs / "prefect" / "prefect.db")
+        if services is None and settings.mlflow_tracking_uri is None:
+            place_empty_database("mlflow", runs / "mlflow.db")
         for name, value in defaults.items():
             os.environ.setdefault(name, value)
         if self._server is not None:

@@ -171,6 +171,7 @@ with_progress
 in_background "${pip[@]}" -e .
 with_progress
 in_background .venv/bin/python locks/top_levels.py
+in_background .venv/bin/python -m tasks.provision.empty_databases
 # Bytecode, on all cores. Some packages carry files that are no valid Python.
 in_background eval '.venv/bin/python -m compileall -qq -j 0 "$site_packages" || true'
 with_progress

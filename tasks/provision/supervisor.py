@@ -22,11 +22,12 @@ from pathlib import Path
 import psutil
 
 from configs.infrastructure import SettingsError, infra_settings
+from tasks.provision.empty_databases import place_empty_database
 from tasks.provision.errors import PortTakenError, ProvisionError, RunsFolderError
 from tasks.provision.local import HOST, LocalServer, is_free
 from tasks.provision.prefect_api import PrefectApi, guarded
 from tasks.provision.prefect_set_up import set_up
-from tasks.provision.private_files import private_runs
+from tasks.provision.private_files import private_folder, private_runs
 from tasks.provision.process import ROOT, ChildProcess, started_at, sweep
 from tasks.provision.services import Addresses, Record, login, mlflow_login, record_path, write
 from tasks.tracking.owner import OWN_SERVER, notes_of_ended
@@ -74,6 +75,8 @@ def supervise(runs: Path) -> None:
     starting = Record(os.getpid(), started, None)
     write(private_runs(runs), starting)
     follow_moved_folder(runs / "mlflow.db")
+    place_empty_database("prefect", private_folder(runs / "prefect") / "prefect.db")
+    place_empty_database("mlflow", runs / "mlflow.db")
     services = _Services(runs)
     try:
         for _ in range(PORT_ATTEMPTS):

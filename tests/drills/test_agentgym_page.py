@@ -21,7 +21,6 @@ from configs.recipe import load_recipe, parse_overrides
 from flows.checks import check_experiment
 from flows.results import read_results
 from tests.drills.test_real_data_pages import ROOT, blocks
-from tests.support.empty_databases import give_empty_databases
 from tests.support.processes import local_server
 
 pytestmark = pytest.mark.slow
@@ -59,7 +58,6 @@ def folder(tmp_path: Path, prefect_api: dict[str, str], monkeypatch: pytest.Monk
         (tmp_path / f"{name}.json").write_text(
             json.dumps([{"item_id": f"textcraft_{number}"} for number in numbers])
         )
-    give_empty_databases(tmp_path / "runs")
     return tmp_path
 
 

@@ -13,7 +13,6 @@ import pytest
 
 from environments.client import EnvironmentClient
 from tasks.rollout.trajectory_parquet import read_trajectories
-from tests.support.empty_databases import give_empty_databases
 from tests.support.playing import starting
 from tests.support.processes import run_module
 
@@ -37,7 +36,6 @@ def run(runs: Path, *command: str, **variables: str) -> subprocess.CompletedProc
 
 @pytest.mark.slow
 def test_truncated_part_is_played_again(tmp_path: Path, prefect_api: dict[str, str]) -> None:
-    give_empty_databases(tmp_path)
     assert run(tmp_path, *EVALUATE, **prefect_api).returncode == 0
     [part] = tmp_path.rglob("part-*.parquet")
     complete = read_trajectories(part)

@@ -10,7 +10,6 @@ import pytest
 
 from flows.results import read_results
 from tests.drills.test_flow_commands import command
-from tests.support.empty_databases import give_empty_databases
 
 pytestmark = pytest.mark.slow
 
@@ -20,7 +19,6 @@ WORDS = ["flows.evaluate", "textcraft", "--tasks", "wood-test", "--n-tasks", "6"
 def test_an_evaluation_gets_more_horizons_and_is_compared_with_another_policy(
     tmp_path: Path, prefect_api: dict[str, str]
 ) -> None:
-    give_empty_databases(tmp_path / "runs")
     runs, expert, chance = tmp_path / "runs", tmp_path / "expert", tmp_path / "random"
     words = [*WORDS, "--out", str(expert)]
     first = command(runs, *words, "--oracle", "--horizon", "1")

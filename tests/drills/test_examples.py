@@ -12,7 +12,6 @@ import pandas as pd
 import pytest
 
 from flows.api import load_evaluation, load_run
-from tests.support.empty_databases import give_empty_databases
 from tests.support.small_gguf import write_small_gguf
 from tests.support.small_runs import SMALL
 from tests.support.tiny_policy import build_tiny_policy
@@ -45,7 +44,6 @@ asyncio.run(kernel())
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory, prefect_api: dict[str, str]) -> Iterator[Path]:
     runs = tmp_path_factory.mktemp("examples") / "runs"
-    give_empty_databases(runs)
     with pytest.MonkeyPatch.context() as environment:
         for name, value in (prefect_api | {"AGENTGYM_TRAINER_PROCESSES": "1"}).items():
             environment.setenv(name, value)

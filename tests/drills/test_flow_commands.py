@@ -13,7 +13,6 @@ import psutil
 import pytest
 
 from tasks.rollout.trajectory_parquet import read_trajectories
-from tests.support.empty_databases import give_empty_databases
 from tests.support.processes import run_module
 
 ROOT = Path(__file__).parents[2]
@@ -77,7 +76,6 @@ def test_a_terminated_collection_keeps_its_finished_episodes_and_is_continued(
         str(tmp_path / "out"),
     ]
     environment = {**os.environ, "AGENTGYM_RUNS": str(tmp_path / "runs")}
-    give_empty_databases(tmp_path / "runs")
     with (tmp_path / "terminal.log").open("wb") as log:
         run = subprocess.Popen(
             [sys.executable, "-m", *words], cwd=ROOT, env=environment, stdout=log, stderr=log

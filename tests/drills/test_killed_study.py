@@ -21,7 +21,6 @@ from configs.study import load_study
 from flows.model_check import fit_experiment
 from tasks.evaluation.study_registry import FROZEN, Registration, read_registry
 from tasks.tracking.run_folder import RunFolder
-from tests.support.empty_databases import give_empty_databases
 from tests.support.small_runs import ROOT, SMALL, asset_events, end, family, wait_for
 
 pytestmark = pytest.mark.slow
@@ -66,7 +65,6 @@ def begin(
     study: Path, runs: Path, prefect: Mapping[str, str] | None = None, at_once: int = 2
 ) -> subprocess.Popen[bytes]:
     runs.mkdir(parents=True, exist_ok=True)
-    give_empty_databases(runs)
     settings = {
         "AGENTGYM_STUDY_RUNS_AT_ONCE": str(at_once),
         "AGENTGYM_TRAINER_PROCESSES": "1",

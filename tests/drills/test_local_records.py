@@ -14,7 +14,6 @@ from typing import Any
 import pytest
 
 from tests.support.counting_servers import ROOT
-from tests.support.empty_databases import give_empty_databases
 from tests.support.processes import local_server
 
 RUN = """
@@ -127,14 +126,12 @@ TIMEOUT_S = 1200.0
 
 @pytest.mark.slow
 def test_flow_whose_own_server_is_killed_is_recorded(tmp_path: Path) -> None:
-    give_empty_databases(tmp_path / "runs")
     assert run_program(SERVER_KILLED, tmp_path) == ["the trainer was killed", ["Failed", "Failed"]]
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_ends_a_flow_whose_server_is_killed(number: int, tmp_path: Path) -> None:
-    give_empty_databases(tmp_path / "runs")
     login = "agentgym:secret"
     home = {
         "PREFECT_HOME": str(tmp_path / "runs" / "prefect"),
@@ -204,7 +201,6 @@ def program_environment(folder: Path) -> dict[str, str]:
 
 @pytest.mark.slow
 def test_the_server_of_a_run_requires_its_login(tmp_path: Path) -> None:
-    give_empty_databases(tmp_path / "runs")
     first, second = run_program(RUN, tmp_path), run_program(RUN, tmp_path)
     assert first["statuses"] == {
         "/health": 200,

@@ -30,7 +30,6 @@ from flows.results import read_results
 from tasks.evaluation.benchmark import EvaluationResult
 from tasks.evaluation.report import share, success_share
 from tasks.evaluation.tables import aligned
-from tests.support.empty_databases import give_empty_databases
 from tests.support.faulty_proxy import FAULTS, Fault, faulty_proxy
 from tests.support.processes import local_server
 
@@ -152,7 +151,6 @@ def drills(
 ) -> tuple[EvaluationResult, list[Drill]]:
     """Return the undisturbed result and the results of each mode."""
     runs, found = folder / "runs", list[Drill]()
-    give_empty_databases(runs)
     with textcraft_server(folder / "state") as url:
         truth = evaluated(url, runs, folder / "undisturbed", episodes)
         if truth.status or not truth.result.complete:

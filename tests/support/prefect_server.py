@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from tests.support.empty_databases import give_empty_databases
+from tasks.provision.empty_databases import place_empty_database
 from tests.support.processes import ROOT, local_server
 
 LOGIN = "agentgym:secret"
@@ -23,15 +23,17 @@ def prefect_server(folder: Path, app: str = "one_run") -> Iterator[dict[str, str
     Yields:
         The environment variables of commands that use the server.
     """
-    give_empty_databases(folder)
+    home = folder / "prefect"
+    home.mkdir(parents=True)
+    place_empty_database("prefect", home / "prefect.db")
     command = f"-m uvicorn --factory tasks.provision.prefect_app:{app} --port {{port}} --log-level warning"
     with local_server(
         "prefect",
         [sys.executable, *command.split()],
         health_path="/api/health",
         environment={
-            "PREFECT_HOME": str(folder / "prefect"),
-            "PREFECT_API_DATABASE_CONNECTION_URL": f"sqlite+aiosqlite:///{folder}/prefect/prefect.db",
+            "PREFECT_HOME": str(home),
+            "PREFECT_API_DATABASE_CONNECTION_URL": f"sqlite+aiosqlite:///{home}/prefect.db",
             "PREFECT_SERVER_API_AUTH_STRING": LOGIN,
         },
         cwd=ROOT,

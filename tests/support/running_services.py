@@ -17,7 +17,6 @@ import pytest
 from tasks.provision.prefect_api import PATIENCE_S, PrefectApi
 from tasks.provision.process import ROOT
 from tasks.provision.services import Addresses, addresses, login, mlflow_login
-from tests.support.empty_databases import give_empty_databases
 from tests.support.processes import command_line, wait_until
 
 
@@ -38,7 +37,6 @@ def services_up(folder: Path, **settings: str) -> Iterator[str]:
         folder: The runs folder.
         settings: Further environment variables of the services.
     """
-    give_empty_databases(folder)
     up = command(folder, "up", **settings)
     try:
         assert up.returncode == 0, up.stdout + up.stderr

@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import psutil
 
 from tasks.tracking.step_metrics_file import read_steps
-from tests.support.empty_databases import give_empty_databases
 from tests.support.processes import command_line, ended
 
 if TYPE_CHECKING:
@@ -83,7 +82,6 @@ def start(
     `prefect` is the fixture `prefect_api`. Without it the run starts its own Prefect server.
     """
     runs.mkdir(parents=True, exist_ok=True)
-    give_empty_databases(runs)
     environment = {"AGENTGYM_TRAINER_PROCESSES": "1", **os.environ, "AGENTGYM_RUNS": str(runs)}
     for name in ("PREFECT_HOME", "MLFLOW_TRACKING_URI", "PREFECT_API_URL"):
         environment.pop(name, None)

@@ -1,4 +1,4 @@
-"""Test of interrupting a command with Ctrl-C. tests/drills interrupt, kill and resume training."""
+"""Test of interrupting a collection with Ctrl-C."""
 
 from __future__ import annotations
 
@@ -7,15 +7,16 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from tests.support.counting_servers import ROOT
-from tests.support.empty_databases import give_empty_databases
 from tests.support.small_runs import assert_ctrl_c_ends, end, wait_for
 
 
+@pytest.mark.slow
 def test_ctrl_c_ends_every_process_without_a_traceback(tmp_path: Path) -> None:
     words = ["textcraft", "--oracle", "--tasks", "wood-renamed-train", "--n-tasks", "1200"]
     command = [sys.executable, "-m", "flows.collect", *words, "--out", str(tmp_path / "out")]
-    give_empty_databases(tmp_path / "runs")
     log = tmp_path / "terminal.log"
     with log.open("wb") as terminal:
         collecting = subprocess.Popen(

@@ -1,0 +1,68 @@
+"""Empty databases of Prefect and MLflow, which `make setup` writes once.
+
+    python -m tasks.provision.empty_databases
+
+Creating their tables takes ten seconds. A runs folder therefore begins with copies.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import sqlite3
+import sys
+import tempfile
+from contextlib import closing, suppress
+from importlib.metadata import version
+from pathlib import Path
+
+FOLDER = Path(sys.prefix) / "empty-databases"
+
+
+def place_empty_database(package: str, path: Path) -> None:
+    """Copy the empty database of "prefect" or "mlflow" to `path`, unless there is something.
+
+    If the set-up wrote none for the installed version, nothing is copied. The package then creates
+    the tables itself. The folder of `path` must exist.
+    """
+    made = _file(package)
+    if path.exists() or not made.is_file():
+        return
+    with tempfile.NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}-") as copy:
+        copy.write(made.read_bytes())
+        copy.flush()
+        with suppress(OSError):  # another command was faster, or the file system has no links
+            os.link(copy.name, path)
+
+
+def write_empty_databases() -> None:
+    """Write both databases for the installed versions, in place of earlier ones."""
+    with tempfile.TemporaryDirectory() as folder:
+        flows, runs = Path(folder) / "prefect.db", Path(folder) / "mlflow.db"
+        os.environ |= {
+            "PREFECT_HOME": folder,
+            "PREFECT_API_DATABASE_CONNECTION_URL": f"sqlite+aiosqlite:///{flows}",
+        }
+        import mlflow.store.tracking.sqlalchemy_store  # noqa: F401 - registers all tables
+        from mlflow.store.db.utils import _initialize_tables, create_sqlalchemy_engine
+        from prefect.server.database import provide_database_interface
+
+        _initialize_tables(create_sqlalchemy_engine(f"sqlite:///{runs}"))
+        asyncio.run(provide_database_interface().create_db())
+        shutil.rmtree(FOLDER, ignore_errors=True)
+        FOLDER.mkdir()
+        for package, path in (("prefect", flows), ("mlflow", runs)):
+            with (
+                closing(sqlite3.connect(path)) as made,
+                closing(sqlite3.connect(_file(package))) as kept,
+            ):
+                made.backup(kept)  # includes what is only in the write-ahead log
+
+
+def _file(package: str) -> Path:
+    return FOLDER / f"{package}-{version(package)}.db"
+
+
+if __name__ == "__main__":
+    write_empty_databases()
