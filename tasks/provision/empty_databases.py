@@ -29,21 +29,29 @@ def place_empty_database(package: str, path: Path) -> None:
     made = _file(package)
     if path.exists() or not made.is_file():
         return
-    with tempfile.NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}-") as copy:
+    # Another command may be faster, and some file systems have no links.
+    with (
+        suppress(OSError),
+        tempfile.NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}-") as copy,
+    ):
         copy.write(made.read_bytes())
         copy.flush()
-        with suppress(OSError):  # another command was faster, or the file system has no links
-            os.link(copy.name, path)
+        os.link(copy.name, path)
 
 
 def write_empty_databases() -> None:
-    """Write both databases for the installed versions, in place of earlier ones."""
+    """Write both databases for the installed versions, in place of earlier ones.
+
+    Needs a process of its own. Settings of the user's Prefect, which may name another database, are
+    left aside: variables, the profile and files in the working folder.
+    """
+    for name in [name for name in os.environ if name.startswith("PREFECT_")]:
+        del os.environ[name]
     with tempfile.TemporaryDirectory() as folder:
+        os.chdir(folder)
         flows, runs = Path(folder) / "prefect.db", Path(folder) / "mlflow.db"
-        os.environ |= {
-            "PREFECT_HOME": folder,
-            "PREFECT_API_DATABASE_CONNECTION_URL": f"sqlite+aiosqlite:///{flows}",
-        }
+        os.environ["PREFECT_HOME"] = folder
+        os.environ["PREFECT_SERVER_DATABASE_CONNECTION_URL"] = f"sqlite+aiosqlite:///{flows}"
         import mlflow.store.tracking.sqlalchemy_store  # noqa: F401 - registers all tables
         from mlflow.store.db.utils import _initialize_tables, create_sqlalchemy_engine
         from prefect.server.database import provide_database_interface
