@@ -178,7 +178,7 @@ def test_stuck_engine_or_environment_fails_only_its_episodes_with_the_deadline(
 
 
 class WritingAgent(CountingAgent):
-    """An agent whose engine generates tokens all the time, for 5 s in its first turn."""
+    """An agent whose engine generates tokens for 5 s before its first turn ends."""
 
     async def begin(
         self, task: int, seed: int, observation: str, budgets: Budgets
