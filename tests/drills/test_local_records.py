@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from tasks.provision.empty_databases import place_empty_database
 from tests.support.counting_servers import ROOT
 from tests.support.processes import local_server
 
@@ -132,11 +133,9 @@ def test_flow_whose_own_server_is_killed_is_recorded(tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_ends_a_flow_whose_server_is_killed(number: int, tmp_path: Path) -> None:
-    login = "agentgym:secret"
-    home = {
-        "PREFECT_HOME": str(tmp_path / "runs" / "prefect"),
-        "PREFECT_SERVER_API_AUTH_STRING": login,
-    }
+    login, home = "agentgym:secret", tmp_path / "runs" / "prefect"
+    home.mkdir(parents=True)
+    place_empty_database("prefect", home / "prefect.db")
     with local_server(
         "prefect",
         [
@@ -149,7 +148,7 @@ def test_a_signal_ends_a_flow_whose_server_is_killed(number: int, tmp_path: Path
             "{port}",
         ],
         health_path="/api/health",
-        environment=home,
+        environment={"PREFECT_HOME": str(home), "PREFECT_SERVER_API_AUTH_STRING": login},
         cwd=ROOT,
         state_dir=tmp_path / "services",
         start_deadline_s=600,
