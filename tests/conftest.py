@@ -129,8 +129,8 @@ def policy(tmp_path_factory: pytest.TempPathFactory) -> str:
 @pytest.fixture(scope="session")
 def prefect_api(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
     """Start a Prefect server and yield the environment variables of commands that use it."""
-    with prefect_server(tmp_path_factory.mktemp("prefect-api")) as variables:
-        yield variables
+    with prefect_server(tmp_path_factory.mktemp("prefect-api")) as started:
+        yield started.variables
 
 
 @pytest.fixture(autouse=True, scope="module")

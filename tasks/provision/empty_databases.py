@@ -26,15 +26,14 @@ def place_empty_database(package: str, path: Path) -> None:
     If the set-up wrote none for the installed version, nothing is copied. The package then creates
     the tables itself. The folder of `path` must exist.
     """
-    made = _file(package)
-    if path.exists() or not made.is_file():
+    if path.exists():
         return
-    # Another command may be faster, and some file systems have no links.
+    # The set-up wrote none, another command was faster, or the file system has no links.
     with (
         suppress(OSError),
         tempfile.NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}-") as copy,
     ):
-        copy.write(made.read_bytes())
+        copy.write((FOLDER / _name(package)).read_bytes())
         copy.flush()
         os.link(copy.name, path)
 
@@ -47,29 +46,32 @@ def write_empty_databases() -> None:
     """
     for name in [name for name in os.environ if name.startswith("PREFECT_")]:
         del os.environ[name]
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory(dir=FOLDER.parent) as folder:
         os.chdir(folder)
-        flows, runs = Path(folder) / "prefect.db", Path(folder) / "mlflow.db"
+        made = {package: Path(folder) / f"{package}.db" for package in ("prefect", "mlflow")}
         os.environ["PREFECT_HOME"] = folder
-        os.environ["PREFECT_SERVER_DATABASE_CONNECTION_URL"] = f"sqlite+aiosqlite:///{flows}"
+        url = f"sqlite+aiosqlite:///{made['prefect']}"
+        os.environ["PREFECT_SERVER_DATABASE_CONNECTION_URL"] = url
         import mlflow.store.tracking.sqlalchemy_store  # noqa: F401 - registers all tables
         from mlflow.store.db.utils import _initialize_tables, create_sqlalchemy_engine
         from prefect.server.database import provide_database_interface
 
-        _initialize_tables(create_sqlalchemy_engine(f"sqlite:///{runs}"))
+        _initialize_tables(create_sqlalchemy_engine(f"sqlite:///{made['mlflow']}"))
         asyncio.run(provide_database_interface().create_db())
-        shutil.rmtree(FOLDER, ignore_errors=True)
-        FOLDER.mkdir()
-        for package, path in (("prefect", flows), ("mlflow", runs)):
+        kept = Path(folder) / FOLDER.name
+        kept.mkdir()
+        for package, path in made.items():
             with (
-                closing(sqlite3.connect(path)) as made,
-                closing(sqlite3.connect(_file(package))) as kept,
+                closing(sqlite3.connect(path)) as source,
+                closing(sqlite3.connect(kept / _name(package))) as target,
             ):
-                made.backup(kept)  # includes what is only in the write-ahead log
+                source.backup(target)  # includes what is only in the write-ahead log
+        shutil.rmtree(FOLDER, ignore_errors=True)
+        kept.rename(FOLDER)
 
 
-def _file(package: str) -> Path:
-    return FOLDER / f"{package}-{version(package)}.db"
+def _name(package: str) -> str:
+    return f"{package}-{version(package)}.db"
 
 
 if __name__ == "__main__":

@@ -17,6 +17,8 @@ from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 
+from tests.support.locks import LEFT_OUT
+
 ROOT = Path(__file__).parents[2]
 LOCKS = ROOT / "locks"
 PYTHONS = ["3.11", "3.12", "3.13"]
@@ -24,8 +26,6 @@ PIN = re.compile(
     r"^([A-Za-z0-9._-]+)==(\S+)((?: \\\n    --hash=sha256:[0-9a-f]{64})*)$", re.MULTILINE
 )
 UNHASHED = {"torch-cpu.lock"}
-LEFT_OUT = {"scikit-learn", "skops"}
-"""What mlflow requires only for its own models. base.lock says why it is left out."""
 IMAGES = {
     "worlds": (),
     "searchqa-facts": ("worlds",),

@@ -13,9 +13,8 @@ from typing import Any
 
 import pytest
 
-from tasks.provision.empty_databases import place_empty_database
 from tests.support.counting_servers import ROOT
-from tests.support.processes import local_server
+from tests.support.prefect_server import prefect_server
 
 RUN = """
 import json, os, urllib.error, urllib.request
@@ -133,29 +132,10 @@ def test_flow_whose_own_server_is_killed_is_recorded(tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_ends_a_flow_whose_server_is_killed(number: int, tmp_path: Path) -> None:
-    login, home = "agentgym:secret", tmp_path / "runs" / "prefect"
-    home.mkdir(parents=True)
-    place_empty_database("prefect", home / "prefect.db")
-    with local_server(
-        "prefect",
-        [
-            sys.executable,
-            "-m",
-            "uvicorn",
-            "--factory",
-            "tasks.provision.prefect_app:one_run",
-            "--port",
-            "{port}",
-        ],
-        health_path="/api/health",
-        environment={"PREFECT_HOME": str(home), "PREFECT_SERVER_API_AUTH_STRING": login},
-        cwd=ROOT,
-        state_dir=tmp_path / "services",
-        start_deadline_s=600,
-    ) as server:
+    with prefect_server(tmp_path / "server") as server:
         environment = program_environment(tmp_path) | {
-            "PREFECT_URL": f"{server.url}/api",
-            "PREFECT_API_AUTH_STRING": login,
+            "PREFECT_URL": server.variables["PREFECT_API_URL"],
+            "PREFECT_API_AUTH_STRING": server.variables["PREFECT_API_AUTH_STRING"],
             "SERVER": str(server.pid),
             "SIGNAL": str(int(number)),
         }
@@ -215,6 +195,9 @@ def test_the_server_of_a_run_requires_its_login(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_two_runs_started_together_without_a_database_are_both_recorded(tmp_path: Path) -> None:
+    home = tmp_path / "runs" / "prefect"
+    home.mkdir(parents=True)
+    (home / "prefect.db").touch()  # empty, so that both create the tables
     with ThreadPoolExecutor(2) as executor:
         both = list(executor.map(lambda _: run_program(RUN, tmp_path), range(2)))
     assert max(each["recorded"].count("Completed") for each in both) == 2

@@ -51,9 +51,6 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     often = {
         "PREFECT_SERVER_SERVICES_SCHEDULER_LOOP_SECONDS": "2",
         "PREFECT_SERVER_SERVICES_DB_VACUUM_LOOP_SECONDS": "15",
-        # On a busy machine, longer waits for the database than by default are no errors.
-        "PREFECT_SERVER_DATABASE_TIMEOUT": "120",
-        "PREFECT_SERVER_DATABASE_CONNECTION_TIMEOUT": "120",
     }
     with services_up(
         folder, **often

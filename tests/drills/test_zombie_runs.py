@@ -58,8 +58,8 @@ SILENT_S = 25
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
-    with prefect_server(tmp_path_factory.mktemp("zombies"), "services") as variables:
-        yield variables
+    with prefect_server(tmp_path_factory.mktemp("zombies"), "services") as started:
+        yield started.variables
 
 
 def api_of(server: dict[str, str]) -> PrefectApi:

@@ -6,6 +6,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import NamedTuple
 
 from tasks.provision.empty_databases import place_empty_database
 from tests.support.processes import ROOT, local_server
@@ -13,15 +14,19 @@ from tests.support.processes import ROOT, local_server
 LOGIN = "agentgym:secret"
 
 
+class Started(NamedTuple):
+    """A running server, and the environment variables of commands that use it."""
+
+    pid: int
+    variables: dict[str, str]
+
+
 @contextmanager
-def prefect_server(folder: Path, app: str = "one_run") -> Iterator[dict[str, str]]:
+def prefect_server(folder: Path, app: str = "one_run") -> Iterator[Started]:
     """Start a server below `folder`, and end it with the block.
 
     Args:
         app: Function in tasks/provision/prefect_app.py that returns the application.
-
-    Yields:
-        The environment variables of commands that use the server.
     """
     home = folder / "prefect"
     home.mkdir(parents=True)
@@ -40,4 +45,5 @@ def prefect_server(folder: Path, app: str = "one_run") -> Iterator[dict[str, str
         state_dir=folder / "services",
         start_deadline_s=600,
     ) as server:
-        yield {"PREFECT_API_URL": f"{server.url}/api", "PREFECT_API_AUTH_STRING": LOGIN}
+        url = f"{server.url}/api"
+        yield Started(server.pid, {"PREFECT_API_URL": url, "PREFECT_API_AUTH_STRING": LOGIN})
