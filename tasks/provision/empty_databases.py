@@ -39,10 +39,10 @@ def place_empty_database(package: str, path: Path) -> None:
 
 
 def write_empty_databases() -> None:
-    """Write both databases for the installed versions, in place of earlier ones.
+    """Write both databases for the installed versions, and remove earlier ones.
 
-    Needs a process of its own. Settings of the user's Prefect, which may name another database, are
-    left aside: variables, the profile and files in the working folder.
+    Needs a separate process. The user's settings of Prefect may name another database. They are
+    ignored: variables, the profile, and files in the working folder.
     """
     for name in [name for name in os.environ if name.startswith("PREFECT_")]:
         del os.environ[name]
