@@ -48,7 +48,7 @@ def read_yaml(path: Path, error: type[ConfigError]) -> dict[str, Any]:
         ConfigError: The file is not YAML, or not a mapping.
     """
     try:
-        tree = yaml.safe_load(path.read_text(encoding="utf-8"))
+        tree = yaml.load(path.read_text(encoding="utf-8"), yaml.CSafeLoader)
     except (yaml.YAMLError, UnicodeDecodeError) as problem:
         raise error(f"{path} is not YAML: {problem}") from problem
     if not isinstance(tree, dict | None):

@@ -105,7 +105,9 @@ def recipe_of(model: str) -> Experiment | None:
     if not file.is_file():
         return None
     try:
-        return Experiment.model_validate(yaml.safe_load(file.read_text(encoding="utf-8")))
+        return Experiment.model_validate(
+            yaml.load(file.read_text(encoding="utf-8"), yaml.CSafeLoader)
+        )
     except (yaml.YAMLError, ValidationError) as problem:
         raise ModelError(
             f"{file}, the recipe of the checkpoint, is not valid; correct it, or delete it and "

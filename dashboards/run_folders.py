@@ -190,7 +190,7 @@ def run_folder(runs: Path, name: str) -> RunFolder | None:
         path = (runs / name).resolve()
         if not path.is_relative_to(runs.resolve()):
             return None
-        recipe = yaml.safe_load((path / "recipe.yaml").read_text(encoding="utf-8"))
+        recipe = yaml.load((path / "recipe.yaml").read_text(encoding="utf-8"), yaml.CSafeLoader)
     except (OSError, ValueError, yaml.YAMLError):  # missing, damaged, being written; not a path
         return None
     return RunFolder(path, name, recipe) if isinstance(recipe, dict) else None

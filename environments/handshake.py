@@ -24,7 +24,8 @@ from environments.errors import (
     WrongWorldError,
 )
 from environments.protocol import WorldInfo
-from environments.registry import entry_of, task_indices_of
+from environments.registry import entry_of
+from environments.selection import task_indices_of
 from environments.token import VARIABLE
 
 

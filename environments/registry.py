@@ -8,17 +8,15 @@ from __future__ import annotations
 
 import inspect
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import suppress
 from importlib import import_module
 
 from configs.mixture import members, weighted_lists
 from configs.plugins import nearest, plugin_names, plugin_targets
 from configs.rules import Rules
-from configs.task_selection import TaskSelection, goal_of, indices
 from environments.environment import (
     ContractError,
-    TaskIndexError,
     UnknownWorldError,
     World,
     WorldError,
@@ -126,12 +124,19 @@ def load_world(name: str, rules: Rules = "ours") -> World:
     return made
 
 
+def package_of(name: str) -> WorldPackage:
+    """Return the facts that a world's package defines. For a mixture, return the defaults."""
+    package = "" if len(members(name)) > 1 else entry_of(name).partition(":")[0].rpartition(".")[0]
+    facts = vars(import_module(package)).values() if package else ()
+    return next((each for each in facts if isinstance(each, WorldPackage)), WorldPackage())
+
+
 def task_lists_of(name: str) -> Mapping[str, str] | None:
     """Return the task lists of a world, name to description, without building it.
 
     None if only a built world can list them.
     """
-    package = _package(name)
+    package = package_of(name)
     replaced = package.task_lists_replaced_by and os.environ.get(package.task_lists_replaced_by)
     return None if replaced else package.task_lists
 
@@ -153,54 +158,6 @@ def check_task_list(name: str, task_list: str) -> None:
         raise no_such_list(known, task_list, name)
 
 
-def selected_tasks(world: World, name: str, selection: TaskSelection) -> list[int]:
-    """Return the indices of a task selection in a world of this process.
-
-    Args:
-        name: Its name in recipes.
-        selection: Name of a task list, or see `task_indices_of`.
-
-    Raises:
-        KeyError: The world has no such list.
-        TaskIndexError: As `task_indices_of` does.
-    """
-    if isinstance(selection, str):
-        return list(world.tasks(selection))
-    return task_indices_of(name, selection)
-
-
-def task_indices_of(name: str, selection: Sequence[int | str]) -> list[int]:
-    """Return the indices of given tasks on our servers.
-
-    AgentGym's index of a TextCraft goal depends on the order of a folder on its server. So the
-    goal's text is used there.
-
-    Args:
-        name: The world's name.
-        selection: Indices and AgentGym's item ids, e.g. 17, "babyai_17" or "textcraft_17: dark oak
-            sign".
-
-    Raises:
-        TaskIndexError: An item id lacks a required goal, or names a goal that does not exist.
-    """
-    find = _package(name).task_of_goal
-    return [
-        each if isinstance(each, int) else _index_of_goal(each, find) if find else index
-        for each, index in zip(selection, indices(selection), strict=True)
-    ]
-
-
-def _index_of_goal(item: str, find: Callable[[str], int]) -> int:
-    goal = goal_of(item)
-    if goal is None:
-        raise TaskIndexError(
-            f"{item!r} does not name its goal, and AgentGym's servers number goals differently. "
-            f"Add the goal, e.g. '{item}: dark oak sign', or give the file of trajectories or our "
-            "index"
-        )
-    return find(goal)
-
-
 def image_of(name: str) -> str:
     """Return the container image that serves a world.
 
@@ -209,7 +166,7 @@ def image_of(name: str) -> str:
     Raises:
         WorldError: No image serves all worlds of a mixture.
     """
-    images = {_package(member).image for member in members(name)} - {"light"}
+    images = {package_of(member).image for member in members(name)} - {"light"}
     if len(images) > 1:
         raise WorldError(
             f"no container image serves all of {name} ({', '.join(sorted(images))}); set an image, "
@@ -227,16 +184,9 @@ def variables_of(name: str) -> dict[str, str]:
     listed = set[str]()
     for member in members(name):
         with suppress(ImportError, UnknownWorldError):  # its server says so when it starts
-            listed |= set(_package(member).variables)
+            listed |= set(package_of(member).variables)
     return {
         each: value
         for each, value in os.environ.items()
         if each in listed or each.startswith(prefixes)
     }
-
-
-def _package(name: str) -> WorldPackage:
-    """Return the facts that a world's package defines. For a mixture, return the defaults."""
-    package = "" if len(members(name)) > 1 else entry_of(name).partition(":")[0].rpartition(".")[0]
-    facts = vars(import_module(package)).values() if package else ()
-    return next((each for each in facts if isinstance(each, WorldPackage)), WorldPackage())

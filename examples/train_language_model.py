@@ -16,7 +16,8 @@ import sys
 from configs.experiment import Experiment
 from configs.infrastructure import infra_settings
 from configs.recipe import load_recipe, parse_overrides
-from environments.registry import load_world, selected_tasks
+from environments.registry import load_world
+from environments.selection import selected_tasks
 from flows.api import CollectedEpisodes, Source, collect, train
 from flows.exit import exit_with
 

@@ -15,7 +15,8 @@ from configs.recipe import RecipeError
 from configs.study import Study
 from configs.task_selection import TaskSelection
 from environments.environment import TaskIndexError, UnknownWorldError
-from environments.registry import check_name, check_task_list, task_indices_of
+from environments.registry import check_name, check_task_list
+from environments.selection import task_indices_of
 from flows.model_check import fit_experiment
 from tasks.training.local_trainer import placement_of, trainer_launch
 

@@ -27,7 +27,7 @@ from configs.infrastructure import InfraSettings, infra_settings
 from configs.model_folder import recipe_of
 from configs.task_selection import indices
 from environments.handshake import check_same_version
-from environments.registry import task_indices_of
+from environments.selection import task_indices_of
 from flows.collection_session import CollectionSession, folder_name, identity
 from flows.flow_page import show_picture
 from flows.killed_flow_runs import note_flow_run

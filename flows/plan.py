@@ -23,7 +23,8 @@ from configs.policy_gradient import PolicyGradient
 from configs.recipe import RecipeError
 from configs.task_selection import TaskSelection
 from environments.environment import WorldError
-from environments.registry import load_world, selected_tasks
+from environments.registry import load_world
+from environments.selection import selected_tasks
 from environments.task_lists import UnknownTaskListError
 from flows.gpu_memory import cpu_machine, cpu_memory, plan_of
 from tasks.curriculum.horizon import Phase, phases

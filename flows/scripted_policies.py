@@ -10,7 +10,8 @@ from configs.infrastructure import InfraSettings, urls_of
 from configs.study import Study
 from configs.task_selection import selection_name
 from environments.environment import WorldError
-from environments.registry import load_world, selected_tasks
+from environments.registry import load_world
+from environments.selection import selected_tasks
 from tasks.evaluation.baselines import baselines
 from tasks.evaluation.benchmark import EvaluationResult
 from tasks.evaluation.study_results import Runs

@@ -25,7 +25,8 @@ from configs.recipe import RecipeError
 from configs.study import Study
 from configs.task_selection import TaskSelection, selection_name
 from environments.environment import WorldError
-from environments.registry import load_world, selected_tasks
+from environments.registry import load_world
+from environments.selection import selected_tasks
 from tasks.files import append_row, locked, replace_file
 
 FILE, FROZEN = "registry.jsonl", "registration.json"

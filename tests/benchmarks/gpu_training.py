@@ -20,7 +20,8 @@ from configs.experiment import Experiment
 from configs.infrastructure import infra_settings
 from configs.recipe import load_recipe
 from environments.handshake import verify_servers
-from environments.registry import load_world, selected_tasks
+from environments.registry import load_world
+from environments.selection import selected_tasks
 from tasks.agents.agent_factory import open_agent
 from tasks.evaluation.benchmark import evaluate
 from tasks.rollout.collect_to_disk import collect_to_disk

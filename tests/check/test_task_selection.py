@@ -11,7 +11,7 @@ from configs.infrastructure import infra_settings
 from configs.recipe import RecipeError, load_recipe
 from configs.task_selection import indices, read_ids
 from environments.environment import TaskIndexError
-from environments.registry import task_indices_of
+from environments.selection import task_indices_of
 from environments.textcraft.tasks import task_of
 from flows.checks import check_task_lists
 

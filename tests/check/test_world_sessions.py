@@ -16,7 +16,7 @@ from environments.environment import (
 from environments.registry import load_world
 
 
-@pytest.fixture(scope="module", params=["babyai", "sciworld", "searchqa", "textcraft"])
+@pytest.fixture(scope="module", params=["babyai", "searchqa", "textcraft"])
 def world(request: pytest.FixtureRequest) -> Iterator[World]:
     made = load_world(request.param)
     yield made

@@ -11,16 +11,19 @@ from configs.experiment import StarterPolicy
 from configs.infrastructure import InfraSettings
 from configs.recipe import load_recipe
 from flows.gpu_memory import plan_of
+from flows.model_check import fit_experiment
 from flows.plan import PlanRequest, cpu_section
 from tasks.provision.local import ON_LOOPBACK
 from tasks.training import memory_plan
 from tasks.training.memory_plan import Machine
+from tests.check.test_model_check import CONTEXT, download, hub_cache, model
 from tests.support.counting_servers import ROOT
 from tests.support.measured_update import LENGTH, ROWS, measured_peak
 from tests.support.processes import run_module, run_python
 from tests.support.qwen import qwen_folder
 from tests.support.tiny_policy import build_tiny_policy
 
+__all__ = ["hub_cache", "model"]  # fixtures
 pytestmark = pytest.mark.slow
 
 
@@ -106,6 +109,16 @@ def test_a_7b_model_fits_only_with_sharding(tmp_path: Path) -> None:
     assert "weights" in answer.text
     assert "AGENTGYM_LAUNCH" in answer.text
     assert "fsdp2" in answer.text
+
+
+def test_a_plan_needs_only_the_downloaded_configuration(model: Path, hub_cache: Path) -> None:
+    fields = {
+        "policy.model": download(model, hub_cache, "config.json"),
+        "rollout.trajectory_tokens": CONTEXT,
+    }
+    planned = fit_experiment(load_recipe("textcraft", fields), needs_tokenizer=False)
+    machine = Machine(gpus=1, gpu_memory=80, sharding="none", engine_fraction=0.3)
+    assert plan_of(planned, machine) is not None
 
 
 def held(policy: str, trajectory_tokens: int = 2048, **machine: object) -> dict[str, float]:

@@ -171,7 +171,7 @@ class Intent(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 def read_intents(name: str) -> tuple[Intent, ...]:
     """Read the templates of a file of this folder, e.g. "shop"."""
     text = Path(__file__).with_name(f"{name}.yaml").read_text("utf-8")
-    return msgspec.convert(yaml.safe_load(text), tuple[Intent, ...])
+    return msgspec.convert(yaml.load(text, yaml.CSafeLoader), tuple[Intent, ...])
 
 
 def _locator(element: str) -> str:

@@ -6,7 +6,7 @@ import json
 import random
 import shutil
 import subprocess
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -18,6 +18,19 @@ from environments.environment import EpisodeOverError, OracleError, Step
 from environments.sciworld.java import FLAGS, INSTALL, SOURCE, package_folder
 from environments.sciworld.tasks import all_tasks, task, task_lists
 from environments.sciworld.world import MAX_CHARACTERS, SciWorld, SciWorldEnvironment
+from tests.check.test_world_sessions import (  # they run here with this module's world
+    tasks,
+    test_a_session_without_an_episode_refuses_actions,
+    test_reset_discards_the_previous_episode,
+    test_unknown_task_is_refused_and_keeps_the_episode,
+)
+
+__all__ = [
+    "tasks",
+    "test_a_session_without_an_episode_refuses_actions",
+    "test_reset_discards_the_previous_episode",
+    "test_unknown_task_is_refused_and_keeps_the_episode",
+]
 
 pytestmark = pytest.mark.skipif(
     shutil.which("java") is None, reason=f"Java is not installed. Run: {INSTALL}"
@@ -244,16 +257,13 @@ def package(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
 
 
 def test_interleaved_sessions_match_the_package(world: SciWorld, package: Any) -> None:
-    check_interleaved(world, package, ("grow-fruit", "test-conductivity", "find-animal"))
-
-
-def check_interleaved(world: SciWorld, package: Any, names: Sequence[str]) -> None:
     """Compare interleaved sessions, one per kind of task, with the package's own interface.
 
     They perform the expert's actions with others between them. Some kinds have random processes.
     """
+    kinds = ("grow-fruit", "boil", "chemistry-mix", "test-conductivity", "find-animal")
     episodes = []
-    for name in names:
+    for name in (*kinds, "use-thermometer"):
         session = world.create()
         index = index_of(name, 9)
         actions = []
