@@ -42,7 +42,6 @@ from tests.support.tiny_policy import build_tiny_policy
 
 TOKEN = "the-token-of-the-test"
 HEADERS = {"authorization": f"Bearer {TOKEN}"}
-pytestmark = pytest.mark.slow
 
 
 class LoggingEngine(VllmEngine):

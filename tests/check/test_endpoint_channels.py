@@ -4,26 +4,20 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from pathlib import Path
-from random import Random
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 import pytest
-import torch
-from transformers import AutoModelForCausalLM, PreTrainedTokenizerFast
+from transformers import PreTrainedTokenizerFast
 
 from environments.textcraft.tools import TOOLS
 from tasks.agents.chat_format import CALL_ID, ChatFormat, Message
 from tasks.endpoint.chat_tokens import ChatTokens
 from tasks.endpoint.episodes import Episodes
-from tasks.endpoint.recording import Recording
 from tasks.endpoint.requests import Answer, openai_events
 from tasks.inference.engine import Generation, Sampling
 from tasks.rollout.trajectory import Trajectory
-from tasks.starter.starting_model import build_model
-from tests.support.recorded import contexts, recorded_groups, train, with_probabilities
+from tests.support.recorded import contexts
 from tests.support.shipped_templates import in_channels, template_of, tokenizer_with
-from tests.support.tiny_policy import TINY
 
 SCHEMAS = [tool.schema for tool in TOOLS]
 SCRIPT = ["get 1 oak log", "inventory", "", "get 2 string", ""]
@@ -152,24 +146,3 @@ def test_openai_stream_contains_the_thought() -> None:
     ]
     assert [delta.get("reasoning_content") for delta in deltas].count("I look.") == 1
     assert "".join(delta.get("content", "") for delta in deltas) == "Done"
-
-
-@pytest.mark.slow
-def test_recorded_channels_train_on_policy(
-    tokenizer: PreTrainedTokenizerFast, tmp_path: Path
-) -> None:
-    policy = tmp_path / "policy"
-    build_model(TINY, tokenizer, 0).save_pretrained(policy)
-    tokenizer.save_pretrained(policy)
-    model = AutoModelForCausalLM.from_pretrained(policy, dtype=torch.float32).eval()
-    recording = Recording(tmp_path / "recorded", {"model": "tiny"})
-    for history in get_args(History):
-        for reward in (0.0, 1.0):
-            episode, _, _ = played(tokenizer, history, SCRIPT)
-            episode.turns[-1].reward = reward
-            recording.add(with_probabilities(episode, model, Random(0), 0.0), {})
-    trainer, groups = recorded_groups(tmp_path / "recorded", str(policy), tmp_path / "run", steps=1)
-    (first,) = train(trainer, groups, 1)
-    assert (first["rollout/recorded_unused"], first["update/episodes_out_of_sync"]) == (0, 0)
-    assert first["update/logp_gap_largest"] < 1e-3
-    assert first["update/gradient_norm"] > 0

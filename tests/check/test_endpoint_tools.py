@@ -236,7 +236,6 @@ def served(
         yield Served(f"http://127.0.0.1:{port}", engine, folder, task, thought)
 
 
-@pytest.mark.slow
 def test_an_openai_client_plays_by_tool_calls(served: Served) -> None:
     import openai  # imported here because it takes a second
 
@@ -265,7 +264,6 @@ def test_an_openai_client_plays_by_tool_calls(served: Served) -> None:
     served.check_recorded()
 
 
-@pytest.mark.slow
 def test_an_anthropic_client_plays_by_tool_calls_in_a_stream(served: Served) -> None:
     import anthropic  # imported here because it takes three seconds
 

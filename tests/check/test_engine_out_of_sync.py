@@ -20,8 +20,6 @@ from tasks.training.out_of_sync import EPISODES, GAP, TOLERATED
 from tasks.training.token_scores import log_probabilities
 from tests.support.recorded import GROUPS, MEMBERS, small_experiment, trainer_of
 
-pytestmark = pytest.mark.slow
-
 
 def experiment_in(dtype: str, temperature: float) -> Experiment:
     made = small_experiment(name="grpo", micro_batches=2)

@@ -92,17 +92,16 @@ def test_log_probabilities_match_the_sampling_distribution(
 
 
 def test_each_row_is_sampled_from_the_softmax_at_its_temperature() -> None:
-    logits = torch.tensor([[1.0, -2.0, 0.5, -torch.inf, 0.0]]).expand(3, 5)
+    n, generator = 20_000, torch.Generator().manual_seed(0)
+    logits = torch.tensor([1.0, -2.0, 0.5, -torch.inf, 0.0])
     temperatures = torch.tensor([0.7, 2.0, 0.0])
     expected = torch.stack(
-        [(logits[0] / 0.7).softmax(-1), (logits[0] / 2.0).softmax(-1), logits[0].softmax(-1)]
+        [(logits / 0.7).softmax(-1), (logits / 2.0).softmax(-1), logits.softmax(-1)]
     )
-    counts = torch.zeros(3, 5)
-    n, generator = 20_000, torch.Generator().manual_seed(0)
-    for draws in torch.rand(n, 3, dtype=torch.float64, generator=generator):
-        tokens, log_probabilities = sample(logits, temperatures, draws)
-        counts[range(3), tokens] += 1
-        assert torch.allclose(log_probabilities.exp(), expected[range(3), tokens])
+    draws = torch.rand(n * 3, dtype=torch.float64, generator=generator)
+    tokens, log_probabilities = sample(logits.expand(n * 3, 5), temperatures.repeat(n), draws)
+    assert torch.allclose(log_probabilities.exp(), expected.repeat(n, 1)[range(n * 3), tokens])
+    counts = torch.stack([tokens[row::3].bincount(minlength=5) for row in range(3)])
     assert counts[2, 0] == n  # at temperature 0 always the most likely token
     spread = (expected[:2] * (1 - expected[:2]) / n).sqrt()
     assert ((counts[:2] / n - expected[:2]).abs() <= 4 * spread).all()

@@ -13,8 +13,6 @@ import pytest
 from tasks.training.checkpoint import FORMATS, CheckpointError, latest, publish, verify
 from tests.support.recorded import RecordedBatches, small_experiment, train, trainer_of
 
-pytestmark = pytest.mark.slow
-
 STEP = "step-000001"
 READ = {
     "ppo": [

@@ -1,11 +1,7 @@
-"""Tests of uploads during a run: HTTP, a killed uploader, and a takeover by another machine."""
+"""Tests of uploads during a run: a lease, and a takeover by another machine."""
 
 from __future__ import annotations
 
-import os
-import signal
-import subprocess
-import sys
 import threading
 from pathlib import Path
 
@@ -17,68 +13,13 @@ from tasks.tracking.owner import RunBusyError
 from tasks.tracking.run_lease import RunLease, RunTakenOverError
 from tasks.tracking.run_mirror import RunMirror
 from tasks.tracking.shared_storage import SharedStorage
-from tests.support.counting_servers import ROOT
-from tests.support.s3_server import StorageProxy
 from tests.support.stored_runs import (
     FINGERPRINT,
     NAME,
-    add_checkpoint,
     add_step,
-    contents,
     keep_one,
     make_run,
-    restored,
-    upload,
 )
-
-UPLOADER = """
-import sys
-from pathlib import Path
-from tasks.tracking.run_mirror import RunMirror
-from tasks.tracking.shared_storage import SharedStorage
-url, folder = sys.argv[1:]
-with RunMirror(SharedStorage(url), Path(folder), "1a2b3c", lambda steps: []):
-    pass
-"""
-
-
-def test_upload_of_a_killed_process_is_continued_by_the_next(
-    s3_storage: SharedStorage, proxy: StorageProxy, tmp_path: Path
-) -> None:
-    run = make_run(tmp_path / "here", 1)
-    upload(s3_storage, run)
-    add_checkpoint(run, 2, os.urandom(1 << 20), files=24)
-    add_step(run, 2)
-    before, proxy.stalls_at = proxy.sent, proxy.sent + (12 << 20)
-    command = [sys.executable, "-c", UPLOADER, s3_storage.url, str(run)]
-    uploader = subprocess.Popen(command, cwd=ROOT, env={**os.environ})
-    assert proxy.stalled.wait(300)
-    uploader.send_signal(signal.SIGKILL)
-    assert uploader.wait() == -signal.SIGKILL
-    proxy.close()
-    proxy.stalls_at = None
-    proxy.stalled.clear()
-    proxy.open()
-    arrived = [
-        name
-        for name in s3_storage.files(f"{NAME}/checkpoints/step-000002")
-        if name.startswith("model-")
-    ]
-    assert 0 < len(arrived) < 24
-    assert restored(s3_storage, tmp_path / "meanwhile")[0] == 1
-    assert not list((tmp_path / "meanwhile" / NAME / "done").glob("phase-2"))
-
-    before = proxy.sent
-    subprocess.run(
-        command, cwd=ROOT, env={**os.environ}, check=True, timeout=300
-    )  # does not wait, because the previous owner is known to be gone
-    assert proxy.sent - before < (24 - len(arrived) + 2) << 20, "stored files were uploaded again"
-    step, fetched = restored(s3_storage, tmp_path / "there")
-    assert step == 2
-    assert contents(fetched) == {
-        name: content for name, content in contents(run).items() if "step-000001/" not in name
-    }
-    assert not list((run / "checkpoints").glob(".uploaded-*"))
 
 
 def lease_of_another_machine(

@@ -65,7 +65,6 @@ def test_a_missing_model_ends_the_command_before_an_engine_starts(
     assert "./nowhere" in capsys.readouterr().err
 
 
-@pytest.mark.slow
 def test_a_checkpoint_is_served_with_the_settings_of_its_recipe(
     policy: str, tmp_path: Path
 ) -> None:

@@ -10,7 +10,6 @@ import pytest
 from configs.infrastructure import SettingsError, infra_settings
 from flows.shared_storage import shared_starter_policy
 from tasks.tracking.shared_storage import SharedStorage, SharedStorageError, opened
-from tests.support.s3_server import BUCKET, StorageProxy
 
 
 def test_a_starter_policy_is_built_once_for_all_machines(
@@ -35,13 +34,12 @@ def test_a_starter_policy_is_built_once_for_all_machines(
     ("url", "operation", "named"),
     [
         ("file:///no/such/folder", "open", "/no/such/folder"),
-        (f"s3://{BUCKET}-that-is-not/runs", "write to", BUCKET),
         ("gs://bucket/runs", "import", f"gcsfs=={fsspec.__version__}"),
         ("nothing://bucket", "open", "nothing"),
     ],
 )
 def test_unusable_storage_is_refused_with_setting_url_and_operation(
-    proxy: StorageProxy, url: str, operation: str, named: str
+    url: str, operation: str, named: str
 ) -> None:
     with pytest.raises(
         SharedStorageError, match=rf"AGENTGYM_SHARED_STORAGE.*{url}.*{named}"

@@ -42,7 +42,7 @@ from environments.textcraft.world import TextCraft
 random.seed()
 transcript = [repr(dict(task_lists()))]
 session = TextCraft().create()
-for index in range(0, len(goals()), 2):
+for index in range(0, len(goals()), 4):
     transcript.append(session.reset(index))
     for _ in range(3):
         random.random()

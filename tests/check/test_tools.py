@@ -248,7 +248,6 @@ def test_each_task_of_a_mixture_has_the_tools_of_its_world() -> None:
             assert is_own == any(f'"name": "{tool.name}"' in text for tool in tools)
 
 
-@pytest.mark.slow
 def test_the_server_of_a_mixture_lists_the_tools_of_each_world(state_dir: Path) -> None:
     with starting("textcraft+babyai", state_dir) as start:
         urls = [start().url]

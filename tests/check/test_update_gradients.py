@@ -12,8 +12,6 @@ from tests.support.recorded import recorded_trajectories
 from tests.support.tiny_policy import noisy_copy
 from tests.support.update_reference import check_gradients
 
-pytestmark = pytest.mark.slow
-
 CASES: dict[str, dict[str, Any]] = {
     "grpo": {"name": "grpo"},
     "rloo": {"name": "rloo"},
