@@ -13,7 +13,6 @@ import pytest
 from configs.collection import Source
 from configs.experiment import Rollout
 from configs.recipe import RecipeError, load_recipe
-from flows import model_check
 from flows.model_check import ModelShape, fit_experiment, fit_source, model_shape
 from tasks.agents.chat_format_check import check
 
@@ -30,16 +29,8 @@ def model(policy: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def own_model(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Copy the model for a test that changes it.
-
-    Its tokenizer is checked in this process. Other tests start the process for it.
-    """
-
-    def checked_here(request: str, *, offline: bool) -> dict[str, Any]:
-        return check(json.loads(request))
-
-    monkeypatch.setattr(model_check, "_checked_chat_format", checked_here)
+def own_model(model: Path, tmp_path: Path) -> Path:
+    """Copy the model for a test that changes it."""
     return shutil.copytree(model, tmp_path / "tiny")
 
 
