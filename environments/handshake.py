@@ -13,7 +13,7 @@ from typing import Any, Protocol, Self
 from configs.environment import World
 from configs.mixture import members
 from configs.rules import Dialect
-from configs.task_selection import TaskSelection, indices
+from configs.task_selection import TaskSelection
 from environments.agentgym_client import AgentGymClient
 from environments.client import EnvironmentClient
 from environments.environment import Step, TaskIndexError
@@ -150,9 +150,7 @@ async def task_indices(
                     f"{field}: {unknown.reason or unknown}", field=field
                 ) from unknown
     try:
-        given = (
-            indices(tasks) if world.dialect == "agentgym" else task_indices_of(world.name, tasks)
-        )
+        given = task_indices_of(world.name, tasks, world.dialect)
     except TaskIndexError as unknown:
         raise WrongWorldError(f"{field}: {unknown}", field=field) from unknown
     async with open_client(urls, world.name, world.dialect) as client:

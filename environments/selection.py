@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from configs.rules import Dialect
 from configs.task_selection import TaskSelection, goal_of, indices
 from environments.environment import TaskIndexError, World
 from environments.registry import package_of
@@ -28,11 +29,13 @@ def selected_tasks(world: World, name: str, selection: TaskSelection) -> list[in
     return task_indices_of(name, selection)
 
 
-def task_indices_of(name: str, selection: Sequence[int | str]) -> list[int]:
-    """Return the indices of given tasks on our servers.
+def task_indices_of(
+    name: str, selection: Sequence[int | str], dialect: Dialect = "ours"
+) -> list[int]:
+    """Return the indices of given tasks on servers of a dialect.
 
-    AgentGym's index of a TextCraft goal depends on the order of a folder on its server. So the
-    goal's text is used there.
+    AgentGym's index of a TextCraft goal depends on the order of a folder on its server. So our
+    servers get the index of the goal's text.
 
     Args:
         name: The world's name.
@@ -42,6 +45,8 @@ def task_indices_of(name: str, selection: Sequence[int | str]) -> list[int]:
     Raises:
         TaskIndexError: An item id lacks a required goal, or names a goal that does not exist.
     """
+    if dialect == "agentgym":
+        return indices(selection)
     find = package_of(name).task_of_goal
     return [
         each if isinstance(each, int) else _index_of_goal(each, find) if find else index

@@ -25,7 +25,6 @@ from configs.environment import World
 from configs.evaluation_grid import EvaluationGrid
 from configs.infrastructure import InfraSettings, infra_settings
 from configs.model_folder import recipe_of
-from configs.task_selection import indices
 from environments.handshake import check_same_version
 from environments.selection import task_indices_of
 from flows.collection_session import CollectionSession, folder_name, identity
@@ -126,9 +125,7 @@ def categories_of(grid: EvaluationGrid) -> dict[int, str]:
         index: name
         for name, tasks in grid.categories.items()
         if not isinstance(tasks, str)
-        for index in (
-            indices(tasks) if world.dialect == "agentgym" else task_indices_of(world.name, tasks)
-        )
+        for index in task_indices_of(world.name, tasks, world.dialect)
     }
 
 
