@@ -66,7 +66,11 @@ class Played(ConfigModel):
     environment: WorldByName
     """The environment, or its name alone."""
     source: Source
-    """The policy that acts."""
+    """The policy that acts.
+
+    If a form names a checkpoint, the checkpoint's recipe replaces the default values of the prompt
+    and turn format, rollout.turn_tokens and rollout.trajectory_tokens.
+    """
     n_tasks: PositiveInt | None = None
     """Use only the first n tasks of each list. Empty: all of them."""
     samples: PositiveInt = 1

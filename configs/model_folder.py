@@ -130,10 +130,10 @@ def format_left_to_checkpoint(
     """Return the format fields that a recipe inherits from its initial checkpoint.
 
     Args:
-        tree: The recipe, nested, overrides included.
-        in_file: The recipe's file alone. If an override names another model, the file's format
-            fields are ignored.
-        overrides: New values by dotted name. They take precedence.
+        tree: Values of the recipe by dotted name, overrides included.
+        in_file: Values of the recipe's file alone. If an override names another model, the file's
+            format fields are ignored.
+        overrides: New values. They take precedence.
 
     Raises:
         ModelError: See `recipe_of`.
@@ -141,25 +141,15 @@ def format_left_to_checkpoint(
     Returns:
         Values by dotted field name.
     """
-    model = _dotted(tree).get("policy.model")
+    model = tree.get("policy.model")
     if not isinstance(model, str) or (trained_by := recipe_of(model)) is None:
         return {}
-    given = _dotted(overrides)
-    if _dotted(in_file).get("policy.model") == model:
-        given |= _dotted(in_file)
-    return {name: value for name, value in format_of(trained_by).items() if name not in given}
-
-
-def _dotted(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Flatten a tree with dotted or nested names to dotted names."""
-    flat: dict[str, Any] = {}
-    for name, value in tree.items():
-        flat |= (
-            _dotted(value, f"{prefix}{name}.")
-            if isinstance(value, Mapping)
-            else {f"{prefix}{name}": value}
-        )
-    return flat
+    given = {*overrides, *(in_file if in_file.get("policy.model") == model else ())}
+    return {
+        name: value
+        for name, value in format_of(trained_by).items()
+        if not any(each == name or each.startswith(f"{name}.") for each in given)
+    }
 
 
 def _is_path(model: str) -> bool:

@@ -50,7 +50,9 @@ def load_recipe(recipe: str, overrides: Mapping[str, Any] | None = None) -> Expe
     for name, value in (overrides or {}).items():
         _put(tree, name.split("."), value, name)
     try:
-        inherited = format_left_to_checkpoint(tree, in_file, overrides or {})
+        inherited = format_left_to_checkpoint(
+            dotted(tree), dotted(in_file), dotted(overrides or {})
+        )
     except ModelError as problem:
         raise RecipeError(f"policy.model: {problem}") from None
     for name, value in inherited.items():
@@ -218,6 +220,21 @@ def _models_in(annotation: Any) -> list[type[BaseModel]]:
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return [annotation]
     return [model for argument in get_args(annotation) for model in _models_in(argument)]
+
+
+def dotted(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Return the values of a tree with nested or dotted names by dotted name.
+
+    Args:
+        prefix: Put before each name.
+    """
+    flat: dict[str, Any] = {}
+    for name, value in tree.items():
+        if isinstance(value, Mapping) and value:
+            flat |= dotted(value, f"{prefix}{name}.")
+        else:
+            flat[f"{prefix}{name}"] = value
+    return flat
 
 
 def _drop_fields_of_other_algorithms(

@@ -144,6 +144,13 @@ class Study(ConfigModel):
                     f"comparisons has {name!r}, which is not an arm; use one of: "
                     f"{', '.join(self.arms)}"
                 )
+        for where, changes in {"overrides": self.overrides, **self.arms}.items():
+            for name in changes:
+                if name == "name" or name.partition(".")[0] == "seeds":
+                    raise ValueError(
+                        f"{where} has {name!r}, which each run gets from the study; remove it and "
+                        "set the study's own name or seeds"
+                    )
         return self
 
     def fields(self, arm: str, seed: int) -> dict[str, Any]:

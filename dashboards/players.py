@@ -103,12 +103,13 @@ class Players:
 
 
 def world_of(run: RunFolder | None, environment: str) -> World:
-    """Return a trajectory's environment with the rules and success score of its run's recipe."""
+    """Return a trajectory's environment with the settings of its run's recipe."""
     if run is None:
         return World(name=environment)
-    score = run.field("environment.success_score", None)
-    rules = run.field("environment.rules", "ours")
-    return World(name=environment, rules=rules, success_score=score)
+    given = {
+        name: run.field(f"environment.{name}", None) for name in ("instruction", "success_score")
+    }
+    return World(name=environment, rules=run.field("environment.rules", "ours"), **given)
 
 
 def checkpoint_source(run: RunFolder, checkpoint: Path) -> Source:

@@ -23,7 +23,7 @@ from pydantic import PositiveInt
 
 from configs.experiment import Experiment
 from configs.infrastructure import InfraSettings, infra_settings
-from configs.recipe import load_recipe
+from configs.recipe import RecipeError, dotted, load_recipe
 from configs.task_selection import TaskSelection
 from environments.handshake import check_same_version
 from environments.registry import load_world
@@ -62,8 +62,18 @@ def before_after(
 
     These are the policy before RL, after RL, and after more behaviour cloning. Finished runs are
     not trained again. With one seed, the recipe's seed is used.
+
+    Raises:
+        RecipeError: A value is invalid, or an override sets a seed although there are several.
     """
     infrastructure = infra_settings()
+    if n_seeds > 1 and (
+        seeds := [each for each in dotted(overrides or {}) if each[:6] == "seeds."]
+    ):
+        raise RecipeError(
+            f"{seeds[0]}: is set by n_seeds, which gives the runs the seeds 0 to {n_seeds - 1}; "
+            "remove one of them"
+        )
     found, experiment = [], fit_experiment(load_recipe(recipe, overrides))
     for seed in range(n_seeds):
         if n_seeds > 1:

@@ -25,6 +25,7 @@ from configs.task_selection import selection_name
 from flows.collection_session import CollectionSession, folder_name
 from flows.killed_flow_runs import note_flow_run
 from flows.model_check import fit_source
+from flows.requests import request_of_form
 from flows.results import CollectedEpisodes
 from flows.run_names import named_by
 
@@ -48,7 +49,7 @@ def collect(collection: Collection, folder: Path | None = None) -> CollectedEpis
         MissingEpisodesError: Infrastructure failures broke episodes. Running the same collection
             again plays them.
     """
-    infrastructure = infra_settings()
+    infrastructure, collection = infra_settings(), request_of_form(collection)
     collection = collection.model_copy(
         update={"rollout": fit_source(collection.source, collection.rollout)}
     )

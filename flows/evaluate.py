@@ -32,7 +32,8 @@ from flows.flow_page import show_picture
 from flows.killed_flow_runs import note_flow_run
 from flows.model_check import fit_source
 from flows.records import open_tracker
-from flows.results import Evaluation, cell_folder, read_results, stored_episodes
+from flows.requests import request_of_form
+from flows.results import Evaluation, cell_folder, cells_in, read_results, stored_episodes
 from flows.run_names import named_by
 from flows.scripted_policies import scripted_results
 from tasks.evaluation.agentgym_figures import HEADER, figure_rows
@@ -79,7 +80,7 @@ def evaluate(
             `against`. The bounds of this evaluation are still recorded, and the same command plays
             the missing episodes.
     """
-    infrastructure = infra_settings()
+    infrastructure, grid = infra_settings(), request_of_form(grid)
     grid = grid.model_copy(update={"rollout": fit_source(grid.source, grid.rollout)})
     folder = folder or infrastructure.runs / "evaluated" / folder_name(grid)
     other = comparable(grid, against) if against else None
@@ -197,7 +198,7 @@ def record(
     (folder / "evaluation.md").write_text(page, encoding="utf-8")
     index = {
         "grid": grid.model_dump(mode="json"),
-        "cells": {name: cell_folder(name) for name in results},
+        "cells": cells_in(folder) | {name: cell_folder(name) for name in results},
     }
     replace_file(folder / "evaluation.json", json.dumps(index, indent=1))
     with open_tracker(infrastructure, "evaluations", folder) as tracker:
@@ -207,7 +208,7 @@ def record(
             "folder": str(folder.absolute()),
             "mlflow.note.content": note or "Complete.",
         }
-        run = tracker.start_run(title, identity(grid), tags)
+        run = tracker.start_run(title, shared_settings(grid), tags)
         for name, cell in grid.cells().items():
             figures = {
                 f"{name.partition(', horizon')[0]} at temperature {cell.temperature:g}/{key.partition('/')[2]}": value

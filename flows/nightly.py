@@ -30,7 +30,7 @@ from pydantic import WithJsonSchema
 
 from configs.infrastructure import InfraSettings, infra_settings
 from configs.model_folder import ModelError, recipe_of
-from configs.recipe import RecipeError, load_recipe
+from configs.recipe import RecipeError, dotted, load_recipe
 from environments.handshake import check_same_version
 from flows.checks import check_experiment
 from flows.collect import collect
@@ -209,10 +209,11 @@ def check_night(start_from: str, overrides: Mapping[str, Any]) -> None:
     """
     if start_from not in ("recipe", "champion"):
         raise RecipeError(f"start_from: must be recipe or champion, not {start_from!r}")
+    given = dotted(overrides)
     for name in ("seeds.training", "seeds.evaluation"):
-        if name in overrides:
+        if name in given:
             raise RecipeError(
-                f"{name}: cannot be {overrides[name]!r}, because the seed is derived from the "
+                f"{name}: cannot be {given[name]!r}, because the seed is derived from the "
                 "date; leave it out"
             )
 

@@ -8,10 +8,11 @@ from typing import Any, TypeVar
 from pydantic import ValidationError
 
 from configs.collection import Collection, Played, Source
+from configs.environment import World
 from configs.evaluation_grid import EvaluationGrid
-from configs.experiment import Experiment
+from configs.experiment import Experiment, Rollout, TurnFormat
 from configs.infrastructure import infra_settings
-from configs.model_folder import recipe_of
+from configs.model_folder import FORMAT_FIELDS, recipe_of
 from configs.recipe import RecipeError, explain
 from flows.checks import check_policy, check_task_lists, check_world, served_model
 from flows.model_check import fit_source
@@ -114,12 +115,52 @@ def _checked(
             "source": trained_by.policy.turn_format(),
             "rollout": trained_by.rollout.model_dump(),
         }
+        if trained_by.environment.name == given["environment"]["name"]:
+            defaults["environment"] = trained_by.environment.served().model_dump()
     try:
         request = model.model_validate(_merged(defaults, given))
     except ValidationError as problem:
         raise RecipeError(f"invalid values:\n{explain(problem)}", problem) from None
     fit_source(request.source, request.rollout)
     return request
+
+
+def request_of_form(request: P) -> P:
+    """Return a request with the format of its checkpoint, if a deployment was started with it.
+
+    Prefect's form submits every field. So a field that must be the same in training and use, and
+    has its default value, is taken from the recipe. The others are taken from the form.
+    """
+    from prefect.context import FlowRunContext
+
+    context = FlowRunContext.get()
+    if context is None or context.flow_run is None or context.flow_run.deployment_id is None:
+        return request
+    trained_by = trained_recipe(request.source.model_dump())
+    return request if trained_by is None else in_trained_format(request, trained_by)
+
+
+def in_trained_format(request: P, trained_by: Experiment) -> P:
+    """Return a request whose default values are those of a checkpoint's recipe.
+
+    This covers `FORMAT_FIELDS` and, in the recipe's own world, its instruction and success score.
+    """
+    defaults = {"source": TurnFormat(), "rollout": Rollout(), "environment": World()}
+    trained = {
+        "source": trained_by.policy,
+        "rollout": trained_by.rollout,
+        "environment": trained_by.environment,
+    }
+    names = [name.replace("policy.", "source.") for name in FORMAT_FIELDS]
+    if request.environment.name == trained_by.environment.name:
+        names += ["environment.instruction", "environment.success_score"]
+    changes: dict[str, dict[str, Any]] = {part: {} for part in defaults}
+    for name in names:
+        part, field = name.split(".")
+        if getattr(getattr(request, part), field) == getattr(defaults[part], field):
+            changes[part][field] = getattr(trained[part], field)
+    parts = {part: getattr(request, part).model_copy(update=changes[part]) for part in changes}
+    return request.model_copy(update=parts)
 
 
 def grid_of_run(experiment: Experiment, policy: str, **fields: Any) -> EvaluationGrid:

@@ -107,8 +107,9 @@ class Evaluation:
 
     Attributes:
         folder: Folder of its episodes, tables and picture.
-        grid: What was evaluated.
-        cells: Maps the name of a cell, e.g. "test, horizon 8, temperature 1", to its result.
+        grid: What was evaluated by the last call.
+        cells: Maps the name of a cell, e.g. "test, horizon 8, temperature 1", to its result. A
+            folder read from disk also has the cells of earlier calls.
         other: Results of the other policy by cell. Empty without a comparison.
     """
 
@@ -242,12 +243,25 @@ def read_results(folder: Path) -> dict[str, EvaluationResult]:
         EvaluationFileError: The folder holds none.
     """
     try:
-        cells = json.loads((folder / "evaluation.json").read_text(encoding="utf-8"))["cells"]
         return {
-            name: read_evaluation(folder / cell / "evaluation.json") for name, cell in cells.items()
+            name: read_evaluation(folder / cell / "evaluation.json")
+            for name, cell in _cells(folder).items()
         }
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as problem:
         raise EvaluationFileError(f"{folder} has no readable evaluation: {problem}") from problem
+
+
+def cells_in(folder: Path) -> dict[str, str]:
+    """Return the cells of earlier evaluations with the names of their folders, if there are any."""
+    try:
+        return _cells(folder)
+    except (OSError, ValueError, KeyError, TypeError):
+        return {}
+
+
+def _cells(folder: Path) -> dict[str, str]:
+    index = json.loads((folder / "evaluation.json").read_text(encoding="utf-8"))
+    return dict(index["cells"])
 
 
 def cell_folder(name: str) -> str:

@@ -42,7 +42,15 @@ def scripted_results(
         known = load_world(world.name, world.rules)
         train = selected_tasks(known, world.name, learned)
         kept = folder or infrastructure.runs.absolute() / "baselines"
-        return baselines(world.name, tasks, train[:n_learned], horizon, kept, rules=world.rules)
+        return baselines(
+            world.name,
+            tasks,
+            train[:n_learned],
+            horizon,
+            kept,
+            rules=world.rules,
+            success_score=world.success_score,
+        )
     except (ImportError, WorldError, OSError, KeyError):
         return {}
 

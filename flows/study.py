@@ -51,6 +51,9 @@ from tasks.tracking.tracker import Tracker
 from tasks.training.trainer_client import TrainerFailedError
 
 DOCS, SCRIPTED = Path("docs") / "evidence", "scripted"
+"""Folder of the published studies below the working folder, and that of scripted policies in it."""
+PUBLISHED = Path(__file__).parents[1] / DOCS
+"""Folder of the studies published with this version."""
 KEPT, EPISODES = "runs.jsonl.gz", "episodes.parquet"
 PROCESSES = f"{PREFIX}TRAINER_PROCESSES"
 
@@ -131,7 +134,7 @@ def study(
 
 def registries(infrastructure: InfraSettings) -> tuple[Path, Path]:
     """Return the registry of the studies on this machine, and that of the published studies."""
-    return infrastructure.runs.absolute() / "studies" / FILE, DOCS / FILE
+    return infrastructure.runs.absolute() / "studies" / FILE, PUBLISHED / FILE
 
 
 def say(line: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -66,7 +67,10 @@ class OneField(ActionForm):
         try:
             if self._choices:
                 return {self._name: self._choices[text.casefold()]}
-            return {self._name: self._number(text) if self._number else text}
+            value = self._number(text) if self._number else text
+            if isinstance(value, float) and not math.isfinite(value):
+                raise ValueError(text)
+            return {self._name: value}
         except (KeyError, ValueError):
             raise InvalidActionError(f"{text[:100]!r} is not an action. {self.described}") from None
 
@@ -181,7 +185,8 @@ def _tool_result(result: Any) -> str:
 
 def _object(text: str) -> dict[str, Any] | None:
     try:
-        read = from_json(text)  # unlike the json module, it limits the nesting, to 200 levels
+        # Unlike the json module, it limits the nesting, to 200 levels.
+        read = from_json(text, allow_inf_nan=False)
     except ValueError:
         return None
     return read if isinstance(read, dict) else None

@@ -12,6 +12,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from textwrap import shorten
 from typing import Any, get_args
 
 from configs.collection import Collection
@@ -28,10 +29,11 @@ EXAMPLES = """examples:
   agentgym collect babyai --vllm http://gpu1:8000,http://gpu2:8000 --tasks test --out runs/babyai-test
   OPENAI_API_KEY=... agentgym collect textcraft --openai https://api.openai.com/v1 --endpoint-model gpt-4.1 --tasks test
 
-A checkpoint is played with the settings of its run's evaluations: action format, instruction, dtype, token budgets, horizon and
-temperature. This also holds if a vLLM server on this machine serves it. Options override these settings.
-Every field of the recipe sections rollout and environment can be set, e.g. --rollout.retries 4 or --environment.rules agentgym
-(fields: configs/experiment.py and configs/environment.py). `agentgym tasks WORLD` prints the task lists.
+A checkpoint is played with the settings of its run's evaluations: action format, instruction, dtype, token budgets, horizon,
+temperature and, in the same world, rules and success score. This also holds if a vLLM server on this machine serves it.
+Options override these settings. Every field of the recipe sections rollout and environment can be set, e.g. --rollout.retries 4
+or --environment.rules agentgym (fields: configs/experiment.py and configs/environment.py). `agentgym tasks WORLD` prints the task
+lists.
 The command starts environment servers, unless AGENTGYM_ENVIRONMENT_URLS names running ones.
 The same command continues an interrupted collection."""
 
@@ -80,7 +82,7 @@ def collection_arguments(arguments: list[str] | None = None) -> tuple[Collection
             "temperature": parsed.temperature,
         }
         collection = collection_request(given, trained_by)
-    print_checkpoint_defaults(trained_by)
+    print_checkpoint_defaults(trained_by, parsed.environment)
     return collection, parsed.out
 
 
@@ -213,8 +215,8 @@ def policy_of(
     return given, trained_recipe(source)
 
 
-def print_checkpoint_defaults(trained_by: Experiment | None) -> None:
-    """Print the settings that come from the checkpoint's recipe."""
+def print_checkpoint_defaults(trained_by: Experiment | None, world: str) -> None:
+    """Print the settings that come from the checkpoint's recipe, for use in a world."""
     if trained_by is None:
         return
     values = {name.partition(".")[2]: value for name, value in format_of(trained_by).items()}
@@ -222,5 +224,10 @@ def print_checkpoint_defaults(trained_by: Experiment | None) -> None:
         "horizon": trained_by.evaluation.horizon,
         "temperature": trained_by.evaluation.temperature,
     }
+    if trained_by.environment.name == world:
+        changed = trained_by.environment.served().model_dump(
+            exclude={"name"}, exclude_defaults=True
+        )
+        values |= {f"environment.{name}": shorten(str(each), 60) for name, each in changed.items()}
     settings = ", ".join(f"{name} {str(value).lower()}" for name, value in values.items())
     print(f"Settings taken from the checkpoint's recipe: {settings}", file=sys.stderr)

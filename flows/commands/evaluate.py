@@ -16,8 +16,9 @@ EXAMPLES = """examples:
   OPENAI_API_KEY=... agentgym evaluate babyai --openai https://api.openai.com/v1 --endpoint-model gpt-4.1 --tasks test my-tasks.json
 
 A checkpoint is evaluated with the settings of its run's evaluations: action format, instruction, dtype, token budgets, tasks,
-horizon and temperature. Options override these settings. Every field of the recipe sections rollout and environment can be set,
-e.g. --environment.rules agentgym. `agentgym tasks WORLD` prints the task lists.
+horizon, temperature and, in the same world, rules and success score. Options override these settings.
+Every field of the recipe sections rollout and environment can be set, e.g. --environment.rules agentgym.
+`agentgym tasks WORLD` prints the task lists.
 The same command continues an interrupted evaluation."""
 
 
@@ -102,5 +103,5 @@ def evaluation_arguments(
         parser.error(
             f"--against: {parsed.against} has no evaluation.json. Give the folder of an evaluation."
         )
-    print_checkpoint_defaults(trained_by)
+    print_checkpoint_defaults(trained_by, parsed.environment)
     return grid, parsed.out, parsed.against

@@ -260,6 +260,7 @@ def opened(parsed: argparse.Namespace, source: Source, rollout: Rollout) -> Iter
             name=source.label,
             engine=engine,
             chat=chat,
+            temperature=rollout.temperature,
             answer_tokens=rollout.turn_tokens,
             horizon=parsed.horizon,
             success_score=parsed.success_score,

@@ -11,7 +11,7 @@ from tasks.agents.chat_format import ChatFormat, of_task
 from tasks.agents.history import History
 from tasks.agents.observation_cut import cut_to_fit
 from tasks.agents.sampling_seeds import stable_seed
-from tasks.inference.engine import Engine, Sampling
+from tasks.inference.engine import Engine, EngineError, Sampling
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,10 +92,18 @@ class TokenConversation:
         self._last: list[int] = []
 
     async def act(self, turn: int) -> Message:
-        """Sample a message with its own seed, as in `Conversation.act`."""
+        """Sample a message with its own seed, as in `Conversation.act`.
+
+        A prompt that fills the context is an `EngineError`: no policy could act.
+        """
         engine, chat_format, budgets = self._engine, self._chat_format, self._budgets
         length, limit = _limit(engine, budgets)
         room = length - len(self._history.tokens)
+        if room < 1 and turn == 0:
+            raise EngineError(
+                f"the prompt has {len(self._history.tokens)} tokens, which fill the "
+                f"{limit} of {length} tokens; raise it, or shorten environment.instruction"
+            )
         if room < 1:
             raise TokenBudgetError(limit)
         sampling = Sampling(

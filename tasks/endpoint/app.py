@@ -14,6 +14,7 @@ import re
 import secrets
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass
+from hashlib import sha256
 from pkgutil import resolve_name
 from typing import Any
 
@@ -97,6 +98,7 @@ class ServedPolicy:
         name: Its name for clients.
         engine: The engine that samples.
         chat: Its chat template.
+        temperature: Sampling temperature of the calls that give none.
         answer_tokens: Most tokens of an answer for which the client gives no limit.
         horizon: Most calls of an episode. Calls without an answer do not count.
         success_score: Smallest reward of a success.
@@ -107,6 +109,7 @@ class ServedPolicy:
     name: str
     engine: Engine
     chat: ChatTokens
+    temperature: float
     answer_tokens: int
     horizon: int
     success_score: float
@@ -218,7 +221,7 @@ class Endpoint:
             )
         limit = asked.token_limit() or policy.answer_tokens
         sampling = Sampling(
-            temperature=1.0 if asked.temperature is None else asked.temperature,
+            temperature=policy.temperature if asked.temperature is None else asked.temperature,
             max_tokens=min(limit, room),
             stop_tokens=call.chat.stop_tokens,
             seed=(stable_seed(call.episode.seed, call.number) if asked.seed is None else asked.seed)
@@ -378,12 +381,14 @@ async def _gone(request: Request) -> None:
 def _episode_id(request: Request, asked: ChatRequest) -> str | None:
     """Return the episode that a client names, or None.
 
+    A user that is not an id, e.g. an e-mail address, is replaced by a digest.
+
     Raises:
         RequestError: It is not an id.
     """
-    found = (
-        request.headers.get("x-episode") or (asked.metadata or {}).get("episode") or asked.client()
-    )
+    found = request.headers.get("x-episode") or (asked.metadata or {}).get("episode")
+    if found is None and (user := asked.client()):
+        return user if _EPISODE_ID.fullmatch(user) else sha256(user.encode()).hexdigest()[:32]
     if found is not None and not _EPISODE_ID.fullmatch(str(found)):
         raise RequestError(
             f"the episode {found!r} is not an id; use up to 128 letters, digits and ._:-",

@@ -222,6 +222,7 @@ class Episodes:
         episode, row, text = call.episode, call.row, call.chat.text(generation.tokens)
         answer = call.chat.answer(generation.tokens)
         self._end_call(call)
+        episode.cut = ""  # the client has shortened its messages since a budget refused a call
         episode.faults.pop(_keys(call.messages)[-1], None)
         turn = Turn(
             tokens=list(generation.tokens),

@@ -61,6 +61,7 @@ def baselines(
     folder: Path,
     names: Sequence[str] = (),
     rules: Rules = "ours",
+    success_score: float | None = None,
 ) -> dict[str, EvaluationResult]:
     """Return the results of scripted policies on some tasks, reusing those in `folder`.
 
@@ -72,10 +73,12 @@ def baselines(
         folder: Folder of the results.
         names: Names of the policies. Empty: all that the world supports, its own scripts included.
         rules: Rules of the world.
+        success_score: Smallest score of a success. None: the world's own.
     """
     world = load_world(world_name, rules)
+    given = [] if success_score is None else [success_score]
     facts = json.dumps(
-        [world.name, world.version, list(tasks), list(train_tasks), horizon, SAMPLES]
+        [world.name, world.version, list(tasks), list(train_tasks), horizon, SAMPLES, *given]
     )
     path = folder / f"{world.name.replace(':', '.')}-{sha256(facts.encode()).hexdigest()[:16]}"
     found: dict[str, EvaluationResult] = {}
@@ -85,7 +88,7 @@ def baselines(
             found[name] = read_evaluation(file)
         except (FileNotFoundError, EvaluationFileError):
             if can_play(world, name):
-                found[name] = play(world, name, tasks, train_tasks, horizon)
+                found[name] = play(world, name, tasks, train_tasks, horizon, success_score)
                 write_evaluation(file, found[name])
     return found
 
@@ -98,7 +101,12 @@ def can_play(world: World, name: str) -> bool:
 
 
 def play(
-    world: World, name: str, tasks: Sequence[int], train_tasks: Sequence[int], horizon: int
+    world: World,
+    name: str,
+    tasks: Sequence[int],
+    train_tasks: Sequence[int],
+    horizon: int,
+    success_score: float | None = None,
 ) -> EvaluationResult:
     """Play one scripted policy, see `baselines`.
 
@@ -107,7 +115,7 @@ def play(
     """
     environment = world.create()
     replay = NearestNeighbourReplay(world, train_tasks) if name == REPLAY else None
-    needed = world.success_score
+    needed = world.success_score if success_score is None else success_score
     played = []
     try:
         for group, task in enumerate(tasks):

@@ -21,7 +21,7 @@ from configs.config_model import ConfigModel
 from configs.environment import Environment
 from configs.experiment import Experiment
 from configs.mixture import member_of, members
-from configs.recipe import RecipeError
+from configs.recipe import RecipeError, dotted
 from configs.study import Study
 from configs.task_selection import TaskSelection, selection_name
 from environments.environment import WorldError
@@ -214,10 +214,10 @@ def registration_of(study: Study) -> Registration:
 def changes(old: Registration, new: Registration) -> list[str]:
     """Return the fields and task lists in which two registrations differ, with both values."""
     found = _differing(
-        _flat(old.study.model_dump(mode="json")), _flat(new.study.model_dump(mode="json"))
+        dotted(old.study.model_dump(mode="json")), dotted(new.study.model_dump(mode="json"))
     )
     for arm in old.recipes.keys() & new.recipes.keys():
-        before, now = (_flat(_present(each.recipes[arm])) for each in (old, new))
+        before, now = (dotted(_present(each.recipes[arm])) for each in (old, new))
         found += [f"arm {arm}, {each}" for each in _differing(before, now)]
     before, now = (
         {f"{each.use} list {each.name} of {each.world}": each.digest for each in one.lists}
@@ -329,16 +329,6 @@ def _present(recipe: Mapping[str, Any]) -> Mapping[str, Any]:
     with suppress(ValidationError):  # for a field that recipes no longer have
         recipe = Experiment.model_validate(recipe).model_dump(mode="json")
     return {section: fields for section, fields in recipe.items() if section != "seeds"}
-
-
-def _flat(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    flat: dict[str, Any] = {}
-    for name, value in tree.items():
-        if isinstance(value, Mapping) and value:
-            flat |= _flat(value, f"{prefix}{name}.")
-        else:
-            flat[f"{prefix}{name}"] = value
-    return flat
 
 
 def _differing(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:

@@ -53,8 +53,6 @@ class TimeBreakdown:
             f"  {name:<{width}}  {seconds:7.1f} s  {seconds / total:5.1%}" for name, seconds in rows
         ]
         spent = sum(orchestration.values())
-        lines.append(
-            f"Orchestration (total without {', '.join(work)}): {spent:.1f} of {total:.1f} s = "
-            f"{spent / total:.1%}"
-        )
+        excluded = f" (total without {', '.join(work)})" if work else ""
+        lines.append(f"Orchestration{excluded}: {spent:.1f} of {total:.1f} s = {spent / total:.1%}")
         return "\n".join(lines)

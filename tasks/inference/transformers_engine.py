@@ -23,6 +23,7 @@ from tasks.inference.decode_graph import DecodeGraphs, decodes_statically
 from tasks.inference.engine import EngineError, Generation, Sampling
 from tasks.inference.fused_layers import fuse_layers
 
+OUT_OF_MEMORY = ". Set rollout.max_num_seqs, or a smaller value of it"
 ARRIVAL_S = 0.02
 """A batch starts when no request has arrived for this long."""
 
@@ -122,10 +123,11 @@ class TransformersEngine:
                 for _ in self._continue(batch, answers):
                     await asyncio.sleep(0)
             except Exception as problem:  # noqa: BLE001 - every error must fail the waiting episodes
+                hint = OUT_OF_MEMORY if isinstance(problem, torch.OutOfMemoryError) else ""
                 for request in batch:
                     if not request.answer.done():
                         request.answer.set_exception(
-                            EngineError(f"transformers failed during generation: {problem!r}")
+                            EngineError(f"transformers failed during generation: {problem!r}{hint}")
                         )
                 continue
             for request, answer in zip(batch, answers, strict=True):

@@ -38,6 +38,9 @@ if TYPE_CHECKING:
     from vllm import RequestOutput, SamplingParams
     from vllm.lora.request import LoRARequest
 
+OUT_OF_MEMORY = """
+If memory is short, lower rollout.trajectory_tokens or rollout.max_num_seqs, or raise
+AGENTGYM_ENGINE_CPU_CACHE_GB (CPU) or AGENTGYM_ENGINE_MEMORY_FRACTION (GPU)."""
 TURNS = 8
 """Iterations of the event loop between two steps of the engine.
 
@@ -182,8 +185,9 @@ class VllmEngine:
                 )
                 self._engine = LLMEngine.from_engine_args(arguments)
         except Exception as problem:
+            hint = OUT_OF_MEMORY if "memory" in str(problem) else ""
             raise EngineError(
-                f"vLLM could not start with the model {model}: {problem}"
+                f"vLLM could not start with the model {model}: {problem}{hint}"
             ) from problem
         finally:
             # on a CPU vLLM replaces it with a function that does nothing

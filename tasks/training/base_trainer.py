@@ -88,6 +88,7 @@ class BaseTrainer(Trainer):
             methods, which have no advantages.
         context_parallel: The ranks that compute packed rows with this one. They have the same
             micro-batches, and sums over all ranks count them once. None: there are none.
+        beat: Called before a micro-batch is scored. It shows that the rank does not hang.
     """
 
     context_parallel: ContextParallel | None = None
@@ -109,6 +110,7 @@ class BaseTrainer(Trainer):
         self.experiment, self.policy, self.sharding = experiment, policy, sharding
         self.batch_metrics: dict[str, float] = {}
         self.policy_learns = True
+        self.beat: Callable[[], None] = lambda: None
         self.loss_record = LossRecord()
         self._folder = folder
         self._checkpoints = folder / "checkpoints"
@@ -440,6 +442,7 @@ class BaseTrainer(Trainer):
         for part in self.parts(self.micro_batch_rows(rows), self.experiment.algorithm.mini_batches):
             # Run even on an empty micro-batch: under FSDP every rank must do the same number of
             # forward passes.
+            self.beat()
             tensors = pad_trajectories([rows[i] for i in part], self.processing_class.pad_token_id)
             for i, scored in zip(part, score(tensors).cpu()[: len(part)], strict=True):
                 scores[i] = scored[: len(rows[i].completion) + extra]

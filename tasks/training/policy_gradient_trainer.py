@@ -297,6 +297,7 @@ class PolicyGradientTrainer(BaseTrainer):
             sum(sample.scores is None for sample in samples)
         )
         for part in parts:
+            self.beat()
             chosen = [samples[i] for i in part]
             tensors = pad_trajectories(
                 [sample.trajectory for sample in chosen], self.processing_class.pad_token_id
@@ -358,10 +359,9 @@ class PolicyGradientTrainer(BaseTrainer):
         tokens = LossTokens(logps, sampled, old, advantages, entropies, mask, kept, reference)
         longest = self.experiment.rollout.trajectory_tokens
         loss = policy_loss(tokens, algorithm, inputs["loss_count"], longest)
-        if balances:
-            loss = loss + (
-                self._balance_coefficient * balance / self.current_gradient_accumulation_steps
-            )
+        if balances:  # an empty micro-batch has a masked row, whose balance does not count
+            share = mask.any() / self.current_gradient_accumulation_steps
+            loss = loss + self._balance_coefficient * balance * share
         self.loss_record.note(inputs, tokens)
         self._meter.add(tokens, first_update=self._updates_of_batch == 0)
         self._extra_metrics.add(tokens)

@@ -1,7 +1,7 @@
 """Find trainer ranks that hang: the launcher of a machine watches the ranks that it started.
 
-Each rank writes a heartbeat before every part of an update, before it loads an engine and before it
-writes a checkpoint. The launcher kills a rank that is stopped, or whose part exceeds its limit.
+Each rank writes a heartbeat before every part of an update, before it scores a micro-batch, before
+it loads an engine and before it writes a checkpoint. The launcher kills a rank that is stopped, or whose part exceeds its limit.
 Before that, all ranks of the machine write their stacks to the log. The flow then restarts the
 trainer from the last checkpoint.
 """
@@ -42,7 +42,7 @@ class Heartbeats:
 
     def __init__(self, limit_s: float) -> None:
         """Write a first heartbeat. `limit_s` is the limit of one part of an update."""
-        self._limit_s, self._number = limit_s, 0
+        self._limit_s, self._number, self._current_s = limit_s, 0, 0.0
         folder = os.environ.get(HEARTBEATS)
         self._file = Path(folder) / str(os.getpid()) if folder else None
         if self._file is not None:
@@ -63,8 +63,13 @@ class Heartbeats:
         finally:
             self._write(0.0)
 
+    def beat(self) -> None:
+        """Restart the time of the current part, before each of its micro-batches."""
+        self._write(self._current_s)
+
     def _write(self, limit_s: float) -> None:
         """Write a heartbeat. The next must follow within `limit_s` seconds; 0 means no limit."""
+        self._current_s = limit_s
         if self._file is not None:
             self._number += 1
             self._file.write_text(f"{self._number} {limit_s}", encoding="utf-8")

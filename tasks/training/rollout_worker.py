@@ -248,7 +248,7 @@ def _started_engine(job: TrainerJob, rank: int, ranks: int) -> Engine:
         ranks: Number of processes that each start their own engine, or share the servers.
 
     Raises:
-        EngineError: The engine could not start.
+        EngineError: The engine could not start, or servers have a smaller context than the recipe.
     """
     rollout = job.experiment.rollout
     if job.engine_urls:
@@ -261,7 +261,7 @@ def _started_engine(job: TrainerJob, rank: int, ranks: int) -> Engine:
             from tasks.inference.weight_transfer import WeightTransfer
 
             transfer = WeightTransfer(LOAD_S)
-        return VllmPoolEngine(
+        engine = VllmPoolEngine(
             job.engine_urls,
             request_seconds=rollout.request_seconds,
             weights_folder=job.engine_weights_folder,
@@ -271,6 +271,14 @@ def _started_engine(job: TrainerJob, rank: int, ranks: int) -> Engine:
             update_in_flight=rollout.update_in_flight,
             adapters=adapters_at_once(rollout),
         )
+        if engine.context_length < rollout.trajectory_tokens:
+            engine.close()
+            raise EngineError(
+                f"the vLLM servers have a context of {engine.context_length} tokens, but "
+                f"rollout.trajectory_tokens is {rollout.trajectory_tokens}; start them with "
+                f"--max-model-len {rollout.trajectory_tokens}, or lower rollout.trajectory_tokens"
+            )
+        return engine
     return local_engine(
         rollout,
         job.experiment.policy.dtype,

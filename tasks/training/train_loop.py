@@ -135,6 +135,7 @@ class TrainLoop:
         """
         self._experiment, self._trainer, self._source = experiment, trainer, source
         self._heartbeats = heartbeats
+        trainer.beat = heartbeats.beat
         self._operations_per_token = operations_per_token
 
     def train_step(self, step: int, history: Steps) -> dict[str, float]:

@@ -32,6 +32,9 @@ from tasks.training.messages import (
 )
 from tasks.training.rank_watch import PART_S, WEIGHTS_S, Heartbeats
 
+OUT_OF_MEMORY = """
+Set algorithm.micro_batch_tokens, or a smaller value of it, or policy.gradient_checkpointing: true."""
+
 
 class TrainerMain:
     """One rank of the trainer: builds the components, then executes the flow's commands."""
@@ -227,7 +230,10 @@ def run(job: TrainerJob) -> None:
     except Exception as problem:  # noqa: BLE001 - every error must reach the flow
         traceback.print_exc()
         if flow is not None:
-            flow.send(Failed(type(problem).__name__, str(problem)))
+            name = type(problem).__name__
+            flow.send(
+                Failed(name, f"{problem}{OUT_OF_MEMORY if name == 'OutOfMemoryError' else ''}")
+            )
         raise SystemExit(1) from None
     finally:
         # vLLM in this process would take seconds to free what the exit frees

@@ -10,8 +10,8 @@ import pytest
 
 from configs.evaluation_grid import EvaluationGrid
 from configs.infrastructure import InfraSettings
-from configs.recipe import load_recipe
-from flows.before_after import measured, results
+from configs.recipe import RecipeError, load_recipe
+from flows.before_after import before_after, measured, results
 from flows.results import Evaluation
 from tasks.evaluation.before_after import BeforeAfter, before_after_table, compared_sides
 from tasks.evaluation.benchmark import EvaluationResult
@@ -50,6 +50,11 @@ def test_table_has_columns_for_before_after_further_cloning_and_scripted_policie
     assert cells[3].startswith("+25.0")
     assert (cells[4], cells[5].split()[0]) == ("50.0 %", "+25.0")
     assert cells[6].startswith("100.0 %")
+
+
+def test_a_seed_beside_several_seeds_is_refused() -> None:
+    with pytest.raises(RecipeError, match=r"seeds\.starter"):
+        before_after.fn("textcraft", {"seeds": {"starter": 7}}, 2)
 
 
 def test_several_seeds_are_compared_over_seeds_and_tasks() -> None:

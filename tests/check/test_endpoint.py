@@ -8,7 +8,7 @@ import os
 import socket
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -102,6 +102,7 @@ def served(engine: LoggingEngine, policy: str, tmp_path: Path) -> Iterator[Serve
         "tiny",
         engine,
         chat,
+        temperature=1.0,
         answer_tokens=12,
         horizon=6,
         success_score=1.0,
@@ -295,6 +296,24 @@ def test_a_shortened_history_begins_another_row_of_the_episode(served: Served) -
     ]
 
 
+def test_episode_that_continues_after_a_refused_call_is_not_truncated(served: Served) -> None:
+    named = {"x-episode": "shortened"}
+    served.chat([{"role": "user", "content": "one"}], named)
+    refused = served.chat([{"role": "user", "content": "x" * 9000}], named)
+    assert refused.json()["error"]["code"] == "context_length_exceeded"
+    served.chat([{"role": "user", "content": "short"}], named)
+    served.reward("shortened", reward=0)
+    (episode,) = served.recorded()
+    assert (episode.outcome, episode.reason) == (Outcome.FINISHED, "")
+
+
+def test_users_that_are_no_ids_name_different_episodes(served: Served) -> None:
+    users = ["alice@example.com", "bob@example.com", "alice@example.com"]
+    asked = [{"role": "user", "content": "hello"}]
+    first, other, same = (served.chat(asked, user=user).json()["episode"] for user in users)
+    assert first == same != other
+
+
 def test_conversations_without_an_id_are_distinguished_by_their_messages(served: Served) -> None:
     opening = [{"role": "user", "content": "hello"}]
     answers = [served.chat(opening).json() for _ in range(2)]
@@ -393,6 +412,16 @@ def test_sampling_parameters_of_a_request_are_applied_and_recorded(served: Serve
     assert (call["temperature"], call["max_tokens"], call["seed"]) == (0.7, 4, 5)
 
 
+def test_request_without_a_temperature_has_that_of_the_recipe(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cooler = replace(served.endpoint._policy, temperature=0.5)
+    monkeypatch.setattr(served.endpoint, "_policy", cooler)
+    answer = served.chat([{"role": "user", "content": "hello"}]).json()
+    (row,) = served.endpoint.episodes.open[answer["episode"]].rows
+    assert row.samplings[0].temperature == 0.5
+
+
 @pytest.mark.parametrize(
     ("fields", "code", "parameter"),
     [
@@ -414,7 +443,7 @@ def test_sampling_parameters_of_a_request_are_applied_and_recorded(served: Serve
         ({"messages": []}, "invalid_value", "messages"),
         ({"messages": [{"role": "assistant", "content": "x"}]}, "invalid_value", "messages"),
         ({"metadata": {"task": "-1"}}, "invalid_value", "x-task"),
-        ({"user": "a/b"}, "invalid_value", "x-episode"),
+        ({"metadata": {"episode": "a/b"}}, "invalid_value", "x-episode"),
         (
             {"messages": [{"role": "user", "content": "x" * 9000}]},
             "context_length_exceeded",
@@ -544,6 +573,7 @@ def test_continued_recording_uses_new_seeds_and_another_recording_the_same_seeds
         "tiny",
         engine,
         ChatTokens(TOKENIZERS["chatml"]),
+        temperature=1.0,
         answer_tokens=12,
         horizon=6,
         success_score=1.0,

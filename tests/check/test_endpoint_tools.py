@@ -224,6 +224,7 @@ def served(
         "script",
         engine,
         ChatTokens(tokenizer),
+        temperature=1.0,
         answer_tokens=900,
         horizon=99,
         success_score=1.0,

@@ -342,12 +342,17 @@ def test_only_a_rank_whose_part_of_the_update_exceeds_its_limit_is_hung(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def rests() -> None:
-        with Heartbeats(1.0).part():
-            pass
+        heartbeats = Heartbeats(1.0)
+        with heartbeats.part():
+            for _ in range(8):  # micro-batches
+                time.sleep(0.25)
+                heartbeats.beat()
         time.sleep(600)
 
     def hangs() -> None:
-        with Heartbeats(1.0).part():
+        heartbeats = Heartbeats(1.0)
+        with heartbeats.part():
+            heartbeats.beat()
             time.sleep(600)
 
     monkeypatch.setattr(rank_watch, "POLL_S", 0.25)

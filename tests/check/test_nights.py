@@ -7,13 +7,15 @@ from contextlib import nullcontext
 from dataclasses import replace
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 from prefect.client.schemas.schedules import CronSchedule, IntervalSchedule
 
 from configs.infrastructure import InfraSettings
+from configs.recipe import RecipeError
 from flows.night_schedule import due_dates, scheduled_dates
-from flows.nightly import champion
+from flows.nightly import champion, check_night
 from tasks.evaluation.nights import (
     WORDS,
     Night,
@@ -56,6 +58,12 @@ def test_only_a_positive_interval_is_better(champion: int, challenger: int, bett
 
 def test_better_needs_an_interval() -> None:
     assert not is_better(Estimate(0.5, math.nan, math.nan, 1))
+
+
+@pytest.mark.parametrize("overrides", [{"seeds.training": 5}, {"seeds": {"training": 5}}])
+def test_a_seed_that_the_night_derives_from_its_date_is_refused(overrides: dict[str, Any]) -> None:
+    with pytest.raises(RecipeError, match=r"seeds\.training"):
+        check_night("recipe", overrides)
 
 
 def test_the_seed_of_a_night_is_derived_from_its_date() -> None:

@@ -114,6 +114,8 @@ def test_action_text_is_parsed_by_the_schema() -> None:
     assert form_of({"properties": {"message": {"type": "string"}, "metadata": {}}}, []).data(
         "7"
     ) == {"message": "7"}
+    number = form_of({"properties": {"x": {"type": "number"}}, "required": ["x"]}, [])
+    assert number.data("1.5") == {"x": 1.5}
     several = form_of(
         {
             "properties": {"x": {"type": "integer"}, "y": {"type": "integer"}},
@@ -128,6 +130,9 @@ def test_action_text_is_parsed_by_the_schema() -> None:
     called = {"type": "call_tool", "tool_name": "look", "arguments": {"at": "sea"}}
     assert tools.data('{"name": "look", "arguments": {"at": "sea"}}') == called
     for form, text in (
+        (number, "nan"),
+        (number, "1e999"),
+        (several, '{"x": 1, "y": NaN}'),
         (several, '{"x": 1}'),
         (several, "1 2"),
         (tools, '{"name": "jump"}'),

@@ -14,12 +14,15 @@ from typing import Any
 import pytest
 from pydantic import BaseModel
 
+from configs.evaluation_grid import EvaluationGrid
 from configs.experiment import Experiment
 from configs.infrastructure import InfraSettings, SettingsError, infra_settings
 from configs.model_folder import ModelError, check_model, write_recipe
 from configs.recipe import RecipeError, load_recipe, parse_overrides, recipe_names
 from flows.checks import check_experiment
 from flows.commands.collect import collection_arguments
+from flows.commands.evaluate import evaluation_arguments
+from flows.requests import in_trained_format
 
 
 @pytest.mark.parametrize("name", recipe_names())
@@ -176,6 +179,50 @@ def test_explicit_fields_override_the_format_of_the_checkpoint(
     )
     assert load_recipe(str(path)).policy.dtype == "float32"
     assert load_recipe(str(path)).policy.action_format == "bare"
+
+
+@pytest.mark.parametrize("given", [{"enable_thinking": False}, {}])
+def test_template_variables_of_an_override_replace_those_of_the_checkpoint(
+    policy: str, tmp_path: Path, given: dict[str, bool]
+) -> None:
+    folder = tmp_path / "step-000004"
+    shutil.copytree(policy, folder)
+    kept = {"policy.chat_template_kwargs": {"enable_thinking": True}}
+    write_recipe(folder, load_recipe("textcraft", kept))
+    overrides = {"policy.model": str(folder), "policy.chat_template_kwargs": given}
+    assert load_recipe("textcraft", overrides).policy.chat_template_kwargs == given
+
+
+def test_evaluation_of_a_checkpoint_in_its_world_has_the_rules_and_success_score_of_its_run(
+    policy: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "step-000004"
+    shutil.copytree(policy, folder)
+    world = {"environment.rules": "agentgym", "environment.success_score": 0.5}
+    write_recipe(folder, load_recipe("textcraft", world))
+    words = ["--model", str(folder), "--tasks", "test"]
+    own, _, _ = evaluation_arguments(["textcraft", *words])
+    assert (own.environment.rules, own.environment.success_score) == ("agentgym", 0.5)
+    assert "success_score 0.5" in capsys.readouterr().err
+    changed, _, _ = evaluation_arguments(["textcraft", *words, "--environment.rules", "ours"])
+    assert (changed.environment.rules, changed.environment.success_score) == ("ours", 0.5)
+    other, _, _ = evaluation_arguments(["babyai", *words])
+    assert (other.environment.rules, other.environment.success_score) == ("ours", None)
+
+
+def test_default_values_of_a_form_are_replaced_by_the_format_of_the_checkpoint(
+    checkpoint: str,
+) -> None:
+    source = {"kind": "model", "model": checkpoint, "dtype": "float32"}
+    form = EvaluationGrid.model_validate(
+        {"environment": "textcraft", "source": source, "tasks": ["test"], "horizons": [5]}
+    )
+    trained_by = load_recipe("textcraft", CHECKPOINT)
+    grid = in_trained_format(form, trained_by)
+    assert (grid.source.action_format, grid.source.instruction) == ("bare", False)
+    assert (grid.rollout.turn_tokens, grid.rollout.trajectory_tokens) == (33, 777)
+    assert (grid.source.dtype, grid.source.model) == ("float32", checkpoint)
+    assert (grid.tasks, grid.horizons) == (("test",), (5,))
 
 
 def test_collection_with_a_checkpoint_uses_its_format_and_evaluation_conditions(

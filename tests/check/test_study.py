@@ -149,6 +149,8 @@ def test_all_rl_methods_of_the_study_use_the_same_loss_aggregation() -> None:
             {"arms": {"a": {}, "b": {"evaluation.horizon": 4}}, "comparisons": []},
             ["'a'", "'b'", "evaluation.horizon"],
         ),
+        ({"overrides": {"seeds.starter": 0}}, ["overrides", "seeds.starter"]),
+        ({"arms": {"a": {"name": "other"}}, "comparisons": []}, ["a", "name"]),
         ({"recipe": "quickstrat"}, ["'quickstrat'", "'quickstart'"]),
         ({"endpoints": {}}, ["endpoints", "'endpoint'"]),
     ],

@@ -8,9 +8,11 @@ from typing import Any
 
 import pytest
 
+from configs.infrastructure import InfraSettings
 from configs.recipe import RecipeError
 from configs.study import Study
 from environments.registry import load_world
+from flows.study import registries
 from flows.study_page import write_page
 from tasks.evaluation.study_registry import (
     FROZEN,
@@ -156,6 +158,14 @@ def test_looks_of_published_studies_count(tmp_path: Path) -> None:
     assert entered(tmp_path) == made
     with pytest.raises(TasksLookedAtError):
         entered(tmp_path, name="second")
+
+
+def test_published_looks_are_found_from_any_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    _, published = registries(InfraSettings(runs=tmp_path))
+    assert "horizons-deep" in {each.study.name for each in read_registry(published)}
 
 
 def test_a_study_that_another_machine_published_with_other_fields_is_refused(

@@ -9,7 +9,7 @@ import pytest
 
 from tasks.agents.agent import Budgets, TokenBudgetError
 from tasks.agents.token_agent import TokenAgent
-from tasks.inference.engine import Generation, Sampling
+from tasks.inference.engine import EngineError, Generation, Sampling
 
 STOP = 0
 
@@ -98,14 +98,23 @@ def cut_and_end(
             ["rollout.turn_tokens", "context length of the engine (25)"],
             "context length of the engine (25)",
         ),
-        # the prompt does not fit
-        (6, 1000, Budgets(1.0, 6, 10), [], "rollout.trajectory_tokens"),
     ],
 )
 def test_reached_budget_is_named(
     length: int, context_length: int, budgets: Budgets, cuts: list[str], end: str
 ) -> None:
     assert cut_and_end(length, context_length, budgets) == (cuts, end)
+
+
+@pytest.mark.parametrize(
+    ("context_length", "budget", "named"),
+    [(1000, 10, "rollout.trajectory_tokens"), (10, 1000, "context length of the engine")],
+)
+def test_a_prompt_that_fills_the_context_is_a_fault_and_not_a_failed_episode(
+    context_length: int, budget: int, named: str
+) -> None:
+    with pytest.raises(EngineError, match=named):
+        cut_and_end(6, context_length, Budgets(1.0, 6, budget))
 
 
 def test_turn_seeds_follow_from_the_episode_seed() -> None:

@@ -269,7 +269,7 @@ def test_commands_of_the_webarena_page_work(reader: Reader, site: str) -> None:
     assert "heading 'Hello Emma'" in played
     assert "URL: http://onestopmarket.com" in played
     assert "score 1 after 1 actions" in played
-    with urllib.request.urlopen("http://127.0.0.1:20042/health", timeout=60) as answer:
+    with urllib.request.urlopen("http://127.0.0.1:18042/health", timeout=60) as answer:
         assert json.load(answer)["version"].startswith("files-")
 
 

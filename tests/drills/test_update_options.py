@@ -101,23 +101,46 @@ def test_an_episode_of_several_rows_counts_as_one(case: str, policy: str, tmp_pa
     check_gradients(ROWS[case], batch, policy, tmp_path)
 
 
+def mixture_of_experts(policy: str, folder: Path, coefficient: float) -> str:
+    """Save a random mixture of experts with the tokenizer of `policy`, and return its folder."""
+    torch.manual_seed(0)
+    config = MixtralConfig(
+        **SMALL | {"vocab_size": AutoModelForCausalLM.from_pretrained(policy).config.vocab_size},
+        num_local_experts=4,
+        router_aux_loss_coef=coefficient,
+    )
+    AutoModelForCausalLM.from_config(config).save_pretrained(folder)
+    AutoTokenizer.from_pretrained(policy).save_pretrained(folder)
+    return str(folder)
+
+
+def gate_gradient(trainer: Any, micro_batches: list[Any]) -> torch.Tensor:
+    """Return the gradient of the first router after these micro-batches."""
+    for number, micro_batch in enumerate(micro_batches, 1):
+        trainer.add_gradient(micro_batch, number, of=2)
+    return trainer.model.model.layers[0].mlp.gate.weight.grad
+
+
 def test_load_balancing_of_experts_uses_the_coefficient_of_the_model(
     policy: str, tmp_path: Path
 ) -> None:
-    dense = AutoModelForCausalLM.from_pretrained(policy).config
     gates = []
     for coefficient in (0.0, 1.0):
-        folder = str(tmp_path / f"{coefficient:g}")
-        torch.manual_seed(0)
-        config = MixtralConfig(
-            **SMALL | {"vocab_size": dense.vocab_size},
-            num_local_experts=4,
-            router_aux_loss_coef=coefficient,
-        )
-        AutoModelForCausalLM.from_config(config).save_pretrained(folder)
-        AutoTokenizer.from_pretrained(policy).save_pretrained(folder)
+        folder = mixture_of_experts(policy, tmp_path / f"{coefficient:g}", coefficient)
         trainer = trainer_of(small_experiment(micro_batches=2), folder, tmp_path / "run")
         [micro_batch, *_], *_ = trainer.mini_batches_of(recorded_trajectories(folder, 0), 0)
-        trainer.add_gradient(micro_batch, 1, of=2)
-        gates.append(trainer.model.model.layers[0].mlp.gate.weight.grad)
+        gates.append(gate_gradient(trainer, [micro_batch]))
     assert float((gates[1] - gates[0]).norm()) > 0.1 * float(gates[1].norm()) > 0
+
+
+def test_padding_of_a_batch_without_advantages_does_not_train_the_router(
+    policy: str, tmp_path: Path
+) -> None:
+    folder = mixture_of_experts(policy, tmp_path / "model", 1.0)
+    trainer = trainer_of(small_experiment(micro_batches=2), folder, tmp_path / "run")
+    batch = recorded_trajectories(folder, 0)
+    for trajectory in batch:
+        for turn in trajectory.turns:
+            turn.reward = 0.0
+    (micro_batches,) = trainer.mini_batches_of(batch, 0)
+    assert float(gate_gradient(trainer, micro_batches).norm()) == 0.0

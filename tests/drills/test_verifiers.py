@@ -89,6 +89,7 @@ def endpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[
         "expert",
         engine,
         ChatTokens(tokenizer),
+        temperature=1.0,
         answer_tokens=500,
         horizon=99,
         success_score=1.0,
