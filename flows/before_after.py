@@ -67,11 +67,10 @@ def before_after(
         RecipeError: A value is invalid, or an override sets a seed although there are several.
     """
     infrastructure = infra_settings()
-    if n_seeds > 1 and (
-        seeds := [each for each in dotted(overrides or {}) if each[:6] == "seeds."]
-    ):
+    given = [each for each in dotted(overrides or {}) if each.startswith("seeds.")]
+    if given and n_seeds > 1:
         raise RecipeError(
-            f"{seeds[0]}: is set by n_seeds, which gives the runs the seeds 0 to {n_seeds - 1}; "
+            f"{given[0]}: is set by n_seeds, which gives the runs the seeds 0 to {n_seeds - 1}; "
             "remove one of them"
         )
     found, experiment = [], fit_experiment(load_recipe(recipe, overrides))

@@ -82,6 +82,8 @@ def study_arguments(arguments: list[str] | None = None) -> tuple[Namespace, dict
     parsed, rest = parser.parse_known_args(arguments)
     if parsed.report and parsed.only_seeds:
         parser.error("--report describes all finished runs and takes no --only-seeds")
+    if parsed.report and parsed.look_again:
+        parser.error("--report measures nothing and takes no --look-again")
     try:
         overrides = parse_overrides(rest)
         what, infrastructure = load_study(parsed.study, overrides), infra_settings()

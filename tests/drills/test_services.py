@@ -22,6 +22,9 @@ import psutil
 import pytest
 from playwright.sync_api import Browser
 
+from configs.evaluation_grid import EvaluationGrid
+from configs.model_folder import write_recipe
+from configs.recipe import load_recipe
 from tasks.provision import supervisor
 from tasks.provision.errors import PortTakenError
 from tasks.provision.local import answers
@@ -42,6 +45,7 @@ from tests.support.running_services import (
     running,
     services_up,
 )
+from tests.support.tiny_policy import build_tiny_policy
 from tests.support.viewer_login import open_with_login
 
 
@@ -169,6 +173,35 @@ def test_flow_runs_older_than_90_days_are_deleted_with_their_logs(runs: Path) ->
     found = ask(runs, "flow_runs/filter", {"flow_runs": {"id": {"any_": [old, new]}}})
     assert [run["id"] for run in found] == [new]
     assert logs(new)
+
+
+@pytest.mark.slow
+def test_checkpoint_of_the_evaluation_form_is_played_in_its_own_format(
+    runs: Path, tmp_path: Path
+) -> None:
+    checkpoint = build_tiny_policy(tmp_path / "step-000002")
+    recipe = load_recipe("textcraft", {"rollout.turn_tokens": 9})
+    write_recipe(Path(checkpoint), recipe)
+    form = EvaluationGrid.model_validate(
+        {
+            "environment": "textcraft",
+            "source": {"kind": "model", "model": checkpoint},
+            "tasks": ["wood-test"],
+            "n_tasks": 1,
+            "horizons": [2],
+            "rollout": {"engine": "transformers"},
+        }
+    )
+    wanted = {  # like the form, with all default values
+        "parameters": {"grid": form.model_dump(mode="json")},
+        "state": {"type": "SCHEDULED"},
+    }
+    run = ask(runs, f"deployments/{deployment_id(runs, 'evaluate')}/create_flow_run", wanted)
+    assert ended_run(runs, run["id"])["state_name"] == "Completed"
+    (settings,) = (runs / "evaluated").glob("*/settings.json")
+    played = json.loads(settings.read_text(encoding="utf-8"))
+    assert played["source"]["action_format"] == recipe.policy.action_format != "react"
+    assert played["rollout"]["turn_tokens"] == 9
 
 
 @pytest.mark.slow
