@@ -84,6 +84,7 @@ COPY environments/ environments/
 COPY tasks/ tasks/
 COPY flows/ flows/
 COPY dashboards/ dashboards/
+COPY docs/evidence/registry.jsonl docs/evidence/
 RUN pip install --no-deps --no-build-isolation -e . \
     && useradd --create-home agentgym && mkdir -p -m 700 /runs && mkdir -p /home/agentgym/.cache/huggingface && chown -R agentgym /runs /home/agentgym/.cache
 USER agentgym

@@ -28,6 +28,7 @@ from tasks.inference.weight_transfer import WeightTransfer
 from tasks.provision.local import LocalServer
 from tasks.rollout.trajectory_parquet import read_trajectories
 from tasks.training.lora import computed_weights
+from tasks.training.trainer_client import TrainerFailedError
 from tests.support.small_training import STEPS, train
 from tests.support.stored_transfer import server_command, stored_group
 from tests.support.vllm_servers import log_probabilities, vllm_servers
@@ -276,3 +277,11 @@ def test_two_ranks_train_with_updates_in_flight(
                     split += 1
                 context += [*turn.tokens, *turn.observation_tokens]
     assert split > 0
+
+
+def test_training_on_servers_with_a_smaller_context_than_the_recipe_is_refused(
+    policy: str, tmp_path: Path, state_dir: Path, server: LocalServer
+) -> None:
+    fields = {"rollout.trajectory_tokens": 2048}
+    with pytest.raises(TrainerFailedError, match=r"rollout\.trajectory_tokens"):
+        train(policy, tmp_path, state_dir, InfraSettings(trainer_processes=1), fields, [server.url])
