@@ -11,10 +11,15 @@ from contextlib import contextmanager
 
 from configs.infrastructure import InfraSettings, local_engine_servers
 from flows.killed_flow_runs import prefect_server
-from tasks.provision.accelerators import accelerators, hold_accelerators
+from tasks.provision.accelerators import hold_accelerators, visible_gpus
 from tasks.provision.services import addresses
 from tasks.tracking.owner import OWN_SERVER
 from tasks.training.local_trainer import default_processes, trainer_launch
+
+PROCESSOR = "cpu"
+"""Name of the only accelerator of a machine without GPUs."""
+HELD = "HELD_ACCELERATOR"
+"""Environment variable of the child processes of a holder of the processor."""
 
 
 @contextmanager
@@ -23,34 +28,47 @@ def accelerators_held(
 ) -> Iterator[None]:
     """Hold as many accelerators as the run uses for the duration of the block.
 
-    A run with its own private Prefect server does not wait.
+    Processes that start in the block see only these GPUs. A run with its own private Prefect server
+    does not wait. On a machine without GPUs, neither does a child process of a holder.
 
     Args:
         infrastructure: Numbers of trainer processes and engine servers of the run.
         run: The run's name, shown to runs that wait for it.
         say: Called with a line that says which runs this one waits for.
     """
+    gpus = visible_gpus()
     alone = addresses(infrastructure.runs.absolute()) is None and prefect_server() in (
         "",
         OWN_SERVER,
     )
-    if alone:
+    if alone or (not gpus and HELD in os.environ):
         yield
         return
+    there = gpus or [PROCESSOR]
     trainers = trainer_launch(infrastructure).processes or default_processes(infrastructure)
-    there = accelerators()
-    wanted = (
-        min(there.number, trainers + local_engine_servers(infrastructure)) if there.are_gpus else 1
-    )
+    wanted = min(len(there), trainers + local_engine_servers(infrastructure))
+    if infrastructure.engine_gpus:  # the servers use these, the ranks the first GPUs
+        wanted = len(there)
 
     def waiting(holders: str) -> None:
-        say(f"waiting for {wanted} of {there.number} accelerators, in use by {holders}")
+        say(f"waiting for {wanted} of {len(there)} accelerators, in use by {holders}")
 
-    with hold_accelerators(
-        infrastructure.runs.absolute(),
-        wanted,
-        there.number,
-        f"{run} (process {os.getpid()})",
-        waiting,
+    runs, holder = infrastructure.runs.absolute(), f"{run} (process {os.getpid()})"
+    with (
+        hold_accelerators(runs, wanted, there, holder, waiting) as held,
+        _variable("CUDA_VISIBLE_DEVICES" if gpus else HELD, ",".join(held)),
     ):
         yield
+
+
+@contextmanager
+def _variable(name: str, value: str) -> Iterator[None]:
+    """Set a variable of the environment for the duration of the block."""
+    before = os.environ.get(name)
+    os.environ[name] = value
+    try:
+        yield
+    finally:
+        del os.environ[name]
+        if before is not None:
+            os.environ[name] = before

@@ -15,7 +15,7 @@ from configs.collection import Source
 from configs.experiment import Experiment, Policy, Rollout, TurnFormat
 from configs.model_folder import ModelError
 from configs.recipe import RecipeError
-from tasks.provision.accelerators import accelerators
+from tasks.provision.accelerators import visible_gpus
 
 CPU_HEAD_SIZES = (32, 64, 80, 96, 112, 128, 160, 192, 224, 256, 512)
 """Attention head sizes that vLLM supports on a CPU. A test compares them with vLLM's own."""
@@ -98,7 +98,7 @@ def fit_rollout(
     """
     model = loadable(field, model)
     shape = model_shape(field, model)
-    on_cpu = rollout.engine == "vllm" and not accelerators().are_gpus
+    on_cpu = rollout.engine == "vllm" and not visible_gpus()
     if on_cpu and shape.head_size is not None and shape.head_size not in CPU_HEAD_SIZES:
         raise RecipeError(
             f"{field}: {model} has attention heads of size {shape.head_size}, but vLLM on a CPU "

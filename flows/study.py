@@ -15,6 +15,7 @@ if __name__ == "__main__":
     run("study")  # ends the process before the slow imports below
 
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -27,6 +28,7 @@ from pydantic import WithJsonSchema
 from configs.infrastructure import PREFIX, InfraSettings, infra_settings
 from configs.study import load_study, study_names
 from flows import progress
+from flows.accelerators import accelerators_held
 from flows.checks import check_study
 from flows.events import asset_of
 from flows.flow_page import flow_log, show_picture
@@ -105,7 +107,9 @@ def study(
         environment = {PROCESSES: str(trainer_processes(infrastructure))}
         if (parent := tracker.mlflow_id(run)) is not None:
             environment[f"{PREFIX}MLFLOW_PARENT_RUN"] = parent
-        failures = run_chains(chains, at_once, gpu_slots(infrastructure), environment, say)
+        gpus = gpu_slots(infrastructure)
+        with nullcontext() if gpus else accelerators_held(infrastructure, what.name, say):
+            failures = run_chains(chains, at_once, gpus, environment, say)
         found = runs.found()
         say("Playing scripted policies on the same tasks, unless their results are recorded")
         scripted = scripted_in_study(what, found, infrastructure)

@@ -8,28 +8,21 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
-from typing import NamedTuple
 
 from tasks.files import locked
 from tasks.provision.process import boot_id
 
 POLL_S = 0.5
+TURN = "turn"
+"""Name of the lock file of the process that collects accelerators."""
 
 
-class Accelerators(NamedTuple):
-    """Number of accelerators, and whether they are GPUs."""
-
-    number: int
-    are_gpus: bool
-
-
-def accelerators() -> Accelerators:
-    """Return this machine's NVIDIA GPUs, or its processor as one accelerator."""
-    gpus = len(list(Path("/dev").glob("nvidia[0-9]*")))
-    return Accelerators(gpus or 1, gpus > 0)
+def installed_gpus() -> int:
+    """Return the number of this machine's NVIDIA GPUs."""
+    return len(list(Path("/dev").glob("nvidia[0-9]*")))
 
 
 def visible_gpus() -> list[str]:
@@ -37,49 +30,46 @@ def visible_gpus() -> list[str]:
 
     The list is empty on a machine without GPUs.
     """
-    there = accelerators()
-    if not there.are_gpus:
-        return []
+    gpus = installed_gpus()
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-    if visible is None:
-        return [str(number) for number in range(there.number)]
+    if visible is None or gpus == 0:
+        return [str(number) for number in range(gpus)]
     return [name.strip() for name in visible.split(",") if name.strip()]
 
 
 @contextmanager
 def hold_accelerators(
-    runs: Path, count: int, number: int, holder: str, waiting: Callable[[str], object]
-) -> Iterator[None]:
-    """Hold `count` of the machine's `number` accelerators during the block.
+    runs: Path, count: int, names: Sequence[str], holder: str, waiting: Callable[[str], object]
+) -> Iterator[list[str]]:
+    """Hold `count` of the machine's accelerators during the block, and yield their names.
 
     Waits while other processes hold them. A signal ends the wait.
 
     Args:
-        count: Number of accelerators to hold, at most `number`.
-        number: Number of accelerators of the machine.
+        count: Number of accelerators to hold, at most that of `names`.
+        names: Names of the accelerators that this process may use.
         holder: Name of this process, shown to other processes that wait.
         waiting: Called twice a second during the wait, with the names of the holders.
     """
-    places = [_file(runs, str(place)) for place in range(number)]
+    places = [_file(runs, name) for name in names]
     places[0].parent.mkdir(parents=True, exist_ok=True)
     # Only one process at a time collects accelerators. Two that need several thus cannot block each
     # other.
     with (
-        _held([_file(runs, "turn")], 1, "", lambda _: waiting(_holders(places))) as turn,
-        ExitStack() as held,
+        _held([_file(runs, TURN)], 1, "", lambda _: waiting(_holders(places))) as (turn, _),
+        _held(places, count, holder, lambda left: waiting(_holders(left))) as (_, left),
     ):
-        held.enter_context(_held(places, count, holder, lambda left: waiting(_holders(left))))
         turn.close()
-        yield
+        yield [name for name, place in zip(names, places, strict=True) if place not in left]
 
 
 @contextmanager
 def _held(
     files: list[Path], count: int, holder: str, waiting: Callable[[list[Path]], object]
-) -> Iterator[ExitStack]:
+) -> Iterator[tuple[ExitStack, list[Path]]]:
     """Lock `count` of the files, which then hold the holder's name.
 
-    Closing the stack frees them.
+    Yields a stack whose end frees them, and the other files.
     """
     left = list(files)
     with ExitStack() as held:
@@ -96,12 +86,13 @@ def _held(
                 break
             waiting(left)
             time.sleep(POLL_S)
-        yield held
+        yield held, left
 
 
 def holders(runs: Path) -> list[str]:
     """Return the names of the holders of this machine's accelerators."""
-    names = _holders(sorted(_file(runs, "").parent.glob(f"{boot_id()}-*[0-9].lock")))
+    files = sorted(_file(runs, "").parent.glob(f"{boot_id()}-*.lock"))
+    names = _holders([file for file in files if file != _file(runs, TURN)])
     return names.split(", ") if names else []
 
 
@@ -117,4 +108,4 @@ def _holders(places: list[Path]) -> str:
 
 
 def _file(runs: Path, name: str) -> Path:
-    return runs / "accelerators" / f"{boot_id()}-{name}.lock"
+    return runs / "accelerators" / f"{boot_id()}-{name.replace('/', '-')}.lock"

@@ -13,7 +13,8 @@ import pytest
 from configs.infrastructure import InfraSettings
 from flows.accelerators import accelerators_held
 from flows.killed_flow_runs import SERVER_OF_THESE_RUNS
-from tasks.provision.accelerators import Accelerators, hold_accelerators, holders
+from tasks.provision.accelerators import hold_accelerators, holders, visible_gpus
+from tasks.training.local_trainer import placement_of
 
 COMPOSE, OWN = "http://prefect-server:4200/api", "http://127.0.0.1:9999/api"
 ROOT = Path(__file__).parents[2]
@@ -32,7 +33,7 @@ def waiting(holders):
         printed.add(holders)
         print("waiting:", holders, flush=True)
 
-with hold_accelerators(runs, wanted, number, name, waiting):
+with hold_accelerators(runs, wanted, [str(each) for each in range(number)], name, waiting):
     print("holding", flush=True)
     time.sleep(600)
 """
@@ -67,15 +68,48 @@ def test_run_holds_accelerators_unless_it_has_its_own_prefect_server(
     assert holders(tmp_path) == []
 
 
+def on_gpus(count: int, visible: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Simulate GPUs and the services of `make up`."""
+    monkeypatch.setenv("PREFECT_API_URL", COMPOSE)
+    monkeypatch.setenv(SERVER_OF_THESE_RUNS, OWN)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    monkeypatch.setattr("tasks.provision.accelerators.installed_gpus", lambda: count)
+
+
 def test_run_holds_one_accelerator_per_process_of_its_launch_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("PREFECT_API_URL", COMPOSE)
-    monkeypatch.setenv(SERVER_OF_THESE_RUNS, OWN)
-    monkeypatch.setattr("flows.accelerators.accelerators", lambda: Accelerators(8, True))
+    on_gpus(8, "0,1,2,3,4,5,6,7", monkeypatch)
     settings = InfraSettings(runs=tmp_path, launch="one-node-fsdp2")
     with accelerators_held(settings, "small", lambda _: None):
         assert len(holders(tmp_path)) == 8
+
+
+def test_concurrent_runs_are_placed_on_different_visible_gpus(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    on_gpus(8, "2,5,6", monkeypatch)
+    first = InfraSettings(runs=tmp_path, trainer_processes=1, engine_servers=1)
+    second = InfraSettings(runs=tmp_path, trainer_processes=1)
+    with accelerators_held(first, "first", lambda _: None):
+        one = placement_of(first)
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "2,5,6")  # as in another process
+        with accelerators_held(second, "second", lambda _: None):
+            other = placement_of(second)
+        assert visible_gpus() == ["2", "5", "6"]
+    assert (one.ranks, [server.gpu for server in one.servers]) == (("2",), ["5"])
+    assert other.ranks == ("6",)
+
+
+def test_runs_of_a_study_on_a_processor_do_not_wait_for_each_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    on_gpus(0, "", monkeypatch)
+    settings = InfraSettings(runs=tmp_path)
+    with accelerators_held(settings, "study", lambda _: None):
+        for run in ("one", "other"):  # child processes inherit the environment
+            with accelerators_held(settings, run, pytest.fail):
+                assert holders(tmp_path) == [f"study (process {os.getpid()})"]
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGKILL])
@@ -122,5 +156,5 @@ def test_a_run_that_needs_all_accelerators_is_not_overtaken_by_a_smaller_one(
 
 def test_a_process_can_hold_accelerators_repeatedly(tmp_path: Path) -> None:
     for _ in range(2):
-        with hold_accelerators(tmp_path, 2, 3, "small", lambda _: None):
+        with hold_accelerators(tmp_path, 2, ["0", "1", "2"], "small", lambda _: None):
             assert holders(tmp_path) == ["small", "small"]

@@ -24,7 +24,6 @@ from configs.files import names_in
 from configs.infrastructure import InfraSettings, SettingsError, infra_settings
 from configs.launch import FOLDER, LaunchError, load_launch
 from tasks.provision import accelerators
-from tasks.provision.accelerators import Accelerators
 from tasks.training import (
     forked_launch,
     local_trainer,
@@ -84,7 +83,7 @@ def test_only_visible_gpus_count_for_the_start_of_trainer_and_engine_server(
 ) -> None:
     from tasks.inference.launch_command import command
 
-    monkeypatch.setattr(accelerators, "accelerators", lambda: Accelerators(1, True))
+    monkeypatch.setattr(accelerators, "installed_gpus", lambda: 1)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
     monkeypatch.delenv(local_trainer.TUNABLES, raising=False)
     assert local_trainer.starts_forks(InfraSettings()) is not has_gpu

@@ -21,7 +21,6 @@ from flows.parallel_commands import (
     run_chains,
     trainer_processes,
 )
-from tasks.provision.accelerators import Accelerators
 from tests.support.counting_servers import ROOT
 
 
@@ -53,8 +52,7 @@ def test_a_failed_command_ends_its_chain_and_is_reported_with_the_end_of_its_log
 
 def see_gpus(names: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Simulate 16 GPUs, of which CUDA_VISIBLE_DEVICES makes only `names` visible."""
-    found = Accelerators(16, True)
-    monkeypatch.setattr("tasks.provision.accelerators.accelerators", lambda: found)
+    monkeypatch.setattr("tasks.provision.accelerators.installed_gpus", lambda: 16)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", names)
 
 
