@@ -99,6 +99,10 @@ class Algorithm(ConfigModel):
         """Optimiser updates per training step."""
         return self.epochs * self.mini_batches
 
+    def whole_episodes_only(self) -> str | None:
+        """Return a setting whose formula needs all tokens of an episode in one row, if any."""
+        return None
+
     def check(self, experiment: Experiment) -> None:
         """Check the algorithm against the rest of the recipe.
 

@@ -10,7 +10,7 @@ from pydantic import ConfigDict, NonNegativeFloat, NonNegativeInt, PositiveInt, 
 from configs.config_model import ConfigModel, shown_last
 from configs.environment import WorldByName
 from configs.experiment import Rollout, TurnFormat
-from configs.task_selection import TaskSelection
+from configs.task_selection import TaskSelection, check_distinct
 
 
 class Source(TurnFormat):
@@ -49,6 +49,11 @@ class Source(TurnFormat):
         if self.kind in ("vllm", "openai") and not self.urls:
             raise ValueError(
                 f"urls is empty, but kind {self.kind!r} requires an address; give at least one"
+            )
+        if self.kind == "openai" and self.compaction != "none":
+            raise ValueError(
+                f"compaction is {self.compaction!r}, but kind 'openai' sends whole conversations; "
+                "set it to 'none'"
             )
         if self.kind == "openai" and len(self.urls) > 1:
             raise ValueError(
@@ -99,4 +104,5 @@ class Collection(Played):
     @model_validator(mode="after")
     def _check_tasks(self) -> Self:
         self.environment.check_tasks(self.tasks, "tasks")
+        check_distinct(self.tasks, "tasks")
         return self

@@ -430,6 +430,12 @@ class Experiment(ConfigModel):
                 "generated at an update otherwise; raise it, or set update_in_flight to false"
             )
         self.algorithm.check(self)
+        if self.policy.divides_episodes and (field := self.algorithm.whole_episodes_only()):
+            raise ValueError(
+                f"algorithm.{field} needs undivided episodes, but policy.thinking: strip and "
+                "policy.compaction: drop divide them into rows; set policy.thinking to keep and "
+                "policy.compaction to none, or change that field"
+            )
         batch = self.rollout.tasks_per_step * self.rollout.group_size
         parts = self.algorithm.mini_batches * (
             1 if self.algorithm.micro_batch_tokens else self.algorithm.passes

@@ -70,15 +70,6 @@ class SFT(Imitation):
 class DPO(SFT):
     """Trains on pairs of trajectories. The loss is in `PreferenceTrainer`."""
 
-    def check(self, experiment: Experiment) -> None:
-        """Check the algorithm against the rest of the recipe. Implements `Algorithm.check`."""
-        super().check(experiment)
-        if experiment.policy.divides_episodes:
-            raise ValueError(
-                "policy.thinking: strip and policy.compaction: drop are not supported by "
-                f"algorithm.name {self.name}; set thinking to keep or stop, and compaction to none"
-            )
-
     unit: ClassVar[int] = 2
 
     beta: PositiveFloat = 0.1
@@ -86,6 +77,10 @@ class DPO(SFT):
     cloning_weight: NonNegativeFloat = 0.0
     """Weight of sft's loss on the successes, which is added (arXiv 2404.19733, equation 2, with
     1). Preferences alone may make both trajectories of a pair less likely."""
+
+    def whole_episodes_only(self) -> str | None:
+        """Return the algorithm's name. Implements `Algorithm.whole_episodes_only`."""
+        return f"name: {self.name}"
 
 
 class AgentEvol(Imitation):

@@ -183,18 +183,9 @@ class PolicyGradient(Algorithm):
             )
         if experiment.rollout.stream:
             _check_stream(experiment)
-        if (
-            experiment.policy.divides_episodes
-            and (field := self._whole_episodes_only()) is not None
-        ):
-            raise ValueError(
-                f"algorithm.{field} needs undivided episodes, but policy.thinking: strip and "
-                "policy.compaction: drop divide them into rows; set policy.thinking to keep and "
-                "policy.compaction to none, or change that field"
-            )
 
-    def _whole_episodes_only(self) -> str | None:
-        """Return a setting whose formula needs all tokens of an episode in one row, if any."""
+    def whole_episodes_only(self) -> str | None:
+        """Return the first setting that does so. Implements `Algorithm.whole_episodes_only`."""
         if self.loss_aggregation == "trajectory":
             if self.kl_in == "loss" and self.kl_coefficient:
                 return f"kl_coefficient ({self.kl_coefficient:g}) with loss_aggregation: trajectory"
@@ -367,6 +358,12 @@ class Distillation(PolicyGradient):
     def check(self, experiment: Experiment) -> None:
         """Check the algorithm against the rest of the recipe. Implements `Algorithm.check`."""
         super().check(experiment)
+        for name in ("min_reward_range", "max_resample_rounds"):
+            if getattr(self, name):
+                raise ValueError(
+                    f"algorithm.{name} ({getattr(self, name):g}) filters groups by their rewards, "
+                    "which distillation does not use; set it to 0"
+                )
         if self.reference_server() is not None and experiment.rollout.temperature != 1:
             raise ValueError(
                 f"rollout.temperature ({experiment.rollout.temperature:g}) must be 1, because the "

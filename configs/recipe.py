@@ -8,6 +8,7 @@ from typing import Any, get_args
 
 import yaml
 from pydantic import BaseModel, ValidationError
+from pydantic.fields import FieldInfo
 
 from configs.algorithm import ALGORITHMS
 from configs.config_model import ConfigError
@@ -240,7 +241,11 @@ def dotted(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 def _drop_fields_of_other_algorithms(
     tree: dict[str, Any], in_file: Mapping[str, Any], overrides: Mapping[str, Any]
 ) -> None:
-    """Drop fields that only the file's algorithm has, if an override selects another one."""
+    """Drop the file's fields that have no or another meaning in the algorithm of an override.
+
+    A field with another default or other values has another meaning. The KL coefficient of a
+    penalty is an example: in distillation it multiplies the only reward.
+    """
     algorithm, written = tree.get("algorithm"), in_file.get("algorithm")
     if (
         not isinstance(algorithm, dict)
@@ -249,16 +254,25 @@ def _drop_fields_of_other_algorithms(
     ):
         return
     try:
-        known = ALGORITHMS.find(str(algorithm.get("name"))).model_fields
+        known, before = (
+            ALGORITHMS.find(str(each.get("name"))).model_fields for each in (algorithm, written)
+        )
     except ValueError:
         return  # validation reports it
     elsewhere = {
         field for model in ALGORITHMS.all_built_in().values() for field in model.model_fields
     }
     for field in written:
-        overridden = any(name.split(".")[:2] == ["algorithm", field] for name in overrides)
-        if field in algorithm and field not in known and field in elsewhere and not overridden:
+        if any(name.split(".")[:2] == ["algorithm", field] for name in overrides):
+            continue
+        gone = field not in known and field in elsewhere
+        redefined = field in known and field in before and not _is_same(known[field], before[field])
+        if field in algorithm and (gone or redefined):
             del algorithm[field]
+
+
+def _is_same(one: FieldInfo, other: FieldInfo) -> bool:
+    return (one.annotation, one.default) == (other.annotation, other.default)
 
 
 def _put(tree: dict[str, Any], path: list[str], value: Any, name: str) -> None:

@@ -25,7 +25,7 @@ from configs.task_selection import selection_name
 from flows.collection_session import CollectionSession, folder_name
 from flows.killed_flow_runs import note_flow_run
 from flows.model_check import fit_source
-from flows.requests import request_of_form
+from flows.requests import completed
 from flows.results import CollectedEpisodes
 from flows.run_names import named_by
 
@@ -49,7 +49,7 @@ def collect(collection: Collection, folder: Path | None = None) -> CollectedEpis
         MissingEpisodesError: Infrastructure failures broke episodes. Running the same collection
             again plays them.
     """
-    infrastructure, collection = infra_settings(), request_of_form(collection)
+    infrastructure, collection = infra_settings(), completed(collection)
     collection = collection.model_copy(
         update={"rollout": fit_source(collection.source, collection.rollout)}
     )

@@ -32,7 +32,7 @@ from flows.flow_page import show_picture
 from flows.killed_flow_runs import note_flow_run
 from flows.model_check import fit_source
 from flows.records import open_tracker
-from flows.requests import request_of_form
+from flows.requests import completed
 from flows.results import Evaluation, cell_folder, cells_in, read_results, stored_episodes
 from flows.run_names import named_by
 from flows.scripted_policies import scripted_results
@@ -80,7 +80,7 @@ def evaluate(
             `against`. The bounds of this evaluation are still recorded, and the same command plays
             the missing episodes.
     """
-    infrastructure, grid = infra_settings(), request_of_form(grid)
+    infrastructure, grid = infra_settings(), completed(grid)
     grid = grid.model_copy(update={"rollout": fit_source(grid.source, grid.rollout)})
     folder = folder or infrastructure.runs / "evaluated" / folder_name(grid)
     other = comparable(grid, against) if against else None

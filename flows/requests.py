@@ -125,18 +125,26 @@ def _checked(
     return request
 
 
-def request_of_form(request: P) -> P:
-    """Return a request with the format of its checkpoint, if a deployment was started with it.
+def completed(request: P) -> P:
+    """Return a request with the fields that its policy determines.
 
-    Prefect's form submits every field. So a field that must be the same in training and use, and
-    has its default value, is taken from the recipe. The others are taken from the form.
+    The source of vLLM servers gets the name of their model, which distinguishes its episodes from
+    those of the servers' next model. A request of a deployment gets the format of its checkpoint,
+    because Prefect's form submits the default values of all fields.
+
+    Raises:
+        RecipeError: A server does not answer.
     """
     from prefect.context import FlowRunContext
 
+    source = request.source
+    if source.kind == "vllm":
+        named = source.model_copy(update={"model": served_model(source.urls[0])})
+        request = request.model_copy(update={"source": named})
     context = FlowRunContext.get()
     if context is None or context.flow_run is None or context.flow_run.deployment_id is None:
         return request
-    trained_by = trained_recipe(request.source.model_dump())
+    trained_by = trained_recipe(source.model_dump())
     return request if trained_by is None else in_trained_format(request, trained_by)
 
 

@@ -127,6 +127,7 @@ class ChatAgent:
             self.action_format,
             observation,
             tools,
+            budgets,
         )
         schemas = [tool.schema for tool in tools] if self.action_format == "tools" else []
         return ChatConversation(self, seed, observation, budgets, retokenisation, schemas)

@@ -12,7 +12,7 @@ from tasks.agents.action_format import (
     format_message,
     read_action,
 )
-from tasks.agents.agent import Message
+from tasks.agents.agent import Budgets, Message
 from tasks.agents.chat_format import ChatFormat
 from tasks.agents.history import History
 from tasks.agents.tool_calls import Call, action_of_calls, plain_calls, plain_text, to_call
@@ -27,6 +27,7 @@ class Retokenisation:
         action_format: ActionFormat,
         observation: str,
         tools: Sequence[Tool],
+        budgets: Budgets,
     ) -> None:
         """Encode the prompt.
 
@@ -35,15 +36,16 @@ class Retokenisation:
             action_format: Format in which a message gives its action.
             observation: The first observation.
             tools: The world's tools.
+            budgets: Token budgets, for a chat format that compacts the context.
         """
+        self._budgets = budgets
         self._chat_format = chat_format
         self._tools = tools
         self._action_format: ActionFormat = action_format
         self._last: list[int] = []
         self.prompt = chat_format.prompt(observation) if chat_format else []
-        self._history = (
-            History(chat_format, observation) if chat_format and chat_format.rewrites else None
-        )
+        rewrites = chat_format and (chat_format.rewrites or chat_format.compacts)
+        self._history = History(chat_format, observation) if chat_format and rewrites else None
 
     def message(self, text: str, cut: str = "") -> Message:
         """Return the message with this text. `cut` names the budget that ended it, if any."""
@@ -91,6 +93,9 @@ class Retokenisation:
 
     def reply(self, observation: str) -> list[int]:
         """Return the tokens that carry an observation to the next message, as `Conversation.observe`."""
+        if self._history and self._chat_format and self._chat_format.compacts:
+            length, room = self._budgets.trajectory_tokens, self._budgets.turn_tokens
+            return self._history.add(self._last, observation, length, room)
         if self._history:
             return self._history.add(self._last, observation)
         return self._chat_format.reply(observation, self._last) if self._chat_format else []

@@ -63,6 +63,7 @@ class ScriptedAgent:
             self.action_format,
             observation,
             of_task(self.world.tool_lists, task),
+            budgets,
         )
         conversation = ScriptedConversation(self, task, seed, environment, retokenisation)
         try:

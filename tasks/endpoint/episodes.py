@@ -14,6 +14,7 @@ import secrets
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any, Literal
 
 from tasks.agents.chat_format import Message
@@ -287,9 +288,10 @@ class Episodes:
                 "out",
                 "episode_failed",
             )
-        first, *later = episode.rows
-        for row in later:
+        first = episode.rows[0]
+        for before, row in pairwise(episode.rows):
             row.turns[0].context = row.prompt
+            before.turns[-1].observation = row.first_observation
         turns = [turn for row in episode.rows for turn in row.turns]
         turns[-1].reward = reward
         outcome = outcome_of(reward, success_score)

@@ -244,6 +244,19 @@ class OpenAIRequest(ChatRequest):
         "tool_choice": ("auto", "none"),
         "parallel_tool_calls": (True,),
         "response_format": ({"type": "text"},),
+        # vLLM's own fields
+        "repetition_penalty": (1,),
+        "length_penalty": (1,),
+        "stop_token_ids": ([],),
+        "bad_words": ([],),
+        "min_tokens": (0,),
+        "ignore_eos": (False,),
+        "chat_template_kwargs": ({},),
+        "structured_outputs": (),
+        "guided_json": (),
+        "guided_regex": (),
+        "guided_choice": (),
+        "guided_grammar": (),
     }
 
     messages: Annotated[list[ChatMessage], Field(min_length=1)]

@@ -123,7 +123,8 @@ class OfflineBatches:
             recorded = self._is_recorded(exploration)
             if recorded:
                 path = Path(str(self._algorithm.trajectories))
-                found = read_recorded(path, self._job.recorded_files)
+                needs = self._algorithm.whole_episodes_only()
+                found = read_recorded(path, self._job.recorded_files, needs)
             else:
                 found = read_trajectories(self._path(exploration))
             self._pool[exploration] = found

@@ -22,15 +22,19 @@ class NothingToImitateError(RuntimeError):
     """No trajectory is good enough. The message describes the candidates and the fix."""
 
 
-def read_recorded(path: Path, files: Sequence[Path] = ()) -> list[Trajectory]:
+def read_recorded(
+    path: Path, files: Sequence[Path] = (), undivided: str | None = None
+) -> list[Trajectory]:
     """Read the trajectories of a parquet file, or of all parquet files in a folder, sorted by name.
 
     Args:
         path: A parquet file or a folder.
         files: The files to read, if not all of them.
+        undivided: Setting that needs episodes of one row (see `Algorithm.whole_episodes_only`).
 
     Raises:
-        NothingToImitateError: The file is missing, or the folder has no parquet file.
+        NothingToImitateError: The file is missing, the folder has no parquet file, or an episode
+            has several rows although a setting needs undivided ones.
         TrajectoryFileError: A file does not contain trajectories.
     """
     files = files or parquet_files(path)
@@ -39,7 +43,14 @@ def read_recorded(path: Path, files: Sequence[Path] = ()) -> list[Trajectory]:
             f"no trajectories at {path}. Set algorithm.trajectories to a parquet file or a folder "
             "of parquet files."
         )
-    return [trajectory for file in files for trajectory in read_trajectories(file)]
+    found = [trajectory for file in files for trajectory in read_trajectories(file)]
+    if undivided and (divided := sum(len(t.rows) > 1 for t in found)):
+        raise NothingToImitateError(
+            f"algorithm.trajectories: {divided} of the {len(found)} episodes in {path} have several "
+            f"rows, but algorithm.{undivided} needs undivided episodes. Change that setting, or "
+            "record clients that only extend their messages."
+        )
+    return found
 
 
 def successes(trajectories: Sequence[Trajectory]) -> list[Trajectory]:

@@ -53,7 +53,8 @@ class RecordedGroups:
         """The arguments are those of `RolloutBatches`.
 
         Raises:
-            NothingToImitateError: There is no group, or the episodes were collected greedily.
+            NothingToImitateError: There is no group, the episodes were collected greedily, or they
+                are divided although the algorithm needs undivided ones.
         """
         algorithm = job.experiment.algorithm
         assert isinstance(algorithm, PolicyGradient)
@@ -68,7 +69,7 @@ class RecordedGroups:
                 "sampled episodes. Collect at --temperature "
                 f"{job.experiment.rollout.temperature:g}, or set algorithm.name to sft."
             )
-        recorded = read_recorded(path, job.recorded_files)
+        recorded = read_recorded(path, job.recorded_files, algorithm.whole_episodes_only())
         self._episodes = recorded_episodes(recorded, job.experiment.rollout.group_size, smallest)
         if not self._episodes.groups:
             raise NothingToImitateError(

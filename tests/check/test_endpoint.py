@@ -291,6 +291,7 @@ def test_a_shortened_history_begins_another_row_of_the_episode(served: Served) -
     (episode,) = served.recorded()
     assert (episode.task, episode.reward, episode.outcome) == (7, 0.5, Outcome.FINISHED)
     assert [len(row.turns) for row in episode.rows] == [2, 1, 1]
+    assert [turn.observation for turn in episode.turns] == ["two", "two", "three", ""]
     assert [row.prompt for row in episode.rows] == [
         served.engine.calls[call][0] for call in (0, 2, 3)
     ]
@@ -426,6 +427,12 @@ def test_request_without_a_temperature_has_that_of_the_recipe(
     ("fields", "code", "parameter"),
     [
         ({"top_p": 0.5}, "unsupported_value", "top_p"),
+        ({"repetition_penalty": 1.1}, "unsupported_value", "repetition_penalty"),
+        (
+            {"chat_template_kwargs": {"enable_thinking": False}},
+            "unsupported_value",
+            "chat_template_kwargs",
+        ),
         ({"tools": [{"type": "function"}]}, "invalid_value", "tools.0.function"),
         (
             {"tools": [{"type": "function", "function": {"name": "get"}}]},

@@ -23,6 +23,7 @@ from tasks.agents.token_agent import TokenAgent
 from tasks.inference.engine import Generation, Sampling
 from tasks.rollout.trajectory import Trajectory, Turn
 from tasks.rollout.trajectory_parquet import read_trajectories, write_trajectories
+from tasks.training.offline_selection import NothingToImitateError, read_recorded
 from tests.support.recorded import contexts
 from tests.support.shipped_templates import NAMES, in_channels, template_of, tokenizer_with
 
@@ -177,6 +178,21 @@ def test_long_context_drops_its_oldest_observations_and_begins_another_row(
     assert shown.count("inventory") == 8
 
 
+def test_demonstrations_are_compacted_as_the_policy_compacts() -> None:
+    form = ChatFormat(tokenizer_with(template_of("qwen2_5")), "bare", None, compaction="drop")
+    length = len(form.prompt("Goal")) + 500
+    history = History(form, "Goal")
+    demonstration = Retokenisation(form, "bare", "Goal", (), Budgets(1.0, 50, length))
+    divided = 0
+    for turn in range(8):
+        message = demonstration.demonstration("inventory", "")
+        assert (message.context or history.tokens) == history.tokens
+        divided += bool(message.context)
+        result = f"Result {turn}: {'log ' * 40}"
+        assert demonstration.reply(result) == history.add(message.tokens, result, length, 50)
+    assert divided >= 1
+
+
 @pytest.mark.parametrize(
     "name", ["qwen3", "qwen3_5_think", "nemotron_3_nano", "deepseek_r1_distill", "qwen2_5"]
 )
@@ -229,7 +245,7 @@ def test_special_tokens_of_a_rewritten_conversation_cannot_be_forged() -> None:
 def test_demonstrations_have_the_rows_of_the_policy_and_are_stored(tmp_path: Path) -> None:
     form = ChatFormat(tokenizer_with(template_of("qwen3_5_think")), "bare", None, thinking="strip")
     retokenisation, trajectory = (
-        Retokenisation(form, "bare", "Goal", ()),
+        Retokenisation(form, "bare", "Goal", (), Budgets(1.0, 8, 99)),
         Trajectory("textcraft", 0, 0, 0, 0, 3, 0, "oracle"),
     )
     history = History(form, "Goal")
@@ -246,6 +262,8 @@ def test_demonstrations_have_the_rows_of_the_policy_and_are_stored(tmp_path: Pat
     write_trajectories(tmp_path / "file.parquet", [trajectory])
     (stored,) = read_trajectories(tmp_path / "file.parquet")
     assert [row.prompt for row in stored.rows] == [row.prompt for row in trajectory.rows]
+    with pytest.raises(NothingToImitateError, match="ratio: sequence"):
+        read_recorded(tmp_path / "file.parquet", undivided="ratio: sequence")
 
 
 @pytest.mark.parametrize(

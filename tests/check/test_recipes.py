@@ -20,9 +20,10 @@ from configs.infrastructure import InfraSettings, SettingsError, infra_settings
 from configs.model_folder import ModelError, check_model, write_recipe
 from configs.recipe import RecipeError, load_recipe, parse_overrides, recipe_names
 from flows.checks import check_experiment
+from flows.collection_session import folder_name
 from flows.commands.collect import collection_arguments
 from flows.commands.evaluate import evaluation_arguments
-from flows.requests import in_trained_format
+from flows.requests import completed, in_trained_format
 
 
 @pytest.mark.parametrize("name", recipe_names())
@@ -131,6 +132,16 @@ def test_the_error_of_a_file_starts_with_its_path_even_with_an_override(tmp_path
         load_recipe(str(path), {"seeds.training": 3})
     assert str(refused.value).startswith(str(path))
     assert refused.value.codes == {"curriculum": "missing"}
+
+
+def test_distillation_does_not_inherit_the_coefficient_of_a_penalty() -> None:
+    distils = {"algorithm.name": "distillation", "algorithm.teacher": "any"}
+    assert load_recipe("textcraft-qwen2.5-3b").algorithm.kl_coefficient == 0.001
+    assert load_recipe("textcraft-qwen2.5-3b", distils).algorithm.kl_coefficient == 1.0
+    weighted = distils | {"algorithm.kl_coefficient": 0.5}
+    assert load_recipe("textcraft-qwen2.5-3b", weighted).algorithm.kl_coefficient == 0.5
+    with pytest.raises(RecipeError, match=r"algorithm\.max_resample_rounds"):
+        load_recipe("textcraft-qwen2.5-3b", distils | {"algorithm.max_resample_rounds": 1})
 
 
 CHECKPOINT = {
@@ -277,6 +288,16 @@ def test_collection_from_a_server_of_a_checkpoint_uses_the_checkpoints_format(
         collection.source.urls,
     ) == ("bare", False, (url,))
     assert (collection.horizon, collection.rollout.trajectory_tokens) == (5, 777)
+
+
+def test_the_model_of_a_server_distinguishes_its_episodes_and_the_address_does_not() -> None:
+    folders = []
+    for root in ("/runs/step-20", "/runs/step-40", "/runs/step-20"):
+        with serving({"data": [{"id": "policy", "root": root}]}) as url:
+            source = {"kind": "vllm", "urls": [url]}
+            grid = EvaluationGrid.model_validate({"environment": "textcraft", "source": source})
+            folders.append(folder_name(completed(grid)))
+    assert folders[0] == folders[2] != folders[1]
 
 
 def test_collection_from_a_server_of_another_model_uses_the_default_format() -> None:
