@@ -11,6 +11,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Literal, Self
 
+from dotenv import dotenv_values
 from pydantic import (
     Field,
     NonNegativeInt,
@@ -169,6 +170,11 @@ class InfraSettings(BaseSettings):
             return [word.strip() for word in value.split(",") if word.strip()]
         return value
 
+    @field_validator("runs")
+    @classmethod
+    def _at_home(cls, value: Path) -> Path:
+        return value.expanduser()
+
     @field_validator("environment_urls", "engine_urls")
     @classmethod
     def _check_urls(cls, value: list[str]) -> list[str]:
@@ -298,10 +304,9 @@ def infra_settings() -> InfraSettings:
         SettingsError: A value is wrong, or a variable with the prefix AGENTGYM_ is not a setting.
     """
     known = {_variable(field) for field in InfraSettings.model_fields}
+    given = {*os.environ, *dotenv_values(".env")}
     unknown = []
-    for name in sorted(
-        name for name in os.environ if name.startswith(PREFIX) and name not in known
-    ):
+    for name in sorted(name for name in given if name.startswith(PREFIX) and name not in known):
         near = nearest(name, known)
         unknown.append(
             f"{name}: there is no such setting; "

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 SEPARATOR = "+"
-_PART = re.compile(r"(?:(\d+)\*)?([A-Za-z0-9._-]+)")
+_PART = re.compile(r"(?:(\d{1,6})\*)?([A-Za-z0-9._-]+)")
 
 
 def members(world: str) -> tuple[str, ...]:

@@ -147,7 +147,8 @@ class AgentGymClient:
         body = {"action": self._wire.sent(action), self._wire.field: session.number}
         reply = await self._ask(session.server, "step", body, self._deadline())
         observation = _read(lambda answer: answer["observation"], reply, str)
-        score = _read(self._wire.score, reply, int, float) / self._wire.full
+        wire = self._wire
+        score = _read(lambda answer: wire.score(answer) / wire.full, reply, float)
         reward = score - session.score if self._wire.running else score
         if not in_range(reward, self._wire.reward_range):
             low, high = self._wire.reward_range
@@ -222,12 +223,14 @@ class AgentGymClient:
         await self.close(session)
 
     async def _check(self, server: Replica, deadline: float) -> None:
-        greeting = await self._exchange("GET", f"{server.url}/", None, deadline)
+        answer = await self._exchange("GET", f"{server.url}/", None, deadline)
+        # Servers by FastAPI send a JSON string, and that of WebArena plain text.
+        greeting = answer.decode("utf-8", "replace").strip().strip('"')
         if greeting != self._wire.greeting:
             known = [
                 f"{name} of AgentGym" for name, wire in WIRES.items() if wire.greeting == greeting
             ]
-            hosted = " or ".join(known) or f"an unknown server that answers {str(greeting)[:80]!r}"
+            hosted = " or ".join(known) or f"an unknown server that answers {greeting[:80]!r}"
             raise WrongWorldError(
                 f"{server.url} hosts {hosted}, but environment.name is {self._world}. Set "
                 "AGENTGYM_ENVIRONMENT_URLS to a server of it",
@@ -242,14 +245,20 @@ class AgentGymClient:
 
     async def _ask(self, server: Replica, operation: str, body: Any, deadline: float) -> Any:
         url = f"{server.url}/{operation}"
-        reply = await self._exchange("POST", url, json.dumps(body).encode(), deadline)
+        content = await self._exchange("POST", url, json.dumps(body).encode(), deadline)
+        try:
+            reply = json.loads(content)
+        except (ValueError, RecursionError) as unreadable:
+            raise ServerFailedError(
+                f"{url} sent an answer that is not JSON: {content[:200]!r}"
+            ) from unreadable
         # AgentGym's servers report errors with status 200.
         if isinstance(reply, dict) and "error" in reply:
             raise ServerFailedError(f"{url}: {reply['error']}")
         return reply
 
-    async def _exchange(self, method: str, url: str, body: bytes | None, deadline: float) -> Any:
-        """Send a request and return its decoded answer.
+    async def _exchange(self, method: str, url: str, body: bytes | None, deadline: float) -> bytes:
+        """Send a request and return its answer.
 
         Retry only requests that never reached the server.
         """
@@ -270,23 +279,18 @@ class AgentGymClient:
             raise error_of_status(
                 status, f"{url}: {status} {content[:200]!r}", of_session=method == "POST"
             )
-        try:
-            return json.loads(content)
-        except ValueError as unreadable:
-            raise ServerFailedError(
-                f"{url} sent an answer that is not JSON: {content[:200]!r}"
-            ) from unreadable
+        return content
 
 
 def _read(read: Callable[[Any], Any], reply: Any, *types: type) -> Any:
-    """Extract a value from the reply.
+    """Extract a value from the reply. Lone surrogates in a text become question marks.
 
     Raises:
         ServerFailedError: The value is missing or has another type.
     """
     try:
         value = read(reply)
-    except (KeyError, TypeError) as missing:
+    except (KeyError, TypeError, OverflowError) as missing:
         raise ServerFailedError(
             f"the answer lacks a field: {missing!r} in {str(reply)[:200]}"
         ) from missing
@@ -295,4 +299,4 @@ def _read(read: Callable[[Any], Any], reply: Any, *types: type) -> Any:
             f"the answer has {value!r} in place of a "
             f"{' or '.join(type_.__name__ for type_ in types)}"
         )
-    return value
+    return value.encode("utf-8", "replace").decode() if isinstance(value, str) else value

@@ -107,7 +107,7 @@ class Tool(msgspec.Struct, frozen=True, omit_defaults=True):
                 value = _SEPARATOR.join(value)
             case kind, _:
                 raise ToolCallError(
-                    f"{name} of {self.name} must be of type {kind}, not {json.dumps(value)[:100]}."
+                    f"{name} of {self.name} must be of type {kind}, not {_shown(value)}."
                 )
         if value not in schema.get("enum", (value,)):
             raise ToolCallError(
@@ -120,6 +120,13 @@ class Tool(msgspec.Struct, frozen=True, omit_defaults=True):
         return (
             int(text) if kind == "integer" else text.split(_SEPARATOR) if kind == "array" else text
         )
+
+
+def _shown(value: Any) -> str:
+    try:
+        return json.dumps(value)[:100]
+    except RecursionError:
+        return "a deeply nested value"
 
 
 ANY_ACTION = Tool(

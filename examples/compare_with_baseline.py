@@ -18,6 +18,10 @@ def main() -> None:
         sys.exit(f"{run.folder} has no checkpoint yet")
     world, settings = run.recipe.environment.name, run.recipe.evaluation
     n_tasks = int(sys.argv[2]) if len(sys.argv) > 2 else settings.n_tasks
+    judged = {
+        f"environment.{name}": getattr(run.recipe.environment, name)
+        for name in ("rules", "success_score")
+    }
 
     def play(policy: Policy, against: Evaluation | None = None) -> Evaluation:
         return evaluate(
@@ -25,9 +29,11 @@ def main() -> None:
             policy,
             tasks=[settings.tasks],
             horizons=[settings.horizon],
+            temperatures=[settings.temperature],
             samples=settings.samples,
             n_tasks=n_tasks,
             against=against,
+            overrides=judged,
         )
 
     trained = play(run.checkpoint, against=play("random"))

@@ -24,8 +24,13 @@ ASK_S = 10.0
 """Timeout in seconds after which a server counts as unreachable."""
 
 
-def check_experiment(experiment: Experiment, infrastructure: InfraSettings) -> None:
+def check_experiment(
+    experiment: Experiment, infrastructure: InfraSettings, here: bool = True
+) -> None:
     """Check the names in a recipe and its compatibility with the infrastructure.
+
+    Args:
+        here: Whether the run starts on this machine, whose GPUs must then suffice.
 
     Raises:
         RecipeError: A world, a task list, a model's folder or a recording does not exist, a setting
@@ -48,7 +53,8 @@ def check_experiment(experiment: Experiment, infrastructure: InfraSettings) -> N
             "AGENTGYM_ENGINE_URLS, or set it to false"
         )
     try:
-        placement_of(infrastructure, experiment.policy.dtype)
+        if here:
+            placement_of(infrastructure, experiment.policy.dtype)
     except PlacementError as problem:
         raise RecipeError(str(problem)) from None
     check_context_parallel(experiment, infrastructure)

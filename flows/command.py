@@ -88,15 +88,19 @@ def positive(word: str) -> int:
 
 
 def parse_recipe(
-    parser: argparse.ArgumentParser, arguments: list[str]
+    parser: argparse.ArgumentParser, arguments: list[str], runs_here: bool = True
 ) -> tuple[argparse.Namespace, dict[str, Any]]:
-    """Parse options and overrides, and check recipe and model. Exits on --help and on errors."""
+    """Parse options and overrides, and check the recipe. Exits on --help and on errors.
+
+    The model and the GPUs are checked only for a run on this machine.
+    """
     parsed, rest = parser.parse_known_args(arguments)
     try:
         overrides = parse_overrides(rest)
         experiment = load_recipe(parsed.recipe, overrides)
-        check_experiment(experiment, infra_settings())
-        fit_experiment(experiment)
+        check_experiment(experiment, infra_settings(), runs_here)
+        if runs_here:
+            fit_experiment(experiment)
     except (RecipeError, SettingsError) as problem:
         raise SystemExit(f"{parser.prog}: {problem}") from None
     return parsed, overrides

@@ -32,6 +32,7 @@ def requested_machine(
     gpus: int | None,
     gpu_memory: float | None,
     gpu: str | None = None,
+    engine: str = "vllm",
 ) -> tuple[Machine | None, Placement]:
     """Return the GPUs to plan for: the given ones or, without arguments, this machine's.
 
@@ -42,6 +43,7 @@ def requested_machine(
         gpus: Number of GPUs, those of vLLM servers included.
         gpu_memory: GB of each GPU.
         gpu: Their kind. By default H200 above 80 GB, else H100.
+        engine: The recipe's `rollout.engine`.
 
     Returns:
         The trainer's GPUs and the placement on one machine. None and an empty placement if nothing
@@ -51,7 +53,7 @@ def requested_machine(
         PlacementError: Two processes claim one GPU, or there are too few GPUs.
     """
     if gpus is None and gpu_memory is None and gpu is None:
-        return this_machine(infrastructure), placement_of(infrastructure)
+        return this_machine(infrastructure, engine), placement_of(infrastructure)
     memory = gpu_memory or (GPUS[gpu].memory if gpu else 80)
     launch, gpus = trainer_launch(infrastructure), gpus or 1
     servers = local_engine_servers(infrastructure)
@@ -61,17 +63,26 @@ def requested_machine(
     machine = Machine(
         gpus=processes * launch.nodes,
         gpu_memory=memory,
-        sharding=launch.sharding if infrastructure.launch else "fsdp2" if processes > 1 else "none",
+        sharding="fsdp2" if assumes_sharding(infrastructure, processes) else launch.sharding,
         context_parallel=launch.context_parallel,
         machines=launch.nodes,
-        **_engine_use(infrastructure),
+        **_engine_use(infrastructure, engine),
         gpu=gpu or ("H200" if memory > 80 else "H100"),
     )
     return machine, placement
 
 
-def this_machine(infrastructure: InfraSettings) -> Machine | None:
-    """Return the GPUs that a run would use here, or None on a machine without GPUs."""
+def assumes_sharding(infrastructure: InfraSettings, processes: int) -> bool:
+    """Whether a plan for several GPUs assumes a launch file that shards, because none is given."""
+    settings = infrastructure.launch or infrastructure.trainer_processes
+    return not settings and processes > 1
+
+
+def this_machine(infrastructure: InfraSettings, engine: str = "vllm") -> Machine | None:
+    """Return the GPUs that a run would use here, or None on a machine without GPUs.
+
+    `engine` is the recipe's `rollout.engine`.
+    """
     command = ["nvidia-smi", "--query-gpu=memory.total,name", "--format=csv,noheader,nounits"]
     try:
         output = subprocess.run(
@@ -91,7 +102,7 @@ def this_machine(infrastructure: InfraSettings) -> Machine | None:
         sharding=launch.sharding,
         context_parallel=launch.context_parallel,
         machines=launch.nodes,
-        **_engine_use(infrastructure),
+        **_engine_use(infrastructure, engine),
         gpu=gpu_model(found[0][1]),
     )
 
@@ -162,7 +173,7 @@ def check_memory(experiment: Experiment, infrastructure: InfraSettings) -> None:
     Raises:
         RecipeError: It does not fit. The message holds the table and what to change.
     """
-    machine = this_machine(infrastructure)
+    machine = this_machine(infrastructure, experiment.rollout.engine)
     if machine is None:
         return
     try:
@@ -179,13 +190,21 @@ def check_memory(experiment: Experiment, infrastructure: InfraSettings) -> None:
         )
 
 
-def _engine_use(infrastructure: InfraSettings) -> dict[str, Any]:
-    """Return vLLM's fractions of the GPUs of trainer and servers, and whether it sleeps."""
+def _engine_use(infrastructure: InfraSettings, engine: str) -> dict[str, Any]:
+    """Return what engines take of the GPUs of trainer and servers, and whether they sleep.
+
+    The memory of servers elsewhere is not known. A server of Ray may use several GPUs.
+    """
     fraction, use = infrastructure.engine_memory_fraction, {"engine_fraction": 0.0}
-    if infrastructure.engine_urls or infrastructure.engine_servers:
-        use["server_fraction"] = fraction or OWN_FRACTION
-    else:
-        use["engine_fraction"] = fraction or SHARED_FRACTION
+    if infrastructure.engine_urls:
+        return use
+    if infrastructure.engine_servers:
+        needs = trainer_launch(infrastructure).engine
+        each = (needs.gpus or 1) if infrastructure.ray_address else 1
+        return {**use, "server_fraction": fraction or OWN_FRACTION, "server_gpus": each}
+    if engine != "vllm":
+        return {**use, "reserves": False}
+    use["engine_fraction"] = fraction or SHARED_FRACTION
     return {**use, "engine_sleeps": infrastructure.engine_sleep}
 
 

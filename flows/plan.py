@@ -18,7 +18,7 @@ from functools import cached_property
 
 from configs.experiment import Experiment
 from configs.infrastructure import InfraSettings
-from configs.placement import NO_GPUS, Placement
+from configs.placement import NO_GPUS, OWN_FRACTION, Placement
 from configs.policy_gradient import PolicyGradient
 from configs.recipe import RecipeError
 from configs.task_selection import TaskSelection
@@ -26,7 +26,7 @@ from environments.environment import WorldError
 from environments.registry import load_world
 from environments.selection import selected_tasks
 from environments.task_lists import UnknownTaskListError
-from flows.gpu_memory import cpu_machine, cpu_memory, plan_of
+from flows.gpu_memory import assumes_sharding, cpu_machine, cpu_memory, plan_of
 from tasks.curriculum.horizon import Phase, phases
 from tasks.curriculum.work import (
     LIKELY_TOKENS,
@@ -187,11 +187,8 @@ def placement_section(request: PlanRequest) -> str:
 def transfer_section(request: PlanRequest) -> str:
     """Say what new weights for vLLM servers take on their way."""
     infrastructure = request.infrastructure
-    if (
-        request.memory is None
-        or not request.memory.plan.machine.server_fraction
-        or request.experiment.policy.lora is not None
-    ):
+    servers = infrastructure.engine_servers or infrastructure.engine_urls
+    if request.memory is None or not servers or request.experiment.policy.lora is not None:
         return ""
     size = request.memory.plan.engine_weights
     if infrastructure.engine_weights == "nccl":
@@ -219,7 +216,11 @@ def memory_section(request: PlanRequest) -> str:
     """Describe what each GPU holds, and what to change if that is too much."""
     if request.machine is None:
         return ""
-    return request.memory.text if request.memory else "The starter policy fits on any GPU."
+    if request.memory is None:
+        return "The starter policy fits on any GPU."
+    if not assumes_sharding(request.infrastructure, request.machine.gpus):
+        return request.memory.text
+    return f"{request.memory.text}\nThis assumes AGENTGYM_LAUNCH=one-node-fsdp2."
 
 
 def time_section(request: PlanRequest) -> str:
@@ -234,8 +235,12 @@ def time_section(request: PlanRequest) -> str:
         )
     if not isinstance(experiment.algorithm, PolicyGradient) or experiment.policy.dtype == "float32":
         return "The time of a step is estimated only for RL methods, and not for float32."
+    if experiment.rollout.engine != "vllm":
+        return "The time of a step is estimated only for rollout.engine: vllm."
     infrastructure, plan, gpu = request.infrastructure, request.memory.plan, GPUS[machine.gpu]
     apart = len(infrastructure.engine_urls) or infrastructure.engine_servers
+    if not plan.kv_tokens:  # of servers elsewhere, taken to be on such GPUs
+        plan = plan.on(machine.model_copy(update={"server_fraction": OWN_FRACTION}))
     engines = Engines(
         number=apart or plan.machine.gpus,
         max_num_seqs=experiment.rollout.max_num_seqs or experiment.rollout.max_concurrent_episodes,
@@ -302,7 +307,7 @@ def cpu_section(request: PlanRequest) -> str:
 
 def measured_section(request: PlanRequest) -> str:
     """Estimate the time of each phase from the steps of an earlier run."""
-    experiment, speed = request.experiment, request.measured
+    speed = request.measured
     if speed is None:
         return ""
 
@@ -310,7 +315,8 @@ def measured_section(request: PlanRequest) -> str:
         # The table of work bounds the turns from above by the horizon.
         return [speed.seconds(amount.episodes / steps, amount.turns[1] / amount.episodes)] * 2
 
-    table = _time_table(request, work, seconds_of, experiment.rollout.max_off_policy_steps > 0)
+    # The seconds of a rollout are those that the trainer waited, so no overlap is left.
+    table = _time_table(request, work, seconds_of, False)
     return (
         f"Time by the speed of the measured steps\n{table}\n"
         f"Episodes are taken to last {speed.share:.0%} of the horizon, as measured, and a turn to take "

@@ -215,7 +215,8 @@ class Episode:
                         "data": called.observation,
                     }
                 case "openenv/session/create":
-                    await self.open()
+                    if not self.session:  # a socket has one from its start
+                        await self.open()
                     result = {"session_id": self.session}
                 case "openenv/session/close":
                     await self.close()

@@ -49,7 +49,7 @@ def main(arguments: list[str]) -> None:
         metavar="RUN",
         help="folder of a run on the machine in question; its steps so far give the time",
     )
-    given, overrides = parse_recipe(parser, arguments)
+    given, overrides = parse_recipe(parser, arguments, runs_here=False)
     from flows.gpu_memory import requested_machine
     from flows.model_check import fit_experiment
     from flows.plan import plan
@@ -62,10 +62,10 @@ def main(arguments: list[str]) -> None:
         raise SystemExit(f"{parser.prog}: --measured {given.measured}: {problem}") from None
     try:
         infrastructure = infra_settings()
-        machine, placement = requested_machine(
-            infrastructure, given.gpus, given.gpu_memory, given.gpu
-        )
         experiment = fit_experiment(load_recipe(given.recipe, overrides), needs_tokenizer=False)
+        machine, placement = requested_machine(
+            infrastructure, given.gpus, given.gpu_memory, given.gpu, experiment.rollout.engine
+        )
         print(plan(experiment, infrastructure, machine, placement, speed))
     except (PlacementError, RecipeError) as problem:
         raise SystemExit(f"{parser.prog}: {problem}") from None

@@ -45,7 +45,11 @@ class Machine(ConfigModel):
     engine_fraction: float
     """vLLM's fraction of each trainer GPU's memory, 0 to 1. 0 if vLLM servers generate."""
     server_fraction: float = 0.0
-    """vLLM's fraction of each GPU that only a vLLM server uses, 0 to 1. 0 without servers."""
+    """vLLM's fraction of each GPU that only a vLLM server uses, 0 to 1. 0 without servers here."""
+    server_gpus: int = 1
+    """GPUs of a vLLM server."""
+    reserves: bool = True
+    """Whether the engine reserves memory for its KV cache, as vLLM does."""
     engine_sleeps: bool = False
     """Whether vLLM frees its memory during the update."""
     bfloat16: bool = True
@@ -103,8 +107,10 @@ class MemoryPlan(ConfigModel):
     @property
     def kv_tokens(self) -> int:
         """Capacity of an engine's KV cache, in tokens."""
-        reserved = self.engine or self.machine.server_fraction * self.room
-        return int(max(0.0, reserved - self.engine_weights - ENGINE_OVERHEAD) // self.kv_bytes)
+        gpus = 1 if self.engine else self.machine.server_gpus
+        reserved = self.engine or self.machine.server_fraction * self.room * gpus
+        free = reserved - self.engine_weights - ENGINE_OVERHEAD * gpus
+        return int(max(0.0, free) // self.kv_bytes)
 
     @property
     def phases(self) -> dict[str, dict[str, float]]:
@@ -115,6 +121,9 @@ class MemoryPlan(ConfigModel):
         sleeping engine keeps its memory besides weights and KV cache, mainly CUDA graphs.
         """
         outside, rest = {"CUDA, NCCL, fragments": OVERHEAD}, {"vLLM: rest": ENGINE_OVERHEAD}
+        if not self.machine.reserves:
+            weights = {"engine: weights, without KV cache": self.engine_weights}
+            return {"update": self.trainer | weights | outside}
         if not self.engine:
             return {"update": self.trainer | outside}
         awake = {

@@ -55,9 +55,13 @@ async def scripted(
             assert request.transport is not None
             request.transport.close()
             return web.Response()
+        if isinstance(reply, bytes):
+            return web.Response(body=reply)
         return web.json_response(reply)
 
     async def greet(_: web.Request) -> web.Response:
+        if greeting == WIRES["webarena"].greeting:
+            return web.Response(text=greeting)  # Flask and Quart send a text
         return web.json_response(greeting)
 
     app = web.Application()
@@ -217,7 +221,7 @@ def test_an_incomplete_step_is_a_fault(reply: Any) -> None:
     asyncio.run(play())
 
 
-OUTSIDE = [1e9, 7, -5, float("nan"), float("inf")]
+OUTSIDE = [1e9, 7, -5, float("nan"), float("inf"), 10**400]
 
 
 @pytest.mark.parametrize(
@@ -228,6 +232,7 @@ OUTSIDE = [1e9, 7, -5, float("nan"), float("inf")]
         for reward in OUTSIDE
         if (world, reward) != ("babyai", -5)
     ],  # a possible reward in BabyAI
+    ids=lambda value: str(value)[:12],
 )
 def test_a_reward_outside_the_range_of_the_world_is_a_fault(world: str, reward: float) -> None:
     begins = {"id": 0, "observation": "first", "done": False, "reward": 0}
@@ -250,6 +255,32 @@ def test_a_reward_outside_the_range_of_the_world_is_a_fault(world: str, reward: 
                 await client.step(session, "look")
 
     asyncio.run(play())
+
+
+@pytest.mark.parametrize("body", [b"[" * 100_000, b"1" * 5_000], ids=["nested", "long"])
+def test_an_answer_that_cannot_be_decoded_is_a_fault(body: bytes) -> None:
+    async def play() -> None:
+        async with (
+            scripted(create=[body]) as (url, _),
+            AgentGymClient([url], "textcraft") as client,
+        ):
+            with pytest.raises(ServerFailedError):
+                await client.start(0)
+
+    asyncio.run(play())
+
+
+def test_lone_surrogates_of_an_observation_are_replaced() -> None:
+    begun = {"id": 0, "observation": "a \ud83d b", "done": False, "reward": 0}
+
+    async def play() -> str:
+        async with (
+            scripted(create=[{"id": 0}], reset=[begun], close=[True]) as (url, _),
+            AgentGymClient([url], "textcraft") as client,
+        ):
+            return (await client.start(0))[1]
+
+    assert asyncio.run(play()) == "a ? b"
 
 
 def test_a_step_whose_answer_is_lost_is_not_performed_twice() -> None:

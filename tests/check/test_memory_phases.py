@@ -45,6 +45,17 @@ def test_memory_of_an_awake_engine_and_the_update_add_up() -> None:
     assert plan().total == pytest.approx((53 + 40 + 2.5) * GB)
 
 
+def test_engine_without_reserved_memory_counts_with_its_weights() -> None:
+    assert plan(engine_fraction=0, reserves=False).total == pytest.approx((53 + 5 + 2.5) * GB)
+
+
+def test_kv_cache_of_servers_is_split_over_their_gpus_and_unknown_elsewhere() -> None:
+    served = plan(engine_fraction=0, server_fraction=0.9, server_gpus=2)
+    assert served.kv_tokens == (144 - 5 - 3) * 1000
+    elsewhere = plan(engine_fraction=0)
+    assert faults(request(elsewhere), elsewhere) == []
+
+
 def test_sleeping_engine_counts_the_larger_phase() -> None:
     sleeping = plan(engine_sleeps=True)
     update, rollout = (sum(phase.values()) for phase in sleeping.phases.values())

@@ -11,6 +11,7 @@ from configs.infrastructure import InfraSettings
 from configs.placement import PlacementError, place
 from configs.recipe import RecipeError, load_recipe
 from flows import checks
+from flows.command import parse_recipe, recipe_parser
 from flows.gpu_memory import requested_machine
 from flows.plan import PlanRequest, adapter_section, placement_section, transfer_section
 from tasks.training.memory_plan import MemoryPlan, PlanAnswer
@@ -143,6 +144,35 @@ def test_plan_shows_the_use_of_each_gpu() -> None:
     ahead = load_recipe("textcraft", {"rollout.max_off_policy_steps": 1})
     text = placement_section(PlanRequest(ahead, infrastructure, machine, placement))
     assert "rollout.max_off_policy_steps" not in text
+
+
+@pytest.mark.parametrize(
+    ("settings", "engine", "uses"),
+    [
+        ({}, "vllm", {"engine_fraction": 0.45}),
+        ({}, "transformers", {"engine_fraction": 0.0, "reserves": False}),
+        ({"engine_urls": ["http://a:1"], "engine_token": "x"}, "vllm", {"server_fraction": 0.0}),
+        ({"trainer_processes": 8}, "vllm", {"gpus": 8, "sharding": "none"}),
+        ({}, "vllm", {"gpus": 8, "sharding": "fsdp2"}),
+    ],
+)
+def test_plan_knows_engines_without_reserved_memory_and_given_processes(
+    settings: dict[str, Any], engine: str, uses: dict[str, object]
+) -> None:
+    machine, _ = requested_machine(InfraSettings(**settings), 8, 80, engine=engine)
+    assert machine is not None
+    assert {name: getattr(machine, name) for name in uses} == uses
+
+
+def test_plan_for_other_gpus_is_made_on_any_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AGENTGYM_LAUNCH", "one-node-fsdp2")
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
+    monkeypatch.setattr("tasks.provision.accelerators.installed_gpus", lambda: 1)
+    words = ["textcraft-qwen2.5-7b"]
+    _, overrides = parse_recipe(recipe_parser("plan", "", ""), words, runs_here=False)
+    assert overrides == {}
+    with pytest.raises(SystemExit, match="AGENTGYM_TRAINER_PROCESSES"):
+        parse_recipe(recipe_parser("train", "", ""), words)
 
 
 def test_the_plan_names_the_learning_rate_of_adapters() -> None:

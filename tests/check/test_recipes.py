@@ -439,6 +439,18 @@ def test_engine_gpus_without_a_server_for_each_are_refused(
     assert infra_settings().engine_gpus == ["6", "7"]
 
 
+def test_settings_of_the_file_env_are_checked_and_its_paths_expanded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("AGENTGYM_RUNS", raising=False)
+    Path(".env").write_text("AGENTGYM_RUNS=~/x\n")
+    assert infra_settings().runs == Path.home() / "x"
+    Path(".env").write_text("AGENTGYM_TRAINER_PROCESES=8\n")
+    with pytest.raises(SettingsError, match="AGENTGYM_TRAINER_PROCESSES"):
+        infra_settings()
+
+
 def test_a_wrong_setting_is_named_with_its_fix(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AGENTGYM_ENGINE_SERVERS", "two")
     with pytest.raises(SettingsError, match=r"AGENTGYM_ENGINE_SERVERS: .*'two'"):
