@@ -24,11 +24,16 @@ from tasks.agents.agent_factory import open_agent
 from tasks.provision.environment_servers import environment_replicas
 
 EXPERT = "expert"
+MODELS = 2
+"""Most models that stay loaded. Another one replaces the one that was used longest ago."""
 DEADLINE_SECONDS = 120.0
 
 
 class Players:
-    """Servers by environment and agents by name. All coroutines must run in one event loop."""
+    """Servers by environment and agents by name. All coroutines must run in one event loop.
+
+    An episode that a replaced model plays ends its turn.
+    """
 
     def __init__(self) -> None:
         self._resources = ExitStack()
@@ -36,6 +41,7 @@ class Players:
         self._client_of: dict[str, EnvironmentClient] = {}
         self._world_infos: dict[str, WorldInfo] = {}
         self._agents: dict[tuple[str, str], Agent] = {}
+        self._models: dict[tuple[str, str], ExitStack] = {}
         self._lock = asyncio.Lock()
         self._closing = threading.Lock()
 
@@ -77,7 +83,15 @@ class Players:
         async with self._lock:
             key = (_name(world), source.model_dump_json())
             if key not in self._agents:
-                self._agents[key] = await asyncio.to_thread(self._open, world, source)
+                opened = ExitStack()
+                self._agents[key] = await asyncio.to_thread(self._open, world, source, opened)
+                if source.kind == "model":
+                    self._models[key] = opened
+            if key in self._models:
+                self._models[key] = self._models.pop(key)  # behind those that are not used now
+                for longest_ago in list(self._models)[:-MODELS]:
+                    del self._agents[longest_ago]
+                    self._models.pop(longest_ago).close()
             return name, self._agents[key]
 
     async def close(self) -> None:
@@ -91,15 +105,14 @@ class Players:
                 environment_replicas(world.name, rules=world.rules)
             ).urls
 
-    def _open(self, world: World, source: Source) -> Agent:
+    def _open(self, world: World, source: Source, opened: ExitStack) -> Agent:
         # Only one episode runs at a time. Plain transformers starts faster than a batching engine.
         collection = Collection(
             environment=world, source=source, rollout=Rollout(engine="transformers")
         )
         with self._closing:
-            return self._resources.enter_context(
-                open_agent(collection, self._world_infos[_name(world)])
-            )
+            self._resources.enter_context(opened)
+            return opened.enter_context(open_agent(collection, self._world_infos[_name(world)]))
 
 
 def world_of(run: RunFolder | None, environment: str) -> World:

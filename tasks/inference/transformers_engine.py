@@ -122,6 +122,10 @@ class TransformersEngine:
             try:
                 for _ in self._continue(batch, answers):
                     await asyncio.sleep(0)
+            except asyncio.CancelledError:
+                for request in batch:
+                    request.answer.cancel()
+                raise
             except Exception as problem:  # noqa: BLE001 - every error must fail the waiting episodes
                 hint = OUT_OF_MEMORY if isinstance(problem, torch.OutOfMemoryError) else ""
                 for request in batch:
@@ -211,11 +215,15 @@ class TransformersEngine:
                 own[name].copy_(tensor)
 
     def close(self) -> None:
-        """Free the model, as in `Engine.close`."""
+        """Free the model, as in `Engine.close`. Unanswered requests are cancelled."""
         if self._pump is not None:
             self._pump.cancel()
             self._pump = None
+        for request in self._waiting:
+            request.answer.cancel()
         self._model = None
+        if self._device.type == "cuda":
+            torch.cuda.empty_cache()
 
 
 def _draws(seed: int, number: int) -> torch.Tensor:

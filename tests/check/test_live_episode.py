@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -111,3 +112,25 @@ def test_the_success_score_of_the_world_decides_whether_an_episode_succeeded() -
 
     outcome, reward = asyncio.run(play())
     assert (outcome, reward < 1) == (Outcome.SUCCESS, True)
+
+
+def test_the_model_that_was_used_longest_ago_is_replaced(policy: str, tmp_path: Path) -> None:
+    sources = []
+    for name in ("one", "two", "three"):
+        shutil.copytree(policy, tmp_path / name)
+        sources.append(Source(kind="model", model=str(tmp_path / name), dtype="float32"))
+
+    async def play() -> None:
+        players, world = Players(), World(name="textcraft")
+        try:
+            one, two, again, three = [
+                (await players.agent(world, sources[number]))[1] for number in (0, 1, 0, 2)
+            ]
+            assert again is one
+            assert (await players.agent(world, sources[0]))[1] is one
+            assert (await players.agent(world, sources[2]))[1] is three
+            assert (await players.agent(world, sources[1]))[1] is not two
+        finally:
+            await players.close()
+
+    asyncio.run(play())
