@@ -90,6 +90,7 @@ class Filters:
         success: "yes" or "no". Failed episodes match neither, since their result is unknown.
         reason: Cause of a truncation or failure, e.g. "horizon".
         tag: Kind of task, e.g. "depth 2".
+        horizon: Turn limit of the episode.
         step_from, step_to: Range of training steps, inclusive.
         turns_from, turns_to: Range of the number of turns, inclusive.
         refused_from, refused_to: Range of the number of turns with a refused action, inclusive.
@@ -109,6 +110,7 @@ class Filters:
     reason: str = ""
     tag: str = ""
     task: int | None = None
+    horizon: int | None = None
     step_from: int | None = None
     step_to: int | None = None
     turns_from: int | None = None
@@ -180,6 +182,7 @@ class Filters:
             "reason",
             "tag",
             "task",
+            "horizon",
             "temperature",
         ):
             if (value := getattr(self, name)) not in ("", None):

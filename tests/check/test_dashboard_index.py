@@ -54,6 +54,7 @@ def test_index_contains_every_trajectory_of_every_file(runs: Path, index: Index)
     [
         ({"outcome": "success"}, lambda t: t.outcome == "success"),
         ({"reason": "horizon"}, lambda t: t.reason == "horizon"),
+        ({"horizon": "8", "reward_to": "0.5"}, lambda t: t.horizon == 8 and t.reward <= 0.5),
         ({"turns_from": "3", "turns_to": "5"}, lambda t: 3 <= len(t.turns) <= 5),
         ({"success": "yes"}, lambda t: t.succeeded),
         ({"success": "no"}, lambda t: not t.succeeded),

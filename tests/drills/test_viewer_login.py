@@ -137,6 +137,7 @@ def test_no_number_in_an_address_breaks_the_viewer(viewer: str, runs: Path) -> N
     names = (
         "page",
         "task",
+        "horizon",
         "step_from",
         "step_to",
         "turns_from",
