@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import threading
+from pathlib import Path
 
 from environments.sciworld.simulator import Simulator
 
@@ -16,6 +17,19 @@ MOST_PROCESSES = 8
 """Maximum number of processes on any machine. Each takes 0.55 GB from the start and performs about
 400 steps per second.
 """
+BYTES_EACH = 1.25e9
+"""Memory for each process in a container with a limit. All may have successors at the same time."""
+MEMORY_LIMIT = Path("/sys/fs/cgroup/memory.max")
+"""The container's memory limit in bytes, or "max". Absent outside containers."""
+
+
+def _most_in_memory() -> int:
+    """Return the number of processes that the container's memory allows, at least 1."""
+    try:
+        limit = int(MEMORY_LIMIT.read_text(encoding="ascii"))
+    except (OSError, ValueError):  # there is none
+        return MOST_PROCESSES
+    return max(1, int(limit / BYTES_EACH))
 
 
 class SimulatorPool:
@@ -30,10 +44,11 @@ class SimulatorPool:
         """
         Args:
             processes: Number of simulators that serve at once. None means the number of CPU cores,
-                at most `MOST_PROCESSES`.
+                at most `MOST_PROCESSES`, and as many as the container's memory allows.
             episodes: Number of episodes after which a simulator is replaced.
         """
-        self.processes = processes or min(len(os.sched_getaffinity(0)), MOST_PROCESSES)
+        cores = len(os.sched_getaffinity(0))
+        self.processes = processes or min(cores, MOST_PROCESSES, _most_in_memory())
         self._episodes = episodes
         self._lock = threading.Lock()
         self._serving: list[Simulator] = []

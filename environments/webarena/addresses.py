@@ -73,6 +73,13 @@ class Addresses:
                 text = text.replace(placeholder, self.urls[name])
         return text
 
+    def unfilled(self, text: str) -> str:
+        """Return a text with placeholders in place of the sites' URLs."""
+        found = {name: url for name, url in self.urls.items() if name in NAMES}
+        for name, url in sorted(found.items(), key=lambda each: -len(each[1])):
+            text = text.replace(url, f"__{name.upper()}__")
+        return text
+
     def hosts(self, sites: tuple[str, ...]) -> tuple[str, ...]:
         """Return the host of each site and of the homepage, with the port if it is not the default.
 

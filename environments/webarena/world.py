@@ -268,7 +268,9 @@ class SharedSites:
             )
             self.logins = storage_states(settings.logins, tasks)
             judge = f"judge-{_digest(self.judge.model)[:8]}" if self.judge else "nojudge"
-            self.version = f"files-{_digest(repr(tasks))[:12]}-{judge}"
+            # The same tasks on another machine's copies of the sites are the same version.
+            digest = _digest(self.addresses.unfilled(repr(tasks)))[:12]
+            self.version = f"files-{digest}-{judge}"
         else:
             self._all = embedded_tasks()
             self.lists = (

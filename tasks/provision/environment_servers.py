@@ -98,11 +98,11 @@ def environment_replicas(
 def world_variables(world: str) -> dict[str, str]:
     """Return the variables of this process that a world reads, with absolute paths."""
     return {
-        name: str(Path(value).absolute()) if _exists(value) else value
+        name: str(Path(value).expanduser().absolute()) if _exists(value) else value
         for name, value in variables_of(world).items()
     }
 
 
 def _exists(value: str) -> bool:
     """Return whether a variable's value names an existing file or folder."""
-    return bool(value) and len(value) < PATH_MAX and Path(value).exists()
+    return bool(value) and len(value) < PATH_MAX and Path(value).expanduser().exists()

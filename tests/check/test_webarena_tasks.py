@@ -312,6 +312,19 @@ def test_tasks_on_sites_without_a_url_are_left_out(tmp_path: Path) -> None:
     assert [task.index for task in read_tasks(tmp_path, from_environment(REAL))] == [0]
 
 
+def test_the_same_tasks_on_other_copies_of_the_sites_are_the_same_version(tmp_path: Path) -> None:
+    (tmp_path / "config_files").mkdir()
+    versions = []
+    for changes in ({}, {}, {"intent": "Something else"}):
+        with socket.create_server(("127.0.0.1", 0)) as site:
+            address = f"http://127.0.0.1:{site.getsockname()[1]}"
+            task = entry(task_id=0, storage_state=None) | {"start_url": "__SHOPPING__/x"} | changes
+            (tmp_path / "config_files" / "0.json").write_text(json.dumps(task))
+            settings = {"WEBARENA_TASKS": str(tmp_path / "config_files")}
+            versions.append(WebArena(dict.fromkeys(REAL, address) | settings).version)
+    assert versions[0] == versions[1] != versions[2]
+
+
 def test_a_task_that_needs_a_judge_is_refused_without_one_and_never_listed(tmp_path: Path) -> None:
     fuzzy = {"eval_types": ["string_match"], "reference_answers": {"fuzzy_match": ["about 5"]}}
     (tmp_path / "config_files").mkdir()

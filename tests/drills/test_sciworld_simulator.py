@@ -14,6 +14,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from environments.sciworld import pool
 from environments.sciworld.frames import (
     JavaMissingError,
     RefusedRequestError,
@@ -216,3 +217,13 @@ def test_another_version_of_the_package_is_refused(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr("shutil.which", lambda _: "/bin/true")
     with pytest.raises(SimulatorError, match=r"pip install scienceworld==9\.9\.9"):
         Simulator()
+
+
+@pytest.mark.parametrize(("limit", "most"), [("max", 8), (str(4 * 2**30), 3), ("1000", 1)])
+def test_the_memory_of_a_container_limits_the_processes(
+    limit: str, most: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pool, "MEMORY_LIMIT", tmp_path / "memory.max")
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(16)))
+    (tmp_path / "memory.max").write_text(f"{limit}\n")
+    assert pool.SimulatorPool().processes == most
