@@ -11,7 +11,6 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Literal, Self
 
-from dotenv import dotenv_values
 from pydantic import (
     Field,
     NonNegativeInt,
@@ -22,7 +21,7 @@ from pydantic import (
     field_validator,
     model_validator,
 )
-from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
+from pydantic_settings import BaseSettings, DotEnvSettingsSource, NoDecode, SettingsConfigDict
 
 from configs.config_model import ConfigError
 from configs.launch import Launch, load_launch
@@ -304,7 +303,8 @@ def infra_settings() -> InfraSettings:
         SettingsError: A value is wrong, or a variable with the prefix AGENTGYM_ is not a setting.
     """
     known = {_variable(field) for field in InfraSettings.model_fields}
-    given = {*os.environ, *dotenv_values(".env")}
+    in_file = DotEnvSettingsSource(InfraSettings).env_vars  # in lower case
+    given = {*os.environ, *map(str.upper, in_file)}
     unknown = []
     for name in sorted(name for name in given if name.startswith(PREFIX) and name not in known):
         near = nearest(name, known)

@@ -306,3 +306,12 @@ def test_an_invalid_command_is_refused_with_the_option(
     with pytest.raises(SystemExit):
         collection_arguments(arguments)
     assert message in capsys.readouterr().err
+
+
+def test_a_collection_that_names_a_task_twice_is_refused(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    (tmp_path / "tasks.json").write_text("[3, 5, 3]")
+    with pytest.raises(SystemExit):
+        collection_arguments(["textcraft", "--oracle", "--tasks", str(tmp_path / "tasks.json")])
+    assert "tasks" in capsys.readouterr().err

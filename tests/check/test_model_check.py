@@ -120,9 +120,7 @@ def test_turn_tokens_that_fill_the_context_are_refused(model: Path) -> None:
 def test_head_size_without_vllm_cpu_support_is_refused(
     own_model: Path, engine: Any, monkeypatch: Any
 ) -> None:
-    monkeypatch.setattr(
-        "flows.model_check.accelerators", lambda: type("NoGpu", (), {"are_gpus": False})
-    )
+    monkeypatch.setattr("flows.model_check.visible_gpus", list)
     change_config(own_model, head_dim=16)
     if engine == "transformers":
         assert fit_source(source(own_model), Rollout(engine=engine)).trajectory_tokens == CONTEXT
