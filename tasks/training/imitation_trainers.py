@@ -29,6 +29,7 @@ from tasks.training.micro_batches import (
 from tasks.training.model_loading import load_model
 from tasks.training.packing import pack, packs, score_places, share_prefixes, shares_prefixes
 from tasks.training.process_group import gather_ragged
+from tasks.training.recomputation import recompute_activations
 from tasks.training.row_tensors import Tensors, pad_trajectories
 from tasks.training.sharding import scatter_weights
 from tasks.training.trl_config import cloning_config, preference_config
@@ -211,6 +212,8 @@ class PreferenceTrainer(BaseTrainer, DPOTrainer):
         self, model: Any, inputs: Any, return_outputs: bool = False, num_items_in_batch: Any = None
     ) -> Any:
         """Weight TRL's losses by the micro-batch's shares of the mini-batch's pairs and tokens."""
+        # TRL's pass of the reference enables it for all blocks when it ends.
+        recompute_activations(self.model, self.experiment.policy.gradient_checkpointing)
         weights, pairs = inputs.pop("weights").tolist(), inputs.pop("pairs")
         # An empty micro-batch holds one masked pair.
         rows = torch.full_like(pairs, len(inputs["input_ids"]) // 2)

@@ -90,6 +90,27 @@ def test_dpo_gradient_matches_its_formula(policy: str, tmp_path: Path, cloning: 
         )
 
 
+def test_dpo_recomputes_the_same_share_of_the_blocks_in_every_micro_batch(
+    policy: str, tmp_path: Path
+) -> None:
+    experiment = small_experiment(name="dpo", micro_batches=2)
+    half = experiment.policy.model_copy(update={"gradient_checkpointing": 0.5})
+    trainer = trainer_of(experiment.model_copy(update={"policy": half}), policy, tmp_path)
+    seen: list[tuple[int, bool]] = []
+
+    def note(number: int, block: Any) -> None:
+        if torch.is_grad_enabled():
+            seen.append((number, block.gradient_checkpointing))
+
+    for number, block in enumerate(trainer.model.model.layers):
+        block.register_forward_pre_hook(lambda block, _, number=number: note(number, block))
+    (micro_batches,) = trainer.mini_batches_of(recorded_trajectories(policy, 0)[:4], 0)
+    for number, micro_batch in enumerate(micro_batches, 1):
+        trainer.add_gradient(micro_batch, number, of=2)
+    assert len(micro_batches) == 2
+    assert set(seen) == {(0, False), (1, True)}
+
+
 def test_empty_micro_batches_give_finite_gradients(policy: str, tmp_path: Path) -> None:
     for name in ("sft", "dpo"):
         _, recorder = trained(
