@@ -74,7 +74,7 @@ class Addresses:
         return text
 
     def unfilled(self, text: str) -> str:
-        """Return a text with placeholders in place of the sites' URLs."""
+        """Return a text in which placeholders replace the sites' URLs."""
         found = {name: url for name, url in self.urls.items() if name in NAMES}
         for name, url in sorted(found.items(), key=lambda each: -len(each[1])):
             text = text.replace(url, f"__{name.upper()}__")
