@@ -175,7 +175,9 @@ class Run:
             if earlier <= step
         }
         if verdict_at(history, step).level == COLLAPSED:
-            raise TrainingCollapsedError(collapse_note(history), last_good_step(history))
+            fall = TrainingCollapsedError(collapse_note(history), last_good_step(history))
+            self.folder.note_collapse(fall)  # first, so that no kill can lose it
+            raise fall
 
 
 @contextmanager

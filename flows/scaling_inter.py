@@ -138,8 +138,7 @@ def scaling_inter(
     ):
         try:
             retry_lost_trainer(run, lambda: learn(run))
-        except TrainingCollapsedError as fall:
-            folder.note_collapse(fall)
+        except TrainingCollapsedError:
             if not is_subflow():  # a subflow has no deployment that an automation could pause
                 announce_collapse(folder)
         if (noted := folder.collapse()) is not None:

@@ -126,6 +126,13 @@ class VllmPoolEngine:
             "stop_token_ids": sampling.stop_tokens,
             "ignore_eos": True,  # only stop_tokens end a message
             "seed": sampling.seed,
+            # Otherwise a server may take other values from the model's generation config.
+            "top_p": 1,
+            "top_k": 0,
+            "min_p": 0,
+            "repetition_penalty": 1,
+            "presence_penalty": 0,
+            "frequency_penalty": 0,
             "logprobs": 0,
             "return_token_ids": True,
             "skip_special_tokens": False,

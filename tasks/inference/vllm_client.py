@@ -384,6 +384,8 @@ class VllmClient:
             ) as response:
                 answer = await response.read()
                 status = response.status
+        except aiohttp.ConnectionTimeoutError as error:
+            raise ServerUnavailableError(f"{self.url} is not reachable: {error}") from error
         except TimeoutError as error:
             raise ServerUnavailableError(
                 f"{self.url}{path} did not answer within {seconds:g} s"

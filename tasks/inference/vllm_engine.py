@@ -271,7 +271,13 @@ class VllmEngine:
             for answer in self._waiting.values():
                 if not answer.done():
                     answer.set_exception(EngineError(f"vLLM failed during generation: {problem!r}"))
+            failed = list(self._waiting)
             self._waiting.clear()
+            # vLLM took the failed step for done. Its requests would stay, and its blocks of the KV
+            # cache, which were not computed, would serve the next tries.
+            with suppress(Exception):
+                self._engine.abort_request(failed)
+                self._engine.reset_prefix_cache()
         finally:
             self._torch.set_num_threads(threads)
 
@@ -316,7 +322,13 @@ class VllmEngine:
         if self._asleep:
             self._engine.wake_up(["kv_cache"])
             self._asleep = False
-        self._engine.reset_prefix_cache()
+        self._forget_prefixes()
+
+    def _forget_prefixes(self) -> None:
+        if not self._engine.reset_prefix_cache():
+            raise EngineError(
+                "vLLM still holds requests, so its KV cache of the former weights cannot be cleared"
+            )
 
     def load_adapter(self, adapter: Adapter) -> None:
         """Replace the adapter, as in `AdapterEngine.load_adapter`, and wake a sleeping engine."""
@@ -335,7 +347,7 @@ class VllmEngine:
             loaded = LoRARequest(f"adapter-{number}", number, folder)
             self._engine.add_lora(loaded)
         self._adapter = loaded
-        self._engine.reset_prefix_cache()
+        self._forget_prefixes()
 
     def sleep(self) -> None:
         """Free weights and KV cache until the next load. Nothing can be generated in between.

@@ -177,9 +177,11 @@ class _Client(HTTPVLLMWeightSyncClient):
 
     def _post(self, path: str, json: dict[str, Any] | None = None) -> None:
         url = f"{self.base_url}/{path}"
-        answer = requests.post(
-            url, json=json, headers=authorization(), timeout=self.timeout, allow_redirects=False
-        )
+        with requests.Session() as session:
+            session.trust_env = False  # a proxy would get the token
+            answer = session.post(
+                url, json=json, headers=authorization(), timeout=self.timeout, allow_redirects=False
+            )
         answer.raise_for_status()
 
 

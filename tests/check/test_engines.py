@@ -267,6 +267,27 @@ def test_request_cancelled_midway_is_not_completed(engine: Engine) -> None:
     assert steps < 100
 
 
+def test_failed_step_leaves_no_request_and_no_prefix_behind(
+    vllm_engine: VllmEngine, trainer_model: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    core: Any = vllm_engine._engine.engine_core.engine_core
+    prompt = [3 + (11 * k) % 90 for k in range(200)]  # several blocks of the KV cache
+
+    def fails(*_: Any, **__: Any) -> None:
+        monkeypatch.undo()
+        raise RuntimeError("out of memory")
+
+    monkeypatch.setattr(core.model_executor, "execute_model", fails)
+    with pytest.raises(EngineError, match="out of memory"):
+        generate(vllm_engine, [(prompt, sampling(1))])
+    assert core.scheduler.get_num_unfinished_requests() == 0
+    (answer,) = generate(vllm_engine, [(prompt, sampling(1))])
+    assert answer.log_probabilities == pytest.approx(
+        log_probabilities(trainer_model, prompt, answer.tokens), abs=1e-4
+    )
+    vllm_engine.load(trainer_model.named_parameters())
+
+
 def test_too_long_prompt_is_an_engine_error(engine: Engine) -> None:
     with pytest.raises(EngineError):
         generate(engine, [([5] * 600, sampling())])
