@@ -264,11 +264,12 @@ class BaseTrainer(Trainer):
     def optimiser_step(self) -> None:
         """Update the policy with the accumulated gradients.
 
-        The gradients are dropped while `policy_learns` is False.
+        The gradients are dropped while `policy_learns` is False, or if they are not finite. Their
+        norm then shows the collapse, and the weights stay as they are.
         """
         norm = gather_tensor(self._clip_grad_norm(self.wrapped_model))
         rate = 0.0
-        if self.policy_learns:
+        if self.policy_learns and bool(norm.isfinite()):
             self.optimizer.step()
             rate = self._get_learning_rate()
             if not self.accelerator.optimizer_step_was_skipped:

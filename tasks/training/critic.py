@@ -24,6 +24,7 @@ from tasks.training.optimiser_state import (
 from tasks.training.packing import packed_values, packs, share_prefixes
 from tasks.training.recomputation import recompute_activations
 from tasks.training.row_tensors import Tensors
+from tasks.training.sharding import gather_tensor
 
 WEIGHTS, OPTIMISER = "critic", "critic-optimiser"
 
@@ -89,15 +90,12 @@ class Critic:
         )
         share_prefixes(fuse_layers(backbone, compute), layers)
         recompute_activations(backbone, layers.gradient_checkpointing)
-        # Gradient checkpointing requires training mode. Dropout is set to 0 below.
+        # Gradient checkpointing requires training mode.
         self.model = ValueModel(backbone).train()
         if self._sharded:
             shard_loaded(self.model, compute, sharding)
         self.model.to(device)
         check_weights(backbone, policy)
-        for module in self.model.modules():
-            if isinstance(module, nn.Dropout):
-                module.p = 0.0
         self.optimiser = torch.optim.AdamW(
             self.model.parameters(), lr=settings.learning_rate, weight_decay=0.0
         )
@@ -157,10 +155,12 @@ class Critic:
             for parameter in parameters if not self._sharded else ():
                 torch.distributed.all_reduce(parameter.grad)
             torch.distributed.all_reduce(self._loss)
-        torch.nn.utils.clip_grad_norm_(parameters, self.settings.max_gradient_norm)
+        limit = self.settings.max_gradient_norm
+        norm = gather_tensor(torch.nn.utils.clip_grad_norm_(parameters, limit))
         for group in self.optimiser.param_groups:
             group["lr"] = self.settings.learning_rate * lr_scale
-        self.optimiser.step()
+        if bool(norm.isfinite()):  # otherwise the loss shows the collapse
+            self.optimiser.step()
         self.optimiser.zero_grad(set_to_none=True)
         loss = float(self._loss)
         self._loss.zero_()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -50,6 +51,7 @@ def load_policy(
     model = load_model(
         source, sharded=sharding != "none", dtype=dtype, attention=policy.attn_implementation
     )
+    check_generation_config(model, source)
     fuse_layers(model, compute)
     if policy.lora is not None:
         add_lora(model, policy.lora, seed)
@@ -58,6 +60,29 @@ def load_policy(
     if sharding != "none":
         shard_loaded(model, compute, sharding)
     return model
+
+
+def check_generation_config(model: Any, source: str) -> None:
+    """Make sure that checkpoints can be written, which need a valid generation config.
+
+    Some models set a temperature without `do_sample`. It is set, because the policy samples.
+
+    Raises:
+        ValueError: The generation config is invalid for another reason.
+    """
+    found = getattr(model, "generation_config", None)
+    if found is None:
+        return
+    with suppress(ValueError):
+        found.validate(strict=True)
+        return
+    found.do_sample = True
+    try:
+        found.validate(strict=True)
+    except ValueError as problem:
+        raise ValueError(
+            f"policy.model: generation_config.json of {source} is invalid; correct it: {problem}"
+        ) from None
 
 
 def load_reference(policy: Policy, source: str, sharding: Sharding, compute: torch.dtype) -> Any:
@@ -113,8 +138,24 @@ def load_model(
     chosen = attention is not None and attention != SHARED  # ours follows in `share_prefixes`
     settings = {"dtype": dtype} | ({"attn_implementation": attention} if chosen else {})
     if not sharded or PartialState().is_main_process:
-        return kind.from_pretrained(source, **settings).train()
-    return empty_model(kind, AutoConfig.from_pretrained(source), settings)
+        model = kind.from_pretrained(source, **settings).train()
+    else:
+        model = empty_model(kind, AutoConfig.from_pretrained(source), settings)
+    disable_dropout(model)
+    return model
+
+
+def disable_dropout(model: nn.Module) -> None:
+    """Disable dropout in training mode, in place. The engine samples without it.
+
+    Some layers of transformers have a rate as an attribute and call the function.
+    """
+    for module in model.modules():
+        if isinstance(module, nn.modules.dropout._DropoutNd):
+            module.p = 0.0
+        for name, value in list(vars(module).items()):
+            if "drop" in name and isinstance(value, float):
+                setattr(module, name, 0.0)
 
 
 def empty_model(kind: Any, config: Any, settings: Mapping[str, Any]) -> Any:

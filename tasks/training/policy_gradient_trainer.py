@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from accelerate.utils import gather_object
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
-from trl.trainer.utils import add_fused_lm_head, disable_dropout_in_model
+from trl.trainer.utils import add_fused_lm_head
 
 from configs.experiment import Experiment
 from configs.launch import Sharding
@@ -108,7 +108,6 @@ class PolicyGradientTrainer(BaseTrainer):
         rollout = experiment.rollout
         model = self.load_policy()
         add_fused_lm_head(model, rollout.temperature, outputs=("log_probs", "entropy"))
-        disable_dropout_in_model(model)
         score_places(share_prefixes(model, experiment.policy))
         if tokenizer.pad_token is None:
             tokenizer.pad_token = tokenizer.eos_token

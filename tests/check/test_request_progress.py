@@ -5,11 +5,14 @@ from __future__ import annotations
 import asyncio
 import itertools
 import json
+import socket
 from collections.abc import Callable
+from contextlib import ExitStack
 
 import pytest
 from aiohttp import web
 
+from tasks.inference import vllm_client
 from tasks.inference.server_pool import Replica
 from tasks.inference.vllm_client import Completion, ServerUnavailableError, VllmClient
 
@@ -73,3 +76,27 @@ def test_server_without_progress_is_stuck(metrics: Callable[[], str] | None) -> 
 
 def test_deadline_without_metrics_grows_with_the_token_budget() -> None:
     assert asyncio.run(completed(None, 3.0, max_tokens=100)).tokens == [3]
+
+
+def test_server_that_does_not_take_a_connection_is_unavailable(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(vllm_client, "CONNECT_S", 0.2)
+
+    async def ask(port: int) -> None:
+        replica = Replica(VllmClient(f"http://127.0.0.1:{port}", 1.0), "full")
+        try:
+            await replica.complete(json.dumps({"prompt": [1]}).encode(), 4, 1.0)
+        finally:
+            await replica.server.close()
+
+    with ExitStack() as sockets:
+        server = sockets.enter_context(socket.socket())
+        server.bind(("127.0.0.1", 0))
+        server.listen(0)  # and never accepts
+        for _ in range(4):
+            waiting = sockets.enter_context(socket.socket())
+            waiting.setblocking(False)
+            waiting.connect_ex(server.getsockname())
+        with pytest.raises(ServerUnavailableError):
+            asyncio.run(ask(server.getsockname()[1]))

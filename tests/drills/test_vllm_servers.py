@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shutil
 import signal
 from collections.abc import Iterator
 from contextlib import closing, suppress
@@ -130,6 +131,31 @@ def test_log_probabilities_match_the_sampling_distribution(
             assert answer.log_probabilities == pytest.approx(
                 log_probabilities(model, prompt, answer.tokens, temperature), abs=1e-4
             )
+
+
+def test_sampling_does_not_follow_the_generation_config_of_the_model(
+    policy: str, tmp_path: Path, state_dir: Path
+) -> None:
+    shutil.copytree(policy, tmp_path / "greedy")
+    (tmp_path / "greedy" / "generation_config.json").write_text('{"top_k": 1, "do_sample": true}')
+    words = server_command(str(tmp_path / "greedy"), context_length=512, max_num_seqs=8)
+    flag = words.index("--generation-config")
+    del words[flag : flag + 2]  # as in a server that was started by hand
+    with (
+        vllm_servers(words, state_dir, "by-hand", 1) as (server,),
+        closing(VllmPoolEngine([server.url])) as engine,
+    ):
+        answers = generate(engine, 3)
+    model = model_of(policy)
+    for prompt, answer in zip(PROMPTS, answers, strict=True):
+        assert answer.log_probabilities == pytest.approx(
+            log_probabilities(model, prompt, answer.tokens), abs=1e-4
+        )
+    likeliest = [max(log_probabilities(model, p, [t])[0] for t in range(90)) for p in PROMPTS]
+    assert any(
+        answer.log_probabilities[0] < best - 1e-3
+        for answer, best in zip(answers, likeliest, strict=True)
+    )
 
 
 def test_cache_capacities_of_running_servers_add_up(engine: VllmPoolEngine) -> None:
