@@ -40,9 +40,8 @@ from tasks.training.messages import (
     Trained,
     TrainerJob,
 )
+from tasks.training.rank_errors import PEER_ERRORS, clear_error, noted_error
 
-PEER_ERRORS = {"RuntimeError", "DistBackendError", "DistNetworkError", "DistStoreError"}
-"""Errors of torch on rank 0 after it lost the connection to another node."""
 VERDICT_SECONDS = 40.0
 """Time for the launcher to stop the other processes. The launcher's own limit is 30 s."""
 CLOSE_SECONDS = 20.0
@@ -115,6 +114,7 @@ class TrainerProcess:
                 link = nodes_job(self._infrastructure)
                 link.unlink(missing_ok=True)
                 link.symlink_to(self._job_file.absolute())
+            clear_error(self._job.folder)
             self._process.start()
         except BaseException:
             self.__exit__()
@@ -184,8 +184,10 @@ class TrainerProcess:
             elif isinstance(event, Failed):
                 if event.kind == EpisodesLeftOutError.__name__:
                     raise EpisodesLeftOutError(event.message)
-                killed = self._killed()  # the error may result from a killed process
-                problem = killed or f"{event.kind}: {event.message}"
+                # It may result from a killed process, or from another rank's error.
+                killed = self._killed()
+                cause = noted_error(self._job.folder) if event.kind in PEER_ERRORS else ""
+                problem = killed or cause or f"{event.kind}: {event.message}"
                 lost = self._has_peers and event.kind in PEER_ERRORS
                 raise self._failure(problem, tail=False, lost=lost)
             else:
@@ -226,7 +228,7 @@ class TrainerProcess:
         """Return the error for a connection that closed without an error message."""
         killed = self._killed()
         return self._failure(
-            killed or f"it exited with status {self._wait(0.0)}",
+            killed or noted_error(self._job.folder) or f"it exited with status {self._wait(0.0)}",
             tail=killed is None,
             lost=self._has_peers,
         )

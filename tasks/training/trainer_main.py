@@ -30,6 +30,7 @@ from tasks.training.messages import (
     Trained,
     TrainerJob,
 )
+from tasks.training.rank_errors import note_error
 from tasks.training.rank_watch import PART_S, WEIGHTS_S, Heartbeats
 
 OUT_OF_MEMORY = """
@@ -229,11 +230,12 @@ def run(job: TrainerJob) -> None:
         trainer.run()
     except Exception as problem:  # noqa: BLE001 - every error must reach the flow
         traceback.print_exc()
+        name = type(problem).__name__
+        text = f"{problem}{OUT_OF_MEMORY if name == 'OutOfMemoryError' else ''}"
         if flow is not None:
-            name = type(problem).__name__
-            flow.send(
-                Failed(name, f"{problem}{OUT_OF_MEMORY if name == 'OutOfMemoryError' else ''}")
-            )
+            flow.send(Failed(name, text))
+        else:
+            note_error(job.folder, int(os.environ["RANK"]), name, text)
         raise SystemExit(1) from None
     finally:
         # vLLM in this process would take seconds to free what the exit frees
