@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from configs.infrastructure import InfraSettings, local_engine_servers
 from flows.killed_flow_runs import prefect_server
 from tasks.provision.accelerators import hold_accelerators, visible_gpus
+from tasks.provision.process import variables_set
 from tasks.provision.services import addresses
 from tasks.tracking.owner import OWN_SERVER
 from tasks.training.local_trainer import default_processes, trainer_launch
@@ -56,19 +57,6 @@ def accelerators_held(
     runs, holder = infrastructure.runs.absolute(), f"{run} (process {os.getpid()})"
     with (
         hold_accelerators(runs, wanted, there, holder, waiting) as held,
-        _variable("CUDA_VISIBLE_DEVICES" if gpus else HELD, ",".join(held)),
+        variables_set({"CUDA_VISIBLE_DEVICES" if gpus else HELD: ",".join(held)}),
     ):
         yield
-
-
-@contextmanager
-def _variable(name: str, value: str) -> Iterator[None]:
-    """Set a variable of the environment for the duration of the block."""
-    before = os.environ.get(name)
-    os.environ[name] = value
-    try:
-        yield
-    finally:
-        del os.environ[name]
-        if before is not None:
-            os.environ[name] = before

@@ -52,11 +52,11 @@ def check_experiment(
             "rollout.update_in_flight: true needs vLLM servers; set AGENTGYM_ENGINE_SERVERS or "
             "AGENTGYM_ENGINE_URLS, or set it to false"
         )
-    try:
-        if here:
+    if here:
+        try:
             placement_of(infrastructure, experiment.policy.dtype)
-    except PlacementError as problem:
-        raise RecipeError(str(problem)) from None
+        except PlacementError as problem:
+            raise RecipeError(str(problem)) from None
     check_context_parallel(experiment, infrastructure)
     if experiment.policy.dtype == "float16":
         raise RecipeError(

@@ -239,7 +239,7 @@ def time_section(request: PlanRequest) -> str:
         return "The time of a step is estimated only for rollout.engine: vllm."
     infrastructure, plan, gpu = request.infrastructure, request.memory.plan, GPUS[machine.gpu]
     apart = len(infrastructure.engine_urls) or infrastructure.engine_servers
-    if not plan.kv_tokens:  # of servers elsewhere, taken to be on such GPUs
+    if infrastructure.engine_urls:  # taken to be on such GPUs
         plan = plan.on(machine.model_copy(update={"server_fraction": OWN_FRACTION}))
     engines = Engines(
         number=apart or plan.machine.gpus,

@@ -139,12 +139,13 @@ def completed(request: P) -> P:
 
     source = request.source
     if source.kind == "vllm":
-        named = source.model_copy(update={"model": served_model(source.urls[0])})
-        request = request.model_copy(update={"source": named})
+        source = source.model_copy(update={"model": served_model(source.urls[0])})
+        request = request.model_copy(update={"source": source})
     context = FlowRunContext.get()
     if context is None or context.flow_run is None or context.flow_run.deployment_id is None:
         return request
-    trained_by = trained_recipe(source.model_dump())
+    model = source.model if source.kind in ("model", "vllm") else None
+    trained_by = recipe_of(model) if model else None
     return request if trained_by is None else in_trained_format(request, trained_by)
 
 

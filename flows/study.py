@@ -49,12 +49,13 @@ from tasks.evaluation.benchmark import EvaluationFileError
 from tasks.evaluation.study_episodes_file import episode_rows, write_episodes
 from tasks.evaluation.study_registry import FILE, publish, register, registered
 from tasks.evaluation.study_runs_file import read_runs, write_runs
+from tasks.provision.process import ROOT
 from tasks.tracking.tracker import Tracker
 from tasks.training.trainer_client import TrainerFailedError
 
 DOCS, SCRIPTED = Path("docs") / "evidence", "scripted"
 """Folder of the published studies below the working folder, and that of scripted policies in it."""
-PUBLISHED = Path(__file__).parents[1] / DOCS
+PUBLISHED = ROOT / DOCS
 """Folder of the studies published with this version."""
 KEPT, EPISODES = "runs.jsonl.gz", "episodes.parquet"
 PROCESSES = f"{PREFIX}TRAINER_PROCESSES"

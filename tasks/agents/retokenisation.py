@@ -38,14 +38,15 @@ class Retokenisation:
             tools: The world's tools.
             budgets: Token budgets, for a chat format that compacts the context.
         """
-        self._budgets = budgets
         self._chat_format = chat_format
         self._tools = tools
         self._action_format: ActionFormat = action_format
         self._last: list[int] = []
-        self.prompt = chat_format.prompt(observation) if chat_format else []
-        rewrites = chat_format and (chat_format.rewrites or chat_format.compacts)
-        self._history = History(chat_format, observation) if chat_format and rewrites else None
+        self._history = History(chat_format, observation) if chat_format else None
+        self.prompt = self._history.tokens if self._history else []
+        compacts = chat_format is not None and chat_format.compacts
+        self._length = budgets.trajectory_tokens if compacts else None
+        self._turn_tokens = budgets.turn_tokens
 
     def message(self, text: str, cut: str = "") -> Message:
         """Return the message with this text. `cut` names the budget that ended it, if any."""
@@ -93,9 +94,6 @@ class Retokenisation:
 
     def reply(self, observation: str) -> list[int]:
         """Return the tokens that carry an observation to the next message, as `Conversation.observe`."""
-        if self._history and self._chat_format and self._chat_format.compacts:
-            length, room = self._budgets.trajectory_tokens, self._budgets.turn_tokens
-            return self._history.add(self._last, observation, length, room)
-        if self._history:
-            return self._history.add(self._last, observation)
-        return self._chat_format.reply(observation, self._last) if self._chat_format else []
+        if self._history is None:
+            return []
+        return self._history.add(self._last, observation, self._length, self._turn_tokens)

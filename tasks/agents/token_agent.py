@@ -99,13 +99,13 @@ class TokenConversation:
         engine, chat_format, budgets = self._engine, self._chat_format, self._budgets
         length, limit = _limit(engine, budgets)
         room = length - len(self._history.tokens)
-        if room < 1 and turn == 0:
+        if room < 1:
+            if turn > 0:
+                raise TokenBudgetError(limit)
             raise EngineError(
                 f"the prompt has {len(self._history.tokens)} tokens, which fill the "
                 f"{limit} of {length} tokens; raise it, or shorten environment.instruction"
             )
-        if room < 1:
-            raise TokenBudgetError(limit)
         sampling = Sampling(
             temperature=budgets.temperature,
             max_tokens=min(budgets.turn_tokens, room),

@@ -14,8 +14,8 @@ import logging
 import os
 import tempfile
 import warnings
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -32,6 +32,7 @@ from tasks.inference.engine import (
 from tasks.inference.vllm_cpu import BLOCK_TOKENS, note_load, prepare_vllm
 from tasks.provision.local import ON_LOOPBACK
 from tasks.provision.private_files import memory_folder
+from tasks.provision.process import variables_set
 
 if TYPE_CHECKING:
     import torch
@@ -80,21 +81,6 @@ def import_vllm() -> None:
     # before vLLM sets its level, it warns about Triton on CPUs
     logging.getLogger("vllm").setLevel(os.environ["VLLM_LOGGING_LEVEL"].upper())
     from vllm import LLMEngine  # noqa: F401
-
-
-@contextmanager
-def _variables(values: Mapping[str, str]) -> Iterator[None]:
-    """Set environment variables of this process for a `with` block."""
-    former = {name: os.environ.get(name) for name in values}
-    os.environ.update(values)
-    try:
-        yield
-    finally:
-        for name, value in former.items():
-            if value is None:
-                del os.environ[name]
-            else:
-                os.environ[name] = value
 
 
 class VllmEngine:
@@ -177,7 +163,7 @@ class VllmEngine:
         if self._on_cpu:
             torch.set_num_threads(self._threads)
         try:
-            with warnings.catch_warnings(), _variables({} if distributed else ON_LOOPBACK):
+            with warnings.catch_warnings(), variables_set({} if distributed else ON_LOOPBACK):
                 # vLLM's search for kernels accesses every name of every module, including
                 # deprecated names of torch.
                 warnings.filterwarnings(

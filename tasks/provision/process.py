@@ -18,7 +18,7 @@ import subprocess
 import sys
 import time
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 
@@ -241,6 +241,21 @@ def importing(environment: Mapping[str, str] | None = None) -> dict[str, str]:
     """Return variables with which a process can import this project, from any working directory."""
     path = [str(ROOT), *os.environ.get("PYTHONPATH", "").split(os.pathsep)]
     return {**(environment or {}), "PYTHONPATH": os.pathsep.join(dict.fromkeys(filter(None, path)))}
+
+
+@contextlib.contextmanager
+def variables_set(values: Mapping[str, str]) -> Iterator[None]:
+    """Set environment variables of this process for a `with` block."""
+    former = {name: os.environ.get(name) for name in values}
+    os.environ.update(values)
+    try:
+        yield
+    finally:
+        for name, value in former.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
 
 
 def this_process() -> str:

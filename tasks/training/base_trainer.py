@@ -441,9 +441,9 @@ class BaseTrainer(Trainer):
         rows = [row for t in trajectories for row in t.rows]
         scores = [torch.zeros(0)] * len(rows)
         for part in self.parts(self.micro_batch_rows(rows), self.experiment.algorithm.mini_batches):
+            self.beat()
             # Run even on an empty micro-batch: under FSDP every rank must do the same number of
             # forward passes.
-            self.beat()
             tensors = pad_trajectories([rows[i] for i in part], self.processing_class.pad_token_id)
             for i, scored in zip(part, score(tensors).cpu()[: len(part)], strict=True):
                 scores[i] = scored[: len(rows[i].completion) + extra]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Mapping
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -51,7 +50,7 @@ def load_policy(
     model = load_model(
         source, sharded=sharding != "none", dtype=dtype, attention=policy.attn_implementation
     )
-    check_generation_config(model, source)
+    mend_generation_config(model, source)
     fuse_layers(model, compute)
     if policy.lora is not None:
         add_lora(model, policy.lora, seed)
@@ -62,8 +61,8 @@ def load_policy(
     return model
 
 
-def check_generation_config(model: Any, source: str) -> None:
-    """Make sure that checkpoints can be written, which need a valid generation config.
+def mend_generation_config(model: Any, source: str) -> None:
+    """Make the generation config valid, because checkpoints can only be written with a valid one.
 
     Some models set a temperature without `do_sample`. It is set, because the policy samples.
 
@@ -73,10 +72,10 @@ def check_generation_config(model: Any, source: str) -> None:
     found = getattr(model, "generation_config", None)
     if found is None:
         return
-    with suppress(ValueError):
+    try:
         found.validate(strict=True)
-        return
-    found.do_sample = True
+    except ValueError:
+        found.do_sample = True
     try:
         found.validate(strict=True)
     except ValueError as problem:

@@ -1,9 +1,9 @@
 """Find trainer ranks that hang: the launcher of a machine watches the ranks that it started.
 
 Each rank writes a heartbeat before every part of an update, before it scores a micro-batch, before
-it loads an engine and before it writes a checkpoint. The launcher kills a rank that is stopped, or whose part exceeds its limit.
-Before that, all ranks of the machine write their stacks to the log. The flow then restarts the
-trainer from the last checkpoint.
+it loads an engine and before it writes a checkpoint. The launcher kills a rank that is stopped, or
+whose part exceeds its limit. Before that, all ranks of the machine write their stacks to the log.
+The flow then restarts the trainer from the last checkpoint.
 """
 
 from __future__ import annotations
