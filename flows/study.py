@@ -184,7 +184,7 @@ def report(name: str, overrides: dict[str, Any]) -> Path:
         file=sys.stderr,
     )
     scripted = scripted_in_study(what, found, infrastructure, DOCS / SCRIPTED)
-    registration = registered(what, registries(infrastructure))
+    registration = registered(what, (*registries(infrastructure), DOCS / FILE))
     write_page(what, found, DOCS / what.name, scripted, registration)
     if registration is not None:
         publish(registration, DOCS / FILE)

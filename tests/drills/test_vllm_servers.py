@@ -43,7 +43,7 @@ class Session:
 
 @pytest.fixture(scope="module")
 def servers(policy: str, state_dir: Path) -> Iterator[list[LocalServer]]:
-    words = server_command(policy, context_length=512, max_num_seqs=32)
+    words = server_command(policy, context_length=768, max_num_seqs=32)
     with vllm_servers(words, state_dir, "vllm", 2) as started:
         yield started
 
@@ -395,7 +395,7 @@ def test_weights_of_another_run_are_detected(
 
 def test_rejected_request_raises_an_engine_error(engine: VllmPoolEngine) -> None:
     with pytest.raises(EngineError) as rejected:
-        in_event_loop(engine.generate([5] * 600, sampling(1)))
+        in_event_loop(engine.generate([5] * 800, sampling(1)))
     assert rejected.value.status == 400
 
 
