@@ -92,7 +92,11 @@ class VllmPoolEngine:
         self.prompt_tokens = self.cached_tokens = self.policy_version = self.moved = (
             self._answered
         ) = 0
-        models = in_event_loop(self.pool.models())
+        try:
+            models = in_event_loop(self.pool.models())
+        except BaseException:
+            self.close()
+            raise
         self._model, self.model = models[0].id, models[0].root or models[0].id
         self.context_length = min(model.max_model_len or 2**31 for model in models)
 

@@ -115,11 +115,12 @@ def test_every_path_requires_the_token_and_refuses_pages(
 
 
 def test_wrong_engine_token_names_the_setting(
-    servers: list[LocalServer], monkeypatch: pytest.MonkeyPatch
+    servers: list[LocalServer], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(VARIABLE, "wrong")
     with pytest.raises(EngineError, match=VARIABLE):
-        VllmPoolEngine([servers[0].url])
+        VllmPoolEngine([servers[0].url], weights_folder=tmp_path)
+    assert not any(tmp_path.iterdir())
 
 
 def test_log_probabilities_match_the_sampling_distribution(
