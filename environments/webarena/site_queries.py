@@ -7,7 +7,6 @@ arguments. No code is evaluated.
 from __future__ import annotations
 
 import ast
-import contextlib
 from collections.abc import Awaitable, Callable
 from inspect import signature
 from typing import Any
@@ -127,14 +126,11 @@ class Queries:
     async def _ask(self, path: str) -> Any:
         """Request a path of the shop's REST interface as its administrator."""
         # Fetch from a page of the shop, so the request takes the same route as the agent's.
-        page = await self._window.context.new_page()
         try:
-            await page.goto(f"{self._shop}/rest/V1/")
-            return await page.evaluate(_ASK, [_ADMIN, path])
+            async with self._window.page_for_judging() as page:
+                await page.goto(f"{self._shop}/rest/V1/")
+                return await page.evaluate(_ASK, [_ADMIN, path])
         except Error as fault:
             raise SiteUnreachableError(
                 f"{self._shop}{path} did not answer: {fault.message[:200]}"
             ) from fault
-        finally:
-            with contextlib.suppress(Error):
-                await page.close()

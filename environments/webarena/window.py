@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection
 from http import HTTPStatus
 from typing import Any
 
@@ -327,6 +327,20 @@ class Window:
         async with self._arrived:
             self.tabs.append(tab)
             self._arrived.notify_all()
+
+    @contextlib.asynccontextmanager
+    async def page_for_judging(self) -> AsyncIterator[Page]:
+        """Open a page that is not one of the agent's tabs, and close it at the end."""
+        self.context.remove_listener("page", self._adopt)
+        try:
+            page = await self.context.new_page()
+            try:
+                yield page
+            finally:
+                with contextlib.suppress(Error):
+                    await page.close()
+        finally:
+            self.context.on("page", self._adopt)
 
     async def _rest(self) -> None:
         tab = self.tab

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import psutil
 import pytest
@@ -20,6 +20,7 @@ from environments.webarena.browser import (
     ChromiumMissingError,
 )
 from environments.webarena.tasks import embedded_entries, embedded_tasks
+from environments.webarena.window import MAX_TABS
 from environments.webarena.world import WebArena, WebArenaEnvironment
 from tests.support.chromium import chromium_processes, needs_chromium, play
 from tests.support.processes import command_line, kill
@@ -45,8 +46,10 @@ def task_about(text: str) -> int:
     return next(index for index, task in embedded_tasks().items() if text in task.intent)
 
 
-def solve(session: WebArenaEnvironment, index: int) -> tuple[float, list[str]]:
-    seen = [session.reset(index)]
+def solve(
+    session: WebArenaEnvironment, index: int, first: Sequence[str] = ()
+) -> tuple[float, list[str]]:
+    seen = [session.reset(index), *(play(session, action) for action in first)]
     for _ in range(30):
         step = session.step(session.oracle_action())
         seen.append(step.observation)
@@ -78,6 +81,12 @@ def test_oracle_earns_the_full_reward(session: WebArenaEnvironment, intent: str)
         session.step("stop")
     with pytest.raises(OracleError):
         session.oracle_action()
+
+
+def test_open_tabs_do_not_disturb_the_judge(session: WebArenaEnvironment) -> None:
+    tabs = ["new_tab"] * (MAX_TABS - 1)
+    reward, _ = solve(session, task_about("Buy one"), [*tabs, "tab_focus [0]"])
+    assert reward == 1.0
 
 
 @pytest.mark.parametrize("answer", ["", "N/A", "$1.00"])
