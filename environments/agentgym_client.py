@@ -18,11 +18,11 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Self
 
-from environments.address import present_url
 from environments.agentgym_wires import WIRES
 from environments.calls import Replica
 from environments.environment import Step
 from environments.errors import (
+    BusyError,
     EnvironmentCallError,
     ServerFailedError,
     UnreachableError,
@@ -82,7 +82,7 @@ class AgentGymClient:
             )
         if not urls:
             raise ValueError("urls is empty: name at least one environment server")
-        self._servers = [Replica(url, present_url(url)) for url in urls]
+        self._servers = [Replica(url) for url in urls]
         self._world = world
         self._wire = WIRES[world]
         self._deadline_s = deadline_s
@@ -162,6 +162,9 @@ class AgentGymClient:
             observation, reward, bool(_read(self._wire.done, reply, bool, int)), refused=None
         )
 
+    async def keep(self, session: Session) -> None:
+        """Do nothing: these servers' sessions have no leases."""
+
     async def close(self, session: Session) -> None:
         """End the session if the server can be reached. Never raises an EnvironmentCallError.
 
@@ -223,7 +226,7 @@ class AgentGymClient:
         await self.close(session)
 
     async def _check(self, server: Replica, deadline: float) -> None:
-        answer = await self._exchange("GET", f"{server.url}/", None, deadline)
+        answer = await self._exchange("GET", server, "", None, deadline)
         # Servers by FastAPI send a JSON string, and that of WebArena plain text.
         greeting = answer.decode("utf-8", "replace").strip().strip('"')
         if greeting != self._wire.greeting:
@@ -244,8 +247,9 @@ class AgentGymClient:
         return time.monotonic() + self._deadline_s
 
     async def _ask(self, server: Replica, operation: str, body: Any, deadline: float) -> Any:
+        sent = json.dumps(body).encode()
+        content = await self._exchange("POST", server, operation, sent, deadline)
         url = f"{server.url}/{operation}"
-        content = await self._exchange("POST", url, json.dumps(body).encode(), deadline)
         try:
             reply = json.loads(content)
         except (ValueError, RecursionError) as unreadable:
@@ -257,29 +261,37 @@ class AgentGymClient:
             raise ServerFailedError(f"{url}: {reply['error']}")
         return reply
 
-    async def _exchange(self, method: str, url: str, body: bytes | None, deadline: float) -> bytes:
+    async def _exchange(
+        self, method: str, server: Replica, path: str, body: bytes | None, deadline: float
+    ) -> bytes:
         """Send a request and return its answer.
 
-        Retry only requests that never reached the server.
+        Retry only requests that never reached the server, and those before the first action that a
+        full server refused.
         """
         if self._http is None:
             raise RuntimeError(
                 "use the client as a context manager: async with AgentGymClient(...) as client"
             )
-        pause_s = FIRST_PAUSE_S
+        pause_s, url = FIRST_PAUSE_S, f"{server.url}/{path}"
         while True:
             try:
-                status, content = await self._http.exchange(method, url, deadline, body)
-                break
+                status, content = await self._http.exchange(
+                    method, url, deadline, body, server.login
+                )
+                if status == 200:
+                    return content
+                raise error_of_status(
+                    status, f"{url}: {status} {content[:200]!r}", of_session=method == "POST"
+                )
+            except BusyError as fault:
+                if path == "step":  # a proxy may have passed it on
+                    raise
+                pause_s = await pause(pause_s, deadline, fault)
             except UnreachableError as fault:
                 if fault.sent:
                     raise
                 pause_s = await pause(pause_s, deadline, fault)
-        if status != 200:
-            raise error_of_status(
-                status, f"{url}: {status} {content[:200]!r}", of_session=method == "POST"
-            )
-        return content
 
 
 def _read(read: Callable[[Any], Any], reply: Any, *types: type) -> Any:

@@ -5,10 +5,12 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
+import aiohttp
 import msgspec
+from yarl import URL
 
 from environments.address import present_url
 from environments.errors import (
@@ -42,7 +44,8 @@ class Replica:
 
     Attributes:
         address: Its URL, or the file that holds it. See `present_url`.
-        url: Its last known base URL.
+        url: Its last known base URL, without a login.
+        login: User and password of its URL as the header `authorization`, empty if it has none.
         sessions: Number of this client's sessions on it.
         room: Approximate number of sessions that it can hold for this client beside those of
             others. Infinite until it has reported it.
@@ -52,13 +55,19 @@ class Replica:
     """
 
     address: str
-    url: str
+    url: str = field(init=False, default="")
+    login: str = field(init=False, default="")
     sessions: int = 0
     room: float = math.inf
     avoided_until: float = 0.0
     batcher: RequestBatcher | None = None
+    full: bool = False
+    """Whether a client waited in vain for a free session. This is reported once."""
     close_failed: bool = False
     """Whether closing a session failed. This is reported once."""
+
+    def __post_init__(self) -> None:
+        self._locate()
 
     def avoid(self) -> None:
         """Give it no new session for `AVOID_S` seconds.
@@ -66,7 +75,12 @@ class Replica:
         Also read its address again, in case it moved.
         """
         self.avoided_until = time.monotonic() + AVOID_S
-        self.url = present_url(self.address, self.url)
+        self._locate()
+
+    def _locate(self) -> None:
+        url = present_url(self.address, self.url)
+        if url != self.url:  # otherwise its file is unreadable, or it has not moved
+            self.url, self.login = _split_login(url)
 
 
 class Calls:
@@ -79,7 +93,7 @@ class Calls:
             deadline_s: Default time limit of a call in seconds, with all its retries.
             connections: Most requests in flight at once.
         """
-        self.replicas = [Replica(url, present_url(url)) for url in urls]
+        self.replicas = [Replica(url) for url in urls]
         self._deadline_s = deadline_s
         self._connections = connections
         self._http: HttpClient | None = None
@@ -173,7 +187,8 @@ class Calls:
             EnvironmentCallError: The request failed as a whole.
         """
         url = f"{replica.url}/v1/{operation}"
-        status, body = await self._exchange("POST", url, deadline, _encode({"items": items}))
+        content = _encode({"items": items})
+        status, body = await self._exchange("POST", replica, url, deadline, content)
         try:
             replies = msgspec.json.decode(body, type=Replies)
         except (msgspec.DecodeError, UnicodeDecodeError) as unreadable:
@@ -214,7 +229,7 @@ class Calls:
         Raises:
             EnvironmentCallError: There is no such page, or it is invalid.
         """
-        status, body = await self._exchange("GET", replica.url + path, deadline)
+        status, body = await self._exchange("GET", replica, replica.url + path, deadline)
         if status != 200:
             raise _error(status, _error_in(body), replica.url + path, body)
         try:
@@ -225,13 +240,25 @@ class Calls:
             ) from unreadable
 
     async def _exchange(
-        self, method: str, url: str, deadline: float, body: bytes | None = None
+        self, method: str, replica: Replica, url: str, deadline: float, body: bytes | None = None
     ) -> tuple[int, bytes]:
         if self._http is None:
             raise RuntimeError(
                 "use the client as a context manager: async with EnvironmentClient(...) as client"
             )
-        return await self._http.exchange(method, url, deadline, body)
+        return await self._http.exchange(method, url, deadline, body, replica.login)
+
+
+def _split_login(url: str) -> tuple[str, str]:
+    """Return a URL without its user and password, and the header `authorization` for them."""
+    try:
+        parsed = URL(url)
+    except ValueError:
+        return url, ""
+    if parsed.user is None and parsed.password is None:
+        return url, ""
+    login = aiohttp.encode_basic_auth(parsed.user or "", parsed.password or "")
+    return str(parsed.with_user(None)).rstrip("/"), login
 
 
 def _brief(struct: msgspec.Struct) -> str:

@@ -14,7 +14,7 @@ import logging
 import secrets
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from typing import Self
 from urllib.parse import quote
@@ -22,6 +22,7 @@ from urllib.parse import quote
 from environments.calls import Calls, Replica
 from environments.environment import Step
 from environments.errors import (
+    BusyError,
     DamagedAnswerError,
     EnvironmentCallError,
     RefusedError,
@@ -59,8 +60,9 @@ class Session:
         id: The server's id of the session.
         index: The task.
         replica: The server that holds the session.
-        turn: Number of the next action.
         reward_range: Smallest and largest reward of one action in this world.
+        last: The last answered request.
+        turn: Number of the next action.
         state_key: The world's digest of the current state. Empty if the world reports none.
     """
 
@@ -68,7 +70,8 @@ class Session:
     index: int
     replica: Replica
     reward_range: tuple[float, float]
-    turn: int = field(default=0)
+    last: CreateItem | StepItem
+    turn: int = 0
     state_key: str = ""
 
     def accepts(self, step: Reply) -> bool:
@@ -161,8 +164,8 @@ class EnvironmentClient:
             return asked[-1]
 
         key, lost = secrets.token_hex(16), set[Replica]()
+        item = CreateItem(index, lease_s, key)
         try:
-            item = CreateItem(index, lease_s, key)
             reply = await self._calls.perform(choose, "create", item, _opens)
             assert reply.session is not None
             assert reply.observation is not None
@@ -172,6 +175,9 @@ class EnvironmentClient:
         except BaseException as fault:
             asked[-1].sessions -= 1
             lost = set(asked)
+            if isinstance(fault, BusyError) and not asked[-1].full:
+                asked[-1].full = True
+                log.warning("an episode found no free session: %s", fault)
             # The server may host another world, which has no such task.
             if self._expected and isinstance(fault, RefusedError):
                 world = await self._calls.read(asked[-1], "/v1/world", WorldInfo)
@@ -184,7 +190,12 @@ class EnvironmentClient:
         if reply.batchable and asked[-1].batcher is None:
             asked[-1].batcher = RequestBatcher(partial(self._calls.ask, asked[-1]))
         session = Session(
-            reply.session, index, asked[-1], reply.reward_range, state_key=reply.state_key
+            reply.session,
+            index,
+            asked[-1],
+            reply.reward_range,
+            last=item,
+            state_key=reply.state_key,
         )
         self._sessions[session.id] = session
         return session, reply.observation
@@ -198,22 +209,37 @@ class EnvironmentClient:
             EnvironmentCallError: UnreachableError, DeadlineExceededError, SessionLostError,
                 ServerFailedError, or RefusedError (the episode is over).
         """
-        item = StepItem(session.id, session.turn, action)
-        try:
-            reply = await self._calls.perform(
-                lambda: session.replica, "step", item, session.accepts
-            )
-        except DamagedAnswerError:
-            raise
-        except (SessionLostError, ServerFailedError):
-            self._forget(session)
-            raise
+        reply = await self._ask(session, StepItem(session.id, session.turn, action))
         assert reply.observation is not None
         assert reply.reward is not None
         assert reply.done is not None
         session.turn += 1
         session.state_key = reply.state_key
         return Step(reply.observation, reply.reward, reply.done, reply.refused)
+
+    async def keep(self, session: Session) -> None:
+        """Renew the session's lease after a message without an action.
+
+        The last request is sent again. The server repeats its answer and performs nothing.
+
+        Raises:
+            EnvironmentCallError: See `step`.
+        """
+        await self._ask(session, session.last)
+
+    async def _ask(self, session: Session, item: CreateItem | StepItem) -> Reply:
+        operation, complete = (
+            ("create", _opens) if isinstance(item, CreateItem) else ("step", session.accepts)
+        )
+        try:
+            reply = await self._calls.perform(lambda: session.replica, operation, item, complete)
+        except DamagedAnswerError:
+            raise
+        except (SessionLostError, ServerFailedError):
+            self._forget(session)
+            raise
+        session.last = item
+        return reply
 
     async def close(self, session: Session) -> None:
         """End the session. Never raises an EnvironmentCallError.

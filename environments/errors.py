@@ -79,6 +79,10 @@ class WrongWorldError(EnvironmentCallError):
         self.field, self.url, self.hosted, self.expected = field, url, hosted, expected
 
 
+FULL = frozenset({"session_limit", "world_busy"})
+"""Codes of a server all of whose sessions are in use."""
+
+
 class BusyError(EnvironmentCallError):
     """The servers had no free session until the deadline."""
 

@@ -29,8 +29,7 @@ class HttpClient:
     def __init__(self, connections: int) -> None:
         """Open at most this many connections at once.
 
-        Requests carry the token in this process's environment variables. A password in a URL takes
-        precedence.
+        Requests carry the token in this process's environment variables, unless they have a login.
         """
         connector = aiohttp.TCPConnector(limit=connections, keepalive_timeout=30.0)
         self._http = aiohttp.ClientSession(
@@ -50,28 +49,39 @@ class HttpClient:
         await self._http.close()
 
     async def exchange(
-        self, method: str, url: str, deadline: float, body: bytes | None = None
+        self,
+        method: str,
+        url: str,
+        deadline: float,
+        body: bytes | None = None,
+        login: str = "",
     ) -> tuple[int, bytes]:
         """Send one request and return the status and body of the answer.
 
         Args:
+            url: The URL without a login. Error messages contain it.
             deadline: A time of time.monotonic().
             body: Request body, if any.
+            login: Value of the header `authorization` that is sent instead of the token's.
 
         Raises:
             EnvironmentCallError: UnreachableError, DeadlineExceededError, RefusedError (not a URL),
                 or DamagedAnswerError (not HTTP, or the body does not match its digest).
         """
         try:
-            target = URL(url)
-            has_token = target.user is None and target.origin() not in self._foreign
+            has_token = not login and URL(url).origin() not in self._foreign
         except ValueError as invalid:
             raise RefusedError(f"{url} is not a URL") from invalid
-        headers = self._headers | self._authorization if has_token else self._headers
+        own = self._authorization if has_token else {"authorization": login} if login else {}
         timeout = aiohttp.ClientTimeout(total=max(0.001, deadline - time.monotonic()))
         try:
             async with self._http.request(
-                method, url, data=body, timeout=timeout, headers=headers, allow_redirects=False
+                method,
+                url,
+                data=body,
+                timeout=timeout,
+                headers=self._headers | own,
+                allow_redirects=False,
             ) as response:
                 content, digest = await response.read(), response.headers.get(DIGEST_HEADER)
                 if (

@@ -124,7 +124,8 @@ class Reply(msgspec.Struct, omit_defaults=True):
         reward: step: reward of the action.
         reward_range: create: smallest and largest reward of one action in this world.
         done: step: whether the world has ended the episode.
-        refused: step: whether the world rejected the action. See `environments.environment.Step`.
+        refused: step: whether the world rejected the action, None if it does not report it. See
+            `environments.environment.Step`.
         state_key: create with an index, reset, step: a digest of the current state, if the world
             reports one.
         error: Present unless the status is 200.
@@ -138,7 +139,7 @@ class Reply(msgspec.Struct, omit_defaults=True):
     observation: str | None = None
     reward: float | None = None
     done: bool | None = None
-    refused: bool = False
+    refused: bool | None = False
     state_key: str = ""
     error: Error | None = None
     number: int | None = None

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from datasets import Dataset
 from trl import GRPOConfig, GRPOTrainer
-from websockets.sync.client import connect
+from websockets.sync.client import ClientConnection, connect
 
 PROMPT = "Craft the item. Call one tool in each message.\n\n"
 SPLIT = "wood-train"
@@ -28,7 +28,7 @@ class TextCraft:
     url = "http://127.0.0.1:8000"
 
     def __init__(self) -> None:
-        self._socket = connect(self.url.replace("http", "ws", 1) + "/ws", max_size=None)
+        self._socket: ClientConnection | None = None
         self._reward = 0.0
 
     def reset(self, index: int, **_row: Any) -> str:
@@ -40,6 +40,9 @@ class TextCraft:
         Returns:
             The first observation, which TRL appends to the prompt.
         """
+        if self._socket is not None:  # the server may have ended an idle session
+            self._socket.close()
+        self._socket = connect(self.url.replace("http", "ws", 1) + "/ws", max_size=None)
         self._reward = 0.0
         return self._send("reset", {"split": SPLIT, "index": index})
 
@@ -72,6 +75,7 @@ class TextCraft:
         return self._reward
 
     def _send(self, kind: str, data: dict[str, Any]) -> str:
+        assert self._socket is not None
         self._socket.send(json.dumps({"type": kind, "data": data}))
         answer = json.loads(self._socket.recv())
         if answer["type"] == "error":  # TRL shows the text of an exception to the model

@@ -25,6 +25,7 @@ from environments.environment import (
 )
 from environments.openenv.actions import ActionForm, form_of, text_of
 from environments.openenv.settings import Settings, read_settings
+from environments.protocol import in_range
 from environments.tools import Tool
 
 ANSWER_S = 300.0
@@ -55,14 +56,19 @@ class OpenEnvironment(Environment):
     """
 
     def __init__(
-        self, settings: Settings, form: ActionForm, resets: Sequence[Mapping[str, Any]]
+        self,
+        settings: Settings,
+        form: ActionForm,
+        resets: Sequence[Mapping[str, Any]],
+        served: Mapping[str, Any],
     ) -> None:
         """
         Args:
             form: The form of the actions.
             resets: Arguments of the reset of each task.
+            served: What the server must still serve, see `_served`.
         """
-        self._settings, self._form, self._resets = settings, form, resets
+        self._settings, self._form, self._resets, self._served = settings, form, resets, served
         self._socket: ClientConnection | None = None
         self._over = True
 
@@ -71,15 +77,20 @@ class OpenEnvironment(Environment):
 
         Raises:
             WorldBusyError: All sessions of the server are in use.
-            OpenEnvError: The server failed.
+            OpenEnvError: The server failed, was replaced by another version, or ended the task at
+                its reset.
         """
         if not 0 <= index < len(self._resets):
             raise TaskIndexError(
                 f"openenv has no task {index}; its tasks are 0 to {len(self._resets) - 1}"
             )
-        self._over = True
+        self._over, is_new = True, self._socket is None
         begun = self._ask("reset", {**self._resets[index], **self._settings.reset})
-        self._over = bool(begun["done"])
+        if is_new:
+            self._check_served()
+        if begun["done"]:
+            raise OpenEnvError(f"task {index} of {self._settings.url} is over after its reset")
+        self._over = False
         return text_of(begun["observation"])
 
     def step(self, action: str) -> Step:
@@ -101,8 +112,17 @@ class OpenEnvironment(Environment):
             if fault.code == "VALIDATION_ERROR":
                 return Step(str(fault), 0.0, False, refused=True)
             raise
+        reward, rewards = float(stepped["reward"] or 0.0), self._settings.rewards
+        if not in_range(reward, rewards):
+            raise OpenEnvError(
+                f"{self._settings.url} sent the reward {reward:g}, but rewards are from "
+                f"{rewards[0]:g} to {rewards[1]:g}. Set OPENENV_REWARDS to the range of its rewards"
+            )
         self._over = bool(stepped["done"])
-        return Step(text_of(stepped["observation"]), float(stepped["reward"] or 0.0), self._over)
+        # OpenEnv does not define `refused`. Servers of this project report it.
+        told = (stepped.get("metadata") or {}).get("refused")
+        known = told if isinstance(told, bool) else None
+        return Step(text_of(stepped["observation"]), reward, self._over, known)
 
     def close(self) -> None:
         """End the session on the server. See `Environment.close`."""
@@ -135,6 +155,20 @@ class OpenEnvironment(Environment):
             )
         return found
 
+    def _check_served(self) -> None:
+        """Check that the server has not been replaced by another version."""
+        now = _served(self._settings)
+        changed = [name for name, value in self._served.items() if now[name] != value]
+        if changed:
+            self.close()
+            values = "; ".join(
+                f"{name}: {self._served[name]} before, {now[name]} now" for name in changed
+            )
+            raise OpenEnvError(
+                f"{self._settings.url} was replaced ({values[:300]}). Restart the environment "
+                "server of this project"
+            )
+
     def _fail(self, error: Mapping[str, Any]) -> None:
         code, message = str(error.get("code")), str(error.get("message"))
         if code == "VALIDATION_ERROR":
@@ -166,25 +200,24 @@ class OpenEnv(World):
         """
         self._settings = settings = read_settings()
         self.reward_range = settings.rewards
-        schema = _read(settings, "/schema")
+        self._served = served = _served(settings)
         metadata = _read(settings, "/metadata")
-        release = _read(settings, "/openapi.json")["info"]["version"]
         tools = _tools(settings)
-        self._form = form_of(schema["action"], tools)
+        self._form = form_of(served["schema"]["action"], tools)
         self._tools = [_tool(each) for each in tools]
         found = _tasks_by_api(settings)
         self._resets, self._lists = found if found is not None else _seeds(settings.seeds)
         self.instruction = f"{metadata['description']}\n{self._form.described}"
         content = [
             metadata["name"],
-            release,
-            schema,
+            served["version"],
+            served["schema"],
             self.instruction,
             self._resets,
             dict(settings.reset),
             settings.rewards,
         ]
-        self.version = f"{metadata['name']}-{release}-{sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:12]}"
+        self.version = f"{metadata['name']}-{served['version']}-{sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:12]}"
 
     @property
     def lists(self) -> Mapping[str, Sequence[int]]:
@@ -198,7 +231,13 @@ class OpenEnv(World):
 
     def create(self) -> OpenEnvironment:
         """Return a new session. See `World.create`."""
-        return OpenEnvironment(self._settings, self._form, self._resets)
+        return OpenEnvironment(self._settings, self._form, self._resets, self._served)
+
+
+def _served(settings: Settings) -> dict[str, Any]:
+    """Return the version and the schemas that the server reports."""
+    version = _read(settings, "/openapi.json")["info"]["version"]
+    return {"version": version, "schema": _read(settings, "/schema")}
 
 
 Resets = list[dict[str, Any]]

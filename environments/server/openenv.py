@@ -210,7 +210,7 @@ class Episode:
                     outcome = {"reward": called.reward, "done": called.done}
                     result = {
                         "content": [text],
-                        "isError": called.refused,
+                        "isError": bool(called.refused),
                         "structuredContent": outcome,
                         "data": called.observation,
                     }
@@ -420,7 +420,16 @@ async def _play(dispatcher: Dispatcher, socket: WebSocket) -> None:
     except RequestError as refusal:
         with contextlib.suppress(WebSocketDisconnect):
             await socket.send_text(encode(_error(refusal)).decode())
-    except (TimeoutError, WebSocketDisconnect):
+    except TimeoutError:
+        ended = RequestError(
+            410,
+            "session_ended",
+            f"the session's lease of {episode.lease_s:g} s ran out without a message; start the "
+            "server with a longer --lease",
+        )
+        with contextlib.suppress(WebSocketDisconnect, RuntimeError):
+            await socket.send_text(encode(_error(ended)).decode())
+    except WebSocketDisconnect:
         pass
     finally:
         if not attached:
@@ -517,7 +526,7 @@ def _either(session_field: str, theirs: Endpoint, ours: Endpoint) -> Endpoint:
 
 
 def _observed(reply: Reply, observation: dict[str, Any]) -> dict[str, Any]:
-    metadata = {"refused": True} if reply.refused else {}
+    metadata = {} if reply.refused is None else {"refused": reply.refused}
     return {
         "observation": {**observation, "metadata": metadata},
         "reward": reply.reward,

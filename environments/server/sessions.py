@@ -191,7 +191,7 @@ class Sessions:
             observation = step.observation
             reward = float(step.reward)
             done = bool(step.done)
-            refused = bool(step.refused)
+            refused = None if step.refused is None else bool(step.refused)
             _check(observation)
             if not in_range(reward, self.world.reward_range):
                 raise ValueError(

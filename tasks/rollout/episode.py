@@ -10,7 +10,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from configs.experiment import SLOWEST_TOKEN_SECONDS, Rollout
-from environments.errors import EnvironmentCallError, WrongWorldError
+from environments.errors import (
+    FULL,
+    BusyError,
+    DeadlineExceededError,
+    EnvironmentCallError,
+    WrongWorldError,
+)
 from environments.handshake import EpisodeClient
 from environments.protocol import MAX_LEASE_S
 from tasks.agents.agent import (
@@ -136,18 +142,23 @@ class EpisodePlayer:
 
         A fault of the engine or the environment, or an exceeded deadline, gives the outcome
         `failed` with the fault as the reason. The turns played so far are kept for diagnosis.
-        Cancellation is passed on. `sessions` closes the session, which no deadline cuts.
+        Cancellation is passed on. `sessions` closes the session, which no deadline cuts. The
+        episode's deadline does not include the wait for a session.
         """
         limit = self.rollout.episode_seconds
         trajectory.began, began = time.time(), time.perf_counter()
         try:
+            session, observation = await self._start(trajectory.task)
+            sessions.push_async_callback(self.client.close, session)
             async with asyncio.timeout(limit) as deadline:
-                await self._take_turns(trajectory, temperature, sessions, deadline)
+                await self._take_turns(trajectory, temperature, session, observation, deadline)
         except WrongWorldError:
             raise
         except (EnvironmentCallError, EngineError) as fault:
             trajectory.outcome = Outcome.FAILED
             trajectory.reason = f"{type(fault).__name__}: {fault}"
+            if isinstance(fault, DeadlineExceededError):
+                trajectory.reason += f" ({self.rollout.turn_seconds:g} s, rollout.turn_seconds)"
         except TimeoutError:
             trajectory.outcome = Outcome.FAILED
             trajectory.reason = (
@@ -155,16 +166,24 @@ class EpisodePlayer:
             )
         trajectory.seconds = time.perf_counter() - began
 
+    async def _start(self, task: int) -> tuple[Any, str]:
+        """Open a session and begin a task. While all sessions are in use, wait for one."""
+        while True:
+            try:
+                return await self.client.start(task, lease_s=_lease(self.rollout))
+            except BusyError as full:
+                if full.code not in FULL:
+                    raise
+
     async def _take_turns(
         self,
         trajectory: Trajectory,
         temperature: float,
-        sessions: AsyncExitStack,
+        session: Any,
+        observation: str,
         deadline: asyncio.Timeout,
     ) -> None:
         client, agent, rollout = self.client, self.agent, self.rollout
-        session, observation = await client.start(trajectory.task, lease_s=_lease(rollout))
-        sessions.push_async_callback(client.close, session)
         conversation: Conversation | None = None
         try:
             trajectory.first_observation = observation
@@ -243,6 +262,7 @@ async def perform(message: Message, client: EpisodeClient, session: Any) -> tupl
     )
     if message.action is None:
         turn.malformed, turn.observation = True, message.problem
+        await client.keep(session)
         return turn, False
     began = time.perf_counter()
     step = await client.step(session, message.action)

@@ -15,12 +15,13 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from tasks.rollout.trajectory import Outcome, Trajectory
+from tasks.rollout.trajectory import Outcome, Trajectory, refused_share
 from tasks.tracking.store import Store
 
 if TYPE_CHECKING:
@@ -123,13 +124,15 @@ def _assessments(trace_id: str, trajectory: Trajectory) -> list[Assessment]:
     if t.outcome is Outcome.FAILED:
         return []
     source = AssessmentSource("CODE", t.environment)
-    refused = sum(bool(turn.refused) for turn in t.turns) / max(1, len(t.turns))
+    values = {
+        "success": t.outcome is Outcome.SUCCESS,
+        "score": t.reward,
+        "refused_turns": refused_share(t.turns),  # nan if the server does not report it
+    }
     found: list[Assessment] = []
-    for name, value in (
-        ("success", t.outcome is Outcome.SUCCESS),
-        ("score", t.reward),
-        ("refused_turns", refused),
-    ):
+    for name, value in values.items():
+        if math.isnan(value):
+            continue
         feedback = Feedback(name, value, source=source, trace_id=trace_id)
         feedback.assessment_id = (
             f"a-{hashlib.sha256(f'{trace_id} {name}'.encode()).hexdigest()[:32]}"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from http import HTTPStatus
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ from aiohttp import web
 from environments.agentgym_client import AgentGymClient
 from environments.agentgym_wires import WIRES
 from environments.errors import (
+    BusyError,
     EnvironmentCallError,
     RefusedError,
     ServerFailedError,
@@ -43,7 +45,7 @@ async def scripted(
 ) -> AsyncIterator[tuple[str, list[tuple[str, Any]]]]:
     """Run a server that gives prepared replies for each operation and records the requests.
 
-    A reply that is an exception drops the connection.
+    A reply that is an exception drops the connection. One that is an HTTPStatus is sent alone.
     """
     asked: list[tuple[str, Any]] = []
 
@@ -55,6 +57,8 @@ async def scripted(
             assert request.transport is not None
             request.transport.close()
             return web.Response()
+        if isinstance(reply, HTTPStatus):
+            return web.Response(status=reply)
         if isinstance(reply, bytes):
             return web.Response(body=reply)
         return web.json_response(reply)
@@ -281,6 +285,26 @@ def test_lone_surrogates_of_an_observation_are_replaced() -> None:
             return (await client.start(0))[1]
 
     assert asyncio.run(play()) == "a ? b"
+
+
+def test_an_episode_waits_for_a_full_server_and_no_step_is_repeated() -> None:
+    begun = {"id": 0, "observation": "first", "done": False, "reward": 0}
+    full = HTTPStatus.SERVICE_UNAVAILABLE
+
+    async def play() -> None:
+        async with (
+            scripted(create=[full, {"id": 0}], reset=[begun], step=[full], close=[True]) as (
+                url,
+                asked,
+            ),
+            AgentGymClient([url], "textcraft") as client,
+        ):
+            session, _ = await client.start(0)
+            with pytest.raises(BusyError):
+                await client.step(session, "inventory")
+            assert [operation for operation, _ in asked] == ["create", "create", "reset", "step"]
+
+    asyncio.run(play())
 
 
 def test_a_step_whose_answer_is_lost_is_not_performed_twice() -> None:

@@ -14,7 +14,7 @@ import pytest
 from configs.experiment import Rollout
 from environments.client import EnvironmentClient
 from environments.protocol import Health
-from tasks.agents.agent import Budgets
+from tasks.agents.agent import Budgets, Message
 from tasks.rollout.collector import Batch, Collector
 from tasks.rollout.episode import RolloutRequest, RolloutSettings
 from tasks.rollout.trajectory import Outcome, Trajectory, staleness
@@ -177,14 +177,17 @@ def test_stuck_engine_or_environment_fails_only_its_episodes_with_the_deadline(
     wait_until(lambda: open_sessions(counting_server) == 0)
 
 
+@dataclass
 class WritingAgent(CountingAgent):
-    """An agent whose engine generates tokens for 5 s before its first turn ends."""
+    """An agent whose engine generates tokens for some seconds before its first turn ends."""
+
+    seconds: float = 5.0
 
     async def begin(
         self, task: int, seed: int, observation: str, budgets: Budgets
     ) -> CountingConversation:
         self.held[task] = threading.Event()
-        threading.Timer(5.0, self.held[task].set).start()
+        threading.Timer(self.seconds, self.held[task].set).start()
         return await super().begin(task, seed, observation, budgets)
 
     @property
@@ -200,6 +203,38 @@ def test_turn_deadline_does_not_apply_during_progress(counting_server: str) -> N
         counting_server, WritingAgent(), plans(5, members=1), turn_seconds=2, retries=0
     )
     assert trajectory.outcome is Outcome.SUCCESS
+
+
+def test_episodes_wait_for_a_session_of_a_full_server(serve: Serve) -> None:
+    url = serve("counting", "--max-sessions", "1").url
+    agent = WritingAgent(seconds=2.5)
+    trajectories = collect(url, agent, plans(3, 2, members=1), turn_seconds=1, retries=0)
+    assert {(t.outcome, t.attempts) for t in trajectories} == {(Outcome.SUCCESS, 1)}
+
+
+class SilentConversation(CountingConversation):
+    async def act(self, turn: int) -> Message:
+        if turn == 4:
+            return await super().act(turn)
+        await asyncio.sleep(1)
+        return Message("hm", None, problem="no action", tokens=[turn], log_probabilities=[-1.0])
+
+
+class SilentAgent(CountingAgent):
+    """An agent whose first four messages have no action."""
+
+    async def begin(
+        self, task: int, seed: int, observation: str, budgets: Budgets
+    ) -> CountingConversation:
+        return SilentConversation(self, task)
+
+
+def test_messages_without_an_action_renew_the_lease(
+    counting_server: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tasks.rollout.episode._lease", lambda _: 3.0)
+    [trajectory] = collect(counting_server, SilentAgent(), plans(1, members=1), retries=0)
+    assert (trajectory.outcome, len(trajectory.turns)) == (Outcome.SUCCESS, 5)
 
 
 def test_episode_cut_by_the_batch_deadline_keeps_its_turns(counting_server: str) -> None:

@@ -88,6 +88,35 @@ def test_an_expired_lease_is_a_lost_session(serve: Serve) -> None:
     asyncio.run(wait())
 
 
+def test_a_kept_session_outlives_its_lease_and_nothing_is_performed(serve: Serve) -> None:
+    url = serve().url
+
+    async def wait() -> None:
+        async with EnvironmentClient([url]) as client:
+            session, _ = await client.start(9, lease_s=4)
+            for action in ("add 1", "add 2"):
+                for _ in range(3):
+                    await asyncio.sleep(1)
+                    await client.keep(session)
+                step = await client.step(session, action)
+            assert step.observation == "Count: 3"
+
+    asyncio.run(wait())
+
+
+def test_a_login_in_an_address_is_not_shown() -> None:
+    async def ask() -> None:
+        with socket.create_server(("127.0.0.1", 0)) as server:
+            host = f"127.0.0.1:{server.getsockname()[1]}"
+        async with EnvironmentClient([f"http://agent:secret@{host}"], deadline_s=1) as client:
+            with pytest.raises(UnreachableError) as fault:
+                await client.start(1)
+            assert "secret" not in str(fault.value)
+            assert list(await client.health()) == [f"http://{host}"]
+
+    asyncio.run(ask())
+
+
 def test_a_step_that_takes_too_long_exceeds_its_deadline(serve: Serve) -> None:
     url = serve("slow_counting").url
 

@@ -108,9 +108,12 @@ def test_session_ends_with_its_socket_a_failed_world_or_its_lease(serve: Serve) 
         assert ask(socket, "step", action="fail")["data"]["code"] == "SESSION_ERROR"
         with pytest.raises(ConnectionClosed):
             socket.recv(PATIENCE_S)
-    with opened(url) as socket, pytest.raises(ConnectionClosed):
-        socket.recv(PATIENCE_S)
-    assert open_sessions(url) == 0
+    with opened(url) as socket:
+        ended = json.loads(socket.recv(PATIENCE_S))["data"]
+        assert (ended["code"], "--lease" in ended["message"]) == ("SESSION_ERROR", True)
+        with pytest.raises(ConnectionClosed):
+            socket.recv(PATIENCE_S)
+    wait_until(lambda: open_sessions(url) == 0)
 
 
 def test_a_message_over_the_limit_ends_its_session(serve: Serve) -> None:
@@ -209,8 +212,10 @@ def test_the_world_openenv_plays_a_world_of_this_server(
     episode = world.create()
     try:
         assert episode.reset(world.tasks("test")[0]) == "Goal: 80."
+        assert episode.step("jump").refused
         step = episode.step("add 80")
         assert (step.observation, step.reward, step.done) == ("Count: 80", 1.0, True)
+        assert step.refused is False
     finally:
         episode.close()
 
@@ -228,7 +233,7 @@ def test_tools_of_a_world_are_listed_and_called(textcraft: str) -> None:
         called = ask(socket, "step", type="call_tool", tool_name="inventory", arguments={})["data"]
         assert (called["observation"]["tool_name"], called["metadata"], called["done"]) == (
             "inventory",
-            {},
+            {"refused": False},
             False,
         )
         by_text = ask(socket, "step", action="inventory")["data"]["observation"]["text"]

@@ -26,9 +26,13 @@ LISTS = {"train": [0, 1, 2, 3], "validation": [], "test": [4, 5]}
 
 
 @contextmanager
-def adding(sessions: int, patch: pytest.MonkeyPatch) -> Iterator[None]:
+def adding(
+    sessions: int, patch: pytest.MonkeyPatch, port: int = 0, version: str = "1.2"
+) -> Iterator[int]:
     """Serve the adding environment with the given number of sessions, and set OPENENV_URL."""
-    config = uvicorn.Config(application(sessions), host="127.0.0.1", port=0, log_level="warning")
+    config = uvicorn.Config(
+        application(sessions, version), host="127.0.0.1", port=port, log_level="warning"
+    )
     server = uvicorn.Server(config)
     thread = Thread(target=server.run, daemon=True)
     thread.start()
@@ -37,7 +41,7 @@ def adding(sessions: int, patch: pytest.MonkeyPatch) -> Iterator[None]:
     port = server.servers[0].sockets[0].getsockname()[1]
     patch.setenv("OPENENV_URL", f"http://127.0.0.1:{port}")
     try:
-        yield
+        yield port
     finally:
         server.should_exit = True
         thread.join()
@@ -67,12 +71,8 @@ def test_a_full_server_is_busy_and_a_lost_answer_fails_the_episode(
             step = await client.step(session, "three")
             assert (step.refused, step.done) == (True, False)
             step = await client.step(session, "7")
-            assert (step.observation, step.reward, step.done, step.refused) == (
-                "7 of 7",
-                1.0,
-                True,
-                False,
-            )
+            assert (step.observation, step.reward, step.done) == ("7 of 7", 1.0, True)
+            assert step.refused is None  # the server does not report it
             await client.close(session)
             second, first = await waiting
             assert first == "Reach 3."
@@ -81,6 +81,34 @@ def test_a_full_server_is_busy_and_a_lost_answer_fails_the_episode(
 
     with adding(1, monkeypatch), starting("openenv", state_dir) as start:
         asyncio.run(play(start().url))
+
+
+def test_a_reward_outside_the_range_names_the_setting(monkeypatch: pytest.MonkeyPatch) -> None:
+    with adding(1, monkeypatch):
+        episode = load_world("openenv").create()
+        episode.reset(0)
+        with pytest.raises(OpenEnvError, match="OPENENV_REWARDS"):
+            episode.step("14")
+        episode.close()
+
+
+def test_a_task_that_is_over_after_its_reset_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    with adding(1, monkeypatch):
+        episode = load_world("openenv").create()
+        with pytest.raises(OpenEnvError):
+            episode.reset(5)
+        episode.close()
+
+
+def test_a_replaced_server_is_not_played(monkeypatch: pytest.MonkeyPatch) -> None:
+    with adding(1, monkeypatch) as port:
+        world = load_world("openenv")
+        episode = world.create()
+        assert episode.reset(0) == "Reach 3."
+        episode.close()
+    replaced = pytest.raises(OpenEnvError, match=r"1\.2 before, 1\.3 now")
+    with adding(1, monkeypatch, port, version="1.3"), replaced:
+        world.create().reset(0)
 
 
 @pytest.mark.parametrize(

@@ -6,10 +6,12 @@ A real server stands for the other addresses and records the headers.
 from __future__ import annotations
 
 import asyncio
+import base64
 import time
 
 import pytest
 
+from environments.client import EnvironmentClient
 from environments.http import HttpClient
 from environments.token import DRAWN, URLS, VARIABLE, shared_token
 from environments.webarena.judge import Judge, JudgeError
@@ -107,3 +109,16 @@ def test_configured_token_is_sent_to_configured_servers(monkeypatch: pytest.Monk
         assert shared_token() == "set"
         get(elsewhere)
     assert [headers.get("authorization") for headers in elsewhere.headers] == ["Bearer set"]
+
+
+def test_login_in_an_address_is_sent_instead_of_the_token(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(VARIABLE, "set")
+
+    async def ask(address: str) -> None:
+        async with EnvironmentClient([address], deadline_s=1) as client:
+            await client.health()
+
+    with listener() as server:
+        asyncio.run(ask(server.url.replace("//", "//agent:secret@")))
+    login = base64.b64encode(b"agent:secret").decode()
+    assert [headers.get("authorization") for headers in server.headers] == [f"Basic {login}"]

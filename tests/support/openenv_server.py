@@ -18,6 +18,8 @@ from starlette.routing import Route, WebSocketRoute
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
 GOALS = {"train": [3, 4, 5, 6], "test": [7, 8]}
+OVER = 8
+"""The task with this goal is over after its reset."""
 ACTION = {
     "type": "object",
     "properties": {"metadata": {"type": "object"}, "number": {"type": "integer"}},
@@ -36,7 +38,10 @@ class Adding:
         self.free = sessions
 
     async def play(self, socket: WebSocket) -> None:
-        """Serve a session. A step with the number 13 ends it without a response."""
+        """Serve a session.
+
+        A step with the number 13 ends it without a response, and 14 has a reward of -0.1.
+        """
         await socket.accept()
         if not self.free:
             await self._fail(socket, "CAPACITY_REACHED", "full")
@@ -50,7 +55,7 @@ class Adding:
                 data = message["data"]
                 if message["type"] == "reset":
                     goal, total = GOALS[data["split"]][data["index"]], 0
-                    await self._answer(socket, f"Reach {goal}.", None, False)
+                    await self._answer(socket, f"Reach {goal}.", None, done=goal == OVER)
                 elif data["number"] < 0:
                     await self._fail(
                         socket,
@@ -60,6 +65,8 @@ class Adding:
                     )
                 elif data["number"] == 13:
                     break
+                elif data["number"] == 14:
+                    await self._answer(socket, "", -0.1, done=False)
                 else:
                     total += data["number"]
                     await self._answer(
@@ -81,7 +88,7 @@ class Adding:
         )
 
 
-def application(sessions: int) -> Starlette:
+def application(sessions: int, version: str = "1.2") -> Starlette:
     """Return the server's application."""
 
     def fixed(content: Any) -> Any:
@@ -95,7 +102,7 @@ def application(sessions: int) -> Starlette:
             Route("/health", fixed({"status": "healthy"})),
             Route("/metadata", fixed({"name": "adding", "description": "Add numbers."})),
             Route("/schema", fixed({"action": ACTION, "observation": {}, "state": {}})),
-            Route("/openapi.json", fixed({"info": {"version": "1.2"}})),
+            Route("/openapi.json", fixed({"info": {"version": version}})),
             Route("/list_environments", fixed(["adding"])),
             Route("/adding/splits", fixed([{"name": name, "type": name} for name in GOALS])),
             Route("/adding/num_tasks", count, methods=["POST"]),
