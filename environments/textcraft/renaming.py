@@ -10,8 +10,11 @@ import re
 from functools import cache, lru_cache
 from hashlib import sha256
 
+# Parts of our own sentences with words that also occur in items. They are found as a whole and stay
+# unchanged.
+_OURS = r"N item|Only one item|an item, such as '2 stick'|no such item|Wrong item format"
 # A word by itself or between underscores. Capitals occur only in our own sentences, never in items.
-_WORD = re.compile(r"(?<![A-Za-z])[a-z]+(?![A-Za-z])")
+_WORD = re.compile(rf"{_OURS}|(?<![A-Za-z])[a-z]+(?![A-Za-z])")
 # Words that occur both in items and in our own sentences. They are never permuted.
 _KEPT = frozenset({"crafting", "table", "a", "of", "on", "the", "and", "with"})
 

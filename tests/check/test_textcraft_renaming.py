@@ -8,11 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from configs.rules import Rules
 from environments.textcraft.goals import goals
 from environments.textcraft.lists import task_lists
 from environments.textcraft.renaming import renaming
 from environments.textcraft.tasks import task
-from environments.textcraft.world import TextCraft
+from environments.textcraft.world import TextCraft, TextCraftEnvironment
 
 RENAMED = task_lists()["wood-renamed-train"]
 WORDS = ("oak", "birch", "door", "planks", "stick", "fence")
@@ -76,6 +77,18 @@ def test_an_action_of_any_bytes_is_answered_in_a_renamed_task() -> None:
     session.reset(RENAMED[5])
     for action in ("", "get 99999999999 x", "x" * 10**6, "gét 1 öak", "craft"):
         assert not session.step(action).done
+
+
+@pytest.mark.parametrize("rules", ["ours", "agentgym"])
+def test_a_renamed_task_explains_the_forms_of_actions_in_its_own_words(rules: Rules) -> None:
+    session = TextCraftEnvironment(rules)
+    explained = set()
+    for index in task_lists()["renamed-train"][::401]:
+        session.reset(index)
+        refusals = [session.step(action).observation for action in ("blah", "get one", "get 1")]
+        explained.add("".join(refusals))
+    assert len(explained) == 1
+    assert "'get N item'" in explained.pop()
 
 
 def test_tasks_without_renaming_are_unchanged() -> None:
