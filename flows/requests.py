@@ -152,7 +152,7 @@ def completed(request: P) -> P:
 def in_trained_format(request: P, trained_by: Experiment) -> P:
     """Return a request whose default values are those of a checkpoint's recipe.
 
-    This covers `FORMAT_FIELDS` and, in the recipe's own world, its instruction and success score.
+    This covers `FORMAT_FIELDS` and, in the recipe's own world, all fields of `World`.
     """
     defaults = {"source": TurnFormat(), "rollout": Rollout(), "environment": World()}
     trained = {
@@ -162,7 +162,7 @@ def in_trained_format(request: P, trained_by: Experiment) -> P:
     }
     names = [name.replace("policy.", "source.") for name in FORMAT_FIELDS]
     if request.environment.name == trained_by.environment.name:
-        names += ["environment.instruction", "environment.success_score"]
+        names += [f"environment.{field}" for field in World.model_fields]
     changes: dict[str, dict[str, Any]] = {part: {} for part in defaults}
     for name in names:
         part, field = name.split(".")

@@ -298,8 +298,22 @@ def _tools(settings: Settings) -> Sequence[Mapping[str, Any]]:
 def _connect(settings: Settings) -> ClientConnection:
     address = "ws" + settings.url.removeprefix("http") + "/ws"
     return connect(
-        address, additional_headers=_headers(settings), max_size=MAX_MESSAGE, open_timeout=30
+        address,
+        additional_headers=_headers(settings),
+        max_size=MAX_MESSAGE,
+        open_timeout=30,
+        proxy=None,  # it would get the token
     )
+
+
+class _NoRedirect(urllib.request.HTTPRedirectHandler):
+    """Follows no redirect. The other server would get the token."""
+
+    def redirect_request(self, *_: Any) -> None: ...
+
+
+# Without the proxies of the environment variables, which would get the token, too.
+_HTTP = urllib.request.build_opener(urllib.request.ProxyHandler({}), _NoRedirect)
 
 
 def _headers(settings: Settings) -> dict[str, str]:
@@ -316,7 +330,7 @@ def _read(settings: Settings, path: str, body: Any = None) -> Any:
     headers = {**_headers(settings), "Content-Type": "application/json"}
     request = urllib.request.Request(settings.url + path, content, headers)
     try:
-        with urllib.request.urlopen(request, timeout=30) as answer:
+        with _HTTP.open(request, timeout=30) as answer:
             return json.load(answer)
     except urllib.error.HTTPError as fault:
         raise OpenEnvError(

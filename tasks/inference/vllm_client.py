@@ -177,14 +177,14 @@ class VllmClient:
         """Return the KV cache's capacity in tokens, None if the server does not report it."""
         try:
             return kv_cache_tokens(await self._get("/metrics"))
-        except EngineError:  # a gateway may block the route
+        except (EngineError, ValueError):  # a gateway may block the route, or answer itself
             return None
 
     async def generated_tokens(self) -> int | None:
         """Return the number of tokens generated since the start, None if not reported."""
         try:
             return generated_tokens(await self._get("/metrics", CONNECT_S))
-        except EngineError:  # a gateway may block the route
+        except (EngineError, ValueError):
             return None
 
     async def workers(self) -> int:

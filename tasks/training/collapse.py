@@ -69,14 +69,15 @@ def verdict(history: Sequence[Metrics]) -> Verdict:
     """Judge the health of a run by its metrics, given as one mapping per step, in order.
 
     The metrics are rollout/reward, rollout/entropy, rollout/repeated_share,
-    rollout/malformed_share, rollout/refused_share, update/kl, update/gradient_norm and update/loss.
+    rollout/malformed_share, rollout/refused_share, update/kl, update/gradient_norm, update/loss
+    and critic/loss.
     A missing metric gives no sign. Means are over WINDOW steps, so the first bad verdict needs two
     windows. Metrics that are not finite are reported at once.
     """
     last = history[-1] if history else {}
     broken = [
         name
-        for name in ("update/loss", "update/gradient_norm")
+        for name in ("update/loss", "update/gradient_norm", "critic/loss")
         if not math.isfinite(last.get(name, 0.0))
     ]
     if broken:

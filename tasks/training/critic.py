@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -147,6 +148,8 @@ class Critic:
     def update(self, lr_scale: float) -> float:
         """Update the critic with the accumulated gradients and return the loss of the mini-batch.
 
+        If the gradients are not finite, nothing changes, and the loss is nan.
+
         Args:
             lr_scale: Current learning rate as a fraction of the peak.
         """
@@ -159,10 +162,11 @@ class Critic:
         norm = gather_tensor(torch.nn.utils.clip_grad_norm_(parameters, limit))
         for group in self.optimiser.param_groups:
             group["lr"] = self.settings.learning_rate * lr_scale
-        if bool(norm.isfinite()):  # otherwise the loss shows the collapse
+        finite = bool(norm.isfinite())
+        if finite:
             self.optimiser.step()
         self.optimiser.zero_grad(set_to_none=True)
-        loss = float(self._loss)
+        loss = float(self._loss) if finite else math.nan  # reported as a collapse
         self._loss.zero_()
         return loss
 

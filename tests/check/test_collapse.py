@@ -9,18 +9,26 @@ from random import Random
 
 import pytest
 
+from configs.infrastructure import InfraSettings
 from configs.recipe import load_recipe
+from flows.progress import RunBar
+from flows.run import Run
+from tasks.evaluation.time_breakdown import TimeBreakdown
+from tasks.tracking.run_folder import RunFolder
+from tasks.tracking.tracker import Tracker
 from tasks.training.checkpoint import roll_back, steps_in
 from tasks.training.collapse import (
     COLLAPSED,
     HEALTHY,
     STRAINED,
+    TrainingCollapsedError,
     checkpoints_kept,
     collapse_note,
     last_good_step,
     rollback_step,
     verdict,
 )
+from tasks.training.messages import StepDone
 
 GOOD = {
     "rollout/reward": 0.5,
@@ -105,6 +113,25 @@ def test_collapse_note_names_the_step_and_the_last_healthy_step() -> None:
     # means of five steps: 0.5, 0.4, 0.3, 0.2 (less than half of 0.5: strained), 0.1, ...
     assert last_good_step(history) == 22
     assert re.findall(r"step (?:was )?(\d+)", note) == ["25", "22"]
+
+
+@pytest.mark.parametrize("on_collapse", ["stop", "roll_back"])
+def test_collapse_is_in_the_run_folder_when_the_run_ends(on_collapse: str, tmp_path: Path) -> None:
+    folder = RunFolder(tmp_path, load_recipe("textcraft", {"algorithm.on_collapse": on_collapse}))
+    history = run((20, {}), (10, {"rollout/reward": 0.0}))
+    done = {"update/seconds": 1.0, "sync/seconds": 0.1}
+    with (
+        folder.claimed(),
+        Tracker(f"sqlite:///{tmp_path / 'mlflow.db'}", "falls", folder.path) as tracker,
+        RunBar(30) as bar,
+    ):
+        running = Run(InfraSettings(runs=tmp_path), folder, tracker, "", TimeBreakdown(), bar)
+        with pytest.raises(TrainingCollapsedError) as fall:
+            running.follow((StepDone(i, each | done) for i, each in enumerate(history, 1)), "")
+    noted = folder.collapse()
+    assert noted is not None
+    assert (noted.last_good, str(noted)) == (fall.value.last_good, str(fall.value))
+    assert noted.last_good == last_good_step(folder.metrics()) == 22
 
 
 def test_roll_back_keeps_checkpoints_older_than_the_detection_delay() -> None:

@@ -5,11 +5,17 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Iterator, Sequence
+from contextlib import closing
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse
+from starlette.routing import Route
 
 from flows.model_check import CPU_HEAD_SIZES
 from tasks.inference.engine import (
@@ -21,10 +27,16 @@ from tasks.inference.engine import (
     Sampling,
 )
 from tasks.inference.event_loop import in_event_loop
+from tasks.inference.pool_engine import VllmPoolEngine
+from tasks.inference.token_guard import VARIABLE
 from tasks.inference.transformers_engine import TransformersEngine, sample
 from tasks.inference.vllm_cpu import invariant_linear
 from tasks.inference.vllm_engine import VllmEngine
+from tasks.inference.weight_stream import WeightStream
 from tasks.inference.weight_sync_check import WeightSyncError, check_weight_sync
+from tests.support import completion_server
+from tests.support.listener import listener, use_proxy
+from tests.support.served_endpoint import serving
 from tests.support.vllm_servers import log_probabilities
 
 PROMPTS = [[5 + (7 * i + 3 * k) % 90 for k in range(10 + 9 * i)] for i in range(12)]
@@ -286,6 +298,92 @@ def test_failed_step_leaves_no_request_and_no_prefix_behind(
         log_probabilities(trainer_model, prompt, answer.tokens), abs=1e-4
     )
     vllm_engine.load(trainer_model.named_parameters())
+
+
+@pytest.mark.parametrize(
+    ("fault", "names_field"),
+    [(torch.OutOfMemoryError("CUDA out of memory"), True), (RuntimeError("broken"), False)],
+)
+def test_error_for_want_of_memory_names_the_field_that_saves_memory(
+    fault: RuntimeError,
+    names_field: bool,
+    transformers_engine: TransformersEngine,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def fails(*_: Any) -> None:
+        raise fault
+
+    monkeypatch.setattr(transformers_engine, "_continue", fails)
+    with pytest.raises(EngineError) as failed:
+        generate(transformers_engine, [(PROMPTS[0], sampling())])
+    assert ("rollout.max_num_seqs" in str(failed.value)) == names_field
+
+
+@pytest.mark.parametrize(
+    ("fault", "names_fields"),
+    [("No available memory for the cache blocks.", True), ("unknown architecture", False)],
+)
+def test_vllm_that_cannot_start_for_want_of_memory_names_the_fields_that_save_memory(
+    fault: str, names_fields: bool, policy: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(_: Any) -> None:
+        raise ValueError(fault)
+
+    monkeypatch.setattr("vllm.LLMEngine.from_engine_args", fails)
+    with pytest.raises(EngineError) as failed:
+        VllmEngine(policy, context_length=64, max_num_seqs=1, dtype="float32")
+    fields = ("rollout.trajectory_tokens", "rollout.max_num_seqs")
+    settings = ("AGENTGYM_ENGINE_CPU_CACHE_GB", "AGENTGYM_ENGINE_MEMORY_FRACTION")
+    for name in (*fields, *settings):
+        assert (name in str(failed.value)) == names_fields
+
+
+def test_requests_to_servers_name_every_parameter_that_a_generation_config_can_set(
+    tmp_path: Path,
+) -> None:
+    bodies = list[dict[str, Any]]()
+
+    async def complete(request: Request) -> JSONResponse:
+        bodies.append(await request.json())
+        return await completion_server.complete(request)
+
+    routes = [Route("/v1/completions", complete, methods=["POST"]), *completion_server.APP.routes]
+    served: Any = SimpleNamespace(app=Starlette(routes=routes))
+    with (
+        serving(served) as port,
+        closing(VllmPoolEngine([f"http://127.0.0.1:{port}"], weights_folder=tmp_path)) as pool,
+    ):
+        generate(pool, [([9], sampling(temperature=0.7))])
+    neutral = {
+        "top_p": 1,
+        "top_k": 0,
+        "min_p": 0,
+        "repetition_penalty": 1,
+        "presence_penalty": 0,
+        "frequency_penalty": 0,
+    }
+    chosen = {"temperature": 0.7, "max_tokens": 12}
+    assert {name: bodies[-1].get(name) for name in neutral | chosen} == neutral | chosen
+
+
+def test_weight_transfer_sends_the_token_to_the_server_and_not_to_a_proxy(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    from tasks.inference.weight_transfer import WeightTransfer  # imports vLLM, so only on demand
+
+    def group(_: int, servers: Any, __: object) -> Any:
+        servers.init_weight_transfer_engine({"rank_offset": 1})
+        return SimpleNamespace(send_weights=servers.start_weight_update)
+
+    monkeypatch.setenv(VARIABLE, "engine-secret")
+    with listener() as proxy, listener() as server:
+        use_proxy(proxy, monkeypatch)
+        transfer = WeightTransfer(30.0, group)
+        transfer.send(WeightStream([], iter(())), {server.origin: 1}, new_group=False)
+    assert [headers.get("authorization") for headers in server.headers] == [
+        "Bearer engine-secret"
+    ] * 2
+    assert proxy.headers == []
 
 
 def test_too_long_prompt_is_an_engine_error(engine: Engine) -> None:

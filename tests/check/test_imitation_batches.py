@@ -26,6 +26,7 @@ from tasks.training.offline_selection import (
     read_recorded,
     successes,
 )
+from tasks.training.recorded_groups import RecordedGroups
 from tasks.training.task_order import resampling_plans
 
 
@@ -222,6 +223,33 @@ def test_pairs_stay_together_in_a_process(tmp_path: Path) -> None:
         for share in shares
         for good, bad in zip(share[::2], share[1::2], strict=True)
     )
+
+
+@pytest.mark.parametrize(
+    ("source", "settings", "named"),
+    [
+        (OfflineBatches, {"algorithm__name": "dpo"}, "name: dpo"),
+        (RecordedGroups, {"algorithm__ratio": "sequence"}, "ratio: sequence"),
+    ],
+)
+def test_recorded_episodes_of_several_rows_are_refused_by_a_loss_over_whole_episodes(
+    source: type[OfflineBatches | RecordedGroups],
+    settings: dict[str, str],
+    named: str,
+    tmp_path: Path,
+) -> None:
+    episodes = [played(1, 0, member, member) for member in range(2)]
+    episodes[0].turns.append(Turn([4], [-0.1], "look", context=[1, 5]))
+    write_trajectories(tmp_path / "recorded.parquet", episodes)
+    experiment = recipe(algorithm__trajectories=str(tmp_path / "recorded.parquet"), **settings)
+    job = TrainerJob.model_construct(experiment=experiment, train_tasks=[1], folder=tmp_path)
+
+    def first_batch() -> None:
+        batches = source(job, Worker(), None)  # type: ignore[arg-type]
+        batches.collect(batches.plan(0, {}))
+
+    with pytest.raises(NothingToImitateError, match=named):
+        first_batch()
 
 
 def test_recorded_files_are_read_in_order_and_missing_files_are_refused(tmp_path: Path) -> None:

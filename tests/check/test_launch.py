@@ -23,6 +23,8 @@ from pydantic import ValidationError
 from configs.files import names_in
 from configs.infrastructure import InfraSettings, SettingsError, infra_settings
 from configs.launch import FOLDER, LaunchError, load_launch
+from configs.recipe import load_recipe
+from tasks.inference.engine import EngineError
 from tasks.provision import accelerators
 from tasks.training import (
     forked_launch,
@@ -38,9 +40,13 @@ from tasks.training.forked_launch import ends
 from tasks.training.launch import HUNG, POLICY_READY, End
 from tasks.training.launch import verdict as verdict_of
 from tasks.training.local_trainer import launch_command
+from tasks.training.messages import TrainerJob
+from tasks.training.rank_errors import noted_error
 from tasks.training.rank_watch import Heartbeats, RankWatch
 from tasks.training.rollout_worker import RolloutWorker
+from tests.support import completion_server
 from tests.support.processes import run_python
+from tests.support.served_endpoint import serving
 
 
 @pytest.mark.parametrize("name", names_in(FOLDER))
@@ -392,6 +398,55 @@ def test_forks_start_when_the_policy_is_ready(
     launcher.join()
     assert launcher.exitcode == 0
     assert {file.name for file in tmp_path.glob("loaded-*")} == {"loaded-0", "loaded-1"}
+
+
+@pytest.mark.parametrize(
+    ("fault", "names_fields"),
+    [(torch.OutOfMemoryError("CUDA out of memory"), True), (OSError("the disk is full"), False)],
+)
+@pytest.mark.parametrize("rank", [0, 1])
+def test_error_of_a_rank_for_want_of_memory_names_the_fields_that_save_memory(
+    rank: int,
+    fault: Exception,
+    names_fields: bool,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def fails(*_: object) -> None:
+        raise fault
+
+    sent = list[Any]()
+    flow = SimpleNamespace(send=sent.append)  # only rank 0 has this connection
+    monkeypatch.setenv("RANK", str(rank))
+    monkeypatch.setattr(trainer_main, "die_with_parent", lambda: None)
+    monkeypatch.setattr(trainer_main, "FlowConnection", lambda _: flow)
+    monkeypatch.setattr(trainer_main, "TrainerMain", fails)
+    job: Any = SimpleNamespace(socket=tmp_path / "socket", folder=tmp_path)
+    with pytest.raises(SystemExit):
+        trainer_main.run(job)
+    kind = type(fault).__name__
+    if rank == 0:
+        ((reported, message),) = [(each.kind, each.message) for each in sent]
+        assert (reported, noted_error(tmp_path)) == (kind, "")
+    else:
+        message = noted_error(tmp_path)
+        assert (f"rank 1: {kind}" in message, sent) == (True, [])
+    assert ("algorithm.micro_batch_tokens" in message) == names_fields
+    assert ("policy.gradient_checkpointing" in message) == names_fields
+
+
+def test_vllm_servers_with_a_smaller_context_than_the_recipe_are_refused(tmp_path: Path) -> None:
+    served: Any = SimpleNamespace(app=completion_server.APP)  # its context has 4096 tokens
+    tokenizer: Any = None
+    with serving(served) as port:
+        job = TrainerJob.model_construct(
+            experiment=load_recipe("textcraft", {"rollout.trajectory_tokens": 4097}),
+            engine_urls=[f"http://127.0.0.1:{port}"],
+            engine_weights_folder=tmp_path,
+        )
+        with pytest.raises(EngineError, match=r"rollout\.trajectory_tokens"):
+            RolloutWorker(job, tokenizer, lambda *_: None, Heartbeats(1.0))
+    assert not any(tmp_path.iterdir())
 
 
 def test_a_rank_that_hangs_while_it_loads_the_engine_is_killed(

@@ -9,8 +9,10 @@ from typing import Any
 
 import pytest
 import torch
-from transformers import AutoModelForCausalLM
+from transformers import AutoModelForCausalLM, GPT2Config
 
+from tasks.training.collapse import COLLAPSED, verdict
+from tasks.training.model_loading import disable_dropout
 from tests.support.recorded import recorded_trajectories, small_experiment, trainer_of
 
 
@@ -45,6 +47,15 @@ def test_dropout_of_the_model_is_disabled_in_training(
     assert torch.equal(*same)
 
 
+def test_dropout_layers_are_disabled() -> None:
+    config = GPT2Config(n_layer=1, n_head=2, n_embd=8, vocab_size=32, n_positions=32)
+    assert config.embd_pdrop == config.resid_pdrop == 0.1  # both are modules of its layers
+    model = AutoModelForCausalLM.from_config(config).train()
+    disable_dropout(model)
+    ids = torch.arange(32).unsqueeze(0)
+    assert torch.equal(model(ids).logits, model(ids).logits)
+
+
 def test_checkpoint_of_a_model_with_a_temperature_alone_is_written(
     policy: str, tmp_path: Path
 ) -> None:
@@ -74,3 +85,13 @@ def test_gradients_that_overflow_do_not_change_the_weights(
     after = trainer.model.state_dict()
     assert all(torch.equal(after[key], value) for key, value in before.items())
     assert all(p.isfinite().all() for model in models for p in model.parameters())
+
+
+def test_gradient_of_the_critic_that_overflows_is_a_collapse(policy: str, tmp_path: Path) -> None:
+    trainer = trainer_of(small_experiment(name="ppo"), policy, tmp_path)
+    (micro_batches,) = trainer.mini_batches_of(recorded_trajectories(policy, 0), 0)
+    for number, micro_batch in enumerate(micro_batches, 1):
+        trainer.add_gradient(micro_batch, number, of=len(micro_batches))
+    next(trainer.critic.model.parameters()).grad[0] = torch.inf
+    trainer.optimiser_step()
+    assert verdict([trainer.update_metrics()]).level == COLLAPSED

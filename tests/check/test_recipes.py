@@ -9,9 +9,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from prefect.context import FlowRunContext
 from pydantic import BaseModel
 
 from configs.evaluation_grid import EvaluationGrid
@@ -234,6 +236,21 @@ def test_default_values_of_a_form_are_replaced_by_the_format_of_the_checkpoint(
     assert (grid.rollout.turn_tokens, grid.rollout.trajectory_tokens) == (33, 777)
     assert (grid.source.dtype, grid.source.model) == ("float32", checkpoint)
     assert (grid.tasks, grid.horizons) == (("test",), (5,))
+
+
+@pytest.mark.parametrize("deployment", ["evaluate", None])
+def test_only_a_request_of_a_deployment_gets_the_format_of_its_checkpoint(
+    deployment: str | None, checkpoint: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    by_agentgym = CHECKPOINT | {"environment.rules": "agentgym"}
+    write_recipe(Path(checkpoint), load_recipe("textcraft", by_agentgym))
+    context = SimpleNamespace(flow_run=SimpleNamespace(deployment_id=deployment))
+    monkeypatch.setattr(FlowRunContext, "get", lambda: context)
+    source = {"kind": "model", "model": checkpoint}
+    form = EvaluationGrid.model_validate({"environment": "textcraft", "source": source})
+    assert completed(form).source.action_format == ("bare" if deployment else "react")
+    assert completed(form).rollout.turn_tokens == (33 if deployment else form.rollout.turn_tokens)
+    assert completed(form).environment.rules == ("agentgym" if deployment else "ours")
 
 
 def test_collection_with_a_checkpoint_uses_its_format_and_evaluation_conditions(

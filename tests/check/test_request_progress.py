@@ -74,8 +74,11 @@ def test_server_without_progress_is_stuck(metrics: Callable[[], str] | None) -> 
         asyncio.run(completed(metrics, 60.0))
 
 
-def test_deadline_without_metrics_grows_with_the_token_budget() -> None:
-    assert asyncio.run(completed(None, 3.0, max_tokens=100)).tokens == [3]
+@pytest.mark.parametrize("metrics", [None, lambda: '{"detail": "of a gateway"}'])
+def test_deadline_without_metrics_grows_with_the_token_budget(
+    metrics: Callable[[], str] | None,
+) -> None:
+    assert asyncio.run(completed(metrics, 3.0, max_tokens=100)).tokens == [3]
 
 
 def test_server_that_does_not_take_a_connection_is_unavailable(

@@ -13,12 +13,16 @@ import pytest
 
 from environments.client import EnvironmentClient
 from environments.http import HttpClient
+from environments.openenv.world import OpenEnvError
+from environments.registry import load_world
 from environments.token import DRAWN, URLS, VARIABLE, shared_token
 from environments.webarena.judge import Judge, JudgeError
 from tasks.agents.agent import Budgets
 from tasks.agents.chat_agent import ADDRESS, KEY, ChatAgent
 from tasks.inference.engine import EngineError
-from tests.support.listener import Listener, listener
+from tasks.inference.token_guard import VARIABLE as ENGINE_TOKEN
+from tasks.inference.vllm_client import VllmClient
+from tests.support.listener import Listener, listener, use_proxy
 
 
 @pytest.fixture(autouse=True)
@@ -80,6 +84,36 @@ def test_redirects_are_not_followed(monkeypatch: pytest.MonkeyPatch) -> None:
         "Bearer sk-secret",
         "Bearer judge-key",
     }
+    assert stranger.headers == []
+
+
+def test_a_proxy_does_not_get_the_token_of_vllm_servers(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def ask(url: str) -> None:
+        client = VllmClient(url, 1.0)
+        try:
+            await client.model()
+        finally:
+            await client.close()
+
+    monkeypatch.setenv(ENGINE_TOKEN, "engine-secret")
+    with listener() as proxy, listener(answer={"data": [{"id": "policy"}]}) as server:
+        use_proxy(proxy, monkeypatch)
+        asyncio.run(ask(server.origin))
+    assert [headers.get("authorization") for headers in server.headers] == ["Bearer engine-secret"]
+    assert proxy.headers == []
+
+
+@pytest.mark.parametrize("moved", [False, True])
+def test_the_token_of_an_openenv_server_reaches_no_other_server(
+    moved: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with listener() as stranger, listener(307 if moved else 200, stranger.url) as server:
+        use_proxy(stranger, monkeypatch)
+        monkeypatch.setenv("OPENENV_URL", server.origin)
+        monkeypatch.setenv("OPENENV_TOKEN", "secret")
+        with pytest.raises((OpenEnvError, KeyError)):
+            load_world("openenv")
+    assert server.headers[0]["authorization"] == "Bearer secret"
     assert stranger.headers == []
 
 

@@ -55,14 +55,17 @@ async def health(_: Request) -> JSONResponse:
     return JSONResponse({})
 
 
-if __name__ == "__main__":
-    routes = [
+APP = Starlette(
+    routes=[
         Route("/v1/completions", complete, methods=["POST"]),
         Route("/v1/models", models),
         Route("/health", health),
     ]
+)
+
+if __name__ == "__main__":
     uvicorn.run(
-        Starlette(routes=routes),
+        APP,
         host="127.0.0.1",
         port=int(sys.argv[1]),
         log_level="warning",

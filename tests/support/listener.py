@@ -9,6 +9,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
+import pytest
+
 
 @dataclass
 class Listener:
@@ -30,6 +32,14 @@ class Listener:
     def origin(self) -> str:
         """Return the URL without a path."""
         return self.url.removesuffix("/v1")
+
+
+def use_proxy(proxy: Listener, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Set the environment variables that name a proxy for all addresses."""
+    for name in ("no_proxy", "NO_PROXY"):
+        monkeypatch.delenv(name, raising=False)
+    for name in ("http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY"):
+        monkeypatch.setenv(name, proxy.origin)
 
 
 MESSAGE = {"role": "assistant", "content": "CORRECT"}
