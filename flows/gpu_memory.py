@@ -17,6 +17,7 @@ from configs.infrastructure import InfraSettings, local_engine_servers
 from configs.placement import OWN_FRACTION, SHARED_FRACTION, Placement, place
 from configs.recipe import RecipeError
 from flows.model_check import CONFIG_FILE, loadable, local_file
+from tasks.provision.accelerators import visible_gpus
 from tasks.training.local_trainer import default_processes, placement_of, trainer_launch
 from tasks.training.memory_plan import GB, Machine, MemoryPlan, PlanAnswer, PlanRequest
 from tasks.training.processor import multiplies_bfloat16
@@ -84,6 +85,9 @@ def this_machine(infrastructure: InfraSettings, engine: str = "vllm") -> Machine
     `engine` is the recipe's `rollout.engine`.
     """
     command = ["nvidia-smi", "--query-gpu=memory.total,name", "--format=csv,noheader,nounits"]
+    gpus = visible_gpus()  # nvidia-smi shows the others, too
+    if gpus and not any(gpu.startswith("MIG") for gpu in gpus):
+        command.append(f"--id={','.join(gpus)}")
     try:
         output = subprocess.run(
             command, capture_output=True, text=True, timeout=30, check=True

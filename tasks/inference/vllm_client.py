@@ -195,13 +195,14 @@ class VllmClient:
         """Return the version of the weights set last, `INITIAL_WEIGHTS` before the first load."""
         return msgspec.json.decode(await self._get("/weight_info"), type=_WeightInfo).weight_version
 
-    async def complete(self, body: bytes) -> Completion:
+    async def complete(self, body: bytes, seconds: float | None = None) -> Completion:
         """Send a request with one choice to /v1/completions.
 
-        There is no deadline. `Replica.complete` ends a request that is stuck.
+        Args:
+            seconds: Deadline. None: `Replica.complete` ends a request that is stuck.
         """
         connection = SimpleNamespace(fresh=False)
-        answer = await self._ask("POST", "/v1/completions", body, None, connection)
+        answer = await self._ask("POST", "/v1/completions", body, seconds, connection)
         try:
             completion = msgspec.json.decode(answer, type=_Completion)
             [choice] = completion.choices
@@ -250,7 +251,8 @@ class VllmClient:
     async def check_log_probabilities(self, model: str) -> None:
         """Check that log-probabilities refer to the sampling distribution, not to raw logits.
 
-        With one allowed token its probability must be 1.
+        With one allowed token its probability must be 1. A server whose processes wait for a killed
+        trainer never answers.
         """
         request = {
             "model": model,
@@ -260,7 +262,8 @@ class VllmClient:
             "logprobs": 0,
             "return_token_ids": True,
         }
-        if (await self.complete(msgspec.json.encode(request))).log_probabilities != [0.0]:
+        answer = await self.complete(msgspec.json.encode(request), LOAD_S)
+        if answer.log_probabilities != [0.0]:
             raise EngineError(
                 f"the log-probabilities of {self.url} are not those of its sampling distribution. "
                 "Start it with --logprobs-mode processed_logprobs."

@@ -19,6 +19,7 @@ from torch.nn.functional import pad
 
 from tasks.rollout.trajectory import Trajectory
 from tasks.training.packing import shares_prefixes
+from tasks.training.process_group import with_patience
 
 T = TypeVar("T")
 BY_LENGTH = ("dynamic", "longrope")
@@ -163,6 +164,7 @@ def context_parallel(ranks: int, policy: Any, reference: Any = None) -> ContextP
         (processes.num_processes // ranks, ranks),
         mesh_dim_names=("rows", "tokens"),
     )
+    with_patience(mesh)
     return ContextParallel(mesh["tokens"])
 
 

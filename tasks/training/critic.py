@@ -97,8 +97,9 @@ class Critic:
             shard_loaded(self.model, compute, sharding)
         self.model.to(device)
         check_weights(backbone, policy)
+        # torch's default on a GPU would hold another copy of the weights during a step.
         self.optimiser = torch.optim.AdamW(
-            self.model.parameters(), lr=settings.learning_rate, weight_decay=0.0
+            self.model.parameters(), lr=settings.learning_rate, weight_decay=0.0, fused=True
         )
         self._loss = torch.zeros((), device=device)
 

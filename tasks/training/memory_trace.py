@@ -143,7 +143,8 @@ def _traced(config: Any, update: TracedUpdate, mesh: Any) -> TrainerMemory:
         if name != "reference"
     }
     optimisers = {
-        name: torch.optim.AdamW(parameters, lr=1e-6) for name, parameters in trained.items()
+        name: torch.optim.AdamW(parameters, lr=1e-6, fused=True)
+        for name, parameters in trained.items()
     }
     held = {name: _bytes(model.parameters()) for name, model in models.items()}
 

@@ -21,6 +21,8 @@ import torch
 from accelerate import Accelerator, PartialState
 from accelerate.utils import broadcast_object_list, gather_object
 from torch._C._distributed_c10d import FileStore, Store
+from torch.distributed import distributed_c10d as c10d
+from torch.distributed.device_mesh import DeviceMesh
 
 from configs.experiment import Experiment
 
@@ -72,6 +74,7 @@ def join(experiment: Experiment, folder: Path) -> PartialState:
     if (memory := os.environ.get(STORE)) is not None and not torch.distributed.is_initialized():
         size = int(os.environ["WORLD_SIZE"])
         store = FileStore(memory, size)
+        store.set_timeout(patience(experiment))  # torch sets it only for its own stores
         settings |= {"store": store, "rank": int(os.environ["RANK"]), "world_size": size}
     processes = PartialState(cpu=not torch.cuda.is_available(), **settings)
     if store is not None and processes.backend == "gloo":
@@ -79,6 +82,18 @@ def join(experiment: Experiment, folder: Path) -> PartialState:
     if processes.num_processes > int(os.environ.get("LOCAL_WORLD_SIZE", processes.num_processes)):
         _check_shared(processes, folder)
     return processes
+
+
+def with_patience(mesh: DeviceMesh) -> DeviceMesh:
+    """Give the groups of a mesh the timeout of the group of all ranks, and return the mesh.
+
+    Their own would be torch's default, for NCCL ten minutes.
+    """
+    device = torch.device(mesh.device_type)
+    timeout = c10d._get_default_group()._get_backend(device).options._timeout
+    for dimension in range(mesh.ndim):
+        c10d._set_pg_timeout(timeout, mesh.get_group(dimension))
+    return mesh
 
 
 def rendezvous_memory() -> str:

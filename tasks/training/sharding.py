@@ -21,6 +21,7 @@ from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor, distribute_tensor
 
 from configs.launch import Sharding
+from tasks.training.process_group import with_patience
 
 
 def shard(model: nn.Module, compute: torch.dtype, mesh: DeviceMesh) -> None:
@@ -87,5 +88,5 @@ def mesh_of(sharding: Sharding) -> DeviceMesh:
     if sharding == "hsdp":
         on_each = int(os.environ["LOCAL_WORLD_SIZE"])  # torchrun's
         shape = (ranks // on_each, on_each)
-        return init_device_mesh(kind, shape, mesh_dim_names=("machines", "ranks"))
+        return with_patience(init_device_mesh(kind, shape, mesh_dim_names=("machines", "ranks")))
     return init_device_mesh(kind, (ranks,))

@@ -13,6 +13,7 @@ import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Self
+from urllib.parse import urlsplit
 
 from configs.infrastructure import InfraSettings
 from tasks.provision.ipc import ConnectionClosedError, TrainerConnection, accept_trainer, listen
@@ -92,7 +93,7 @@ class TrainerProcess:
                 {
                     **trainer_variables(),
                     **memory_variables(dtype),
-                    **({} if self._has_peers else ON_LOOPBACK),
+                    **({} if self._has_peers else _on_loopback(job)),
                 }
             ),
             log_path=job.folder / "trainer.log",
@@ -241,3 +242,15 @@ class TrainerProcess:
         return kind(
             f"{message}. Last lines of the log:\n{self._process.log_tail()}" if tail else message
         )
+
+
+def _on_loopback(job: TrainerJob) -> dict[str, str]:
+    """Return the variables that keep the connections of the ranks off the network.
+
+    NCCL must use it if it sends the weights to servers on other machines. Addresses in files belong
+    to servers that may move there.
+    """
+    hosts = {urlsplit(url).hostname for url in job.engine_urls or ()}
+    if job.engine_weights == "nccl" and not hosts <= {"127.0.0.1", "localhost"}:
+        return {name: value for name, value in ON_LOOPBACK.items() if not name.startswith("NCCL")}
+    return ON_LOOPBACK

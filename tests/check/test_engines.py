@@ -18,6 +18,7 @@ from starlette.responses import JSONResponse
 from starlette.routing import Route
 
 from flows.model_check import CPU_HEAD_SIZES
+from tasks.inference import vllm_client
 from tasks.inference.engine import (
     Engine,
     EngineAsleepError,
@@ -364,6 +365,20 @@ def test_requests_to_servers_name_every_parameter_that_a_generation_config_can_s
     }
     chosen = {"temperature": 0.7, "max_tokens": 12}
     assert {name: bodies[-1].get(name) for name in neutral | chosen} == neutral | chosen
+
+
+def test_server_that_generates_nothing_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def hang(_: Request) -> JSONResponse:
+        await asyncio.sleep(3)
+        return JSONResponse({})
+
+    monkeypatch.setattr(vllm_client, "LOAD_S", 0.5)
+    routes = [Route("/v1/completions", hang, methods=["POST"]), *completion_server.APP.routes]
+    served: Any = SimpleNamespace(app=Starlette(routes=routes))
+    with serving(served) as port, pytest.raises(EngineError):
+        VllmPoolEngine([f"http://127.0.0.1:{port}"], weights_folder=tmp_path)
 
 
 def test_weight_transfer_sends_the_token_to_the_server_and_not_to_a_proxy(

@@ -24,6 +24,7 @@ from configs.files import names_in
 from configs.infrastructure import InfraSettings, SettingsError, infra_settings
 from configs.launch import FOLDER, LaunchError, load_launch
 from configs.recipe import load_recipe
+from flows.gpu_memory import this_machine
 from tasks.inference.engine import EngineError
 from tasks.provision import accelerators
 from tasks.training import (
@@ -44,6 +45,7 @@ from tasks.training.messages import TrainerJob
 from tasks.training.rank_errors import noted_error
 from tasks.training.rank_watch import Heartbeats, RankWatch
 from tasks.training.rollout_worker import RolloutWorker
+from tasks.training.trainer_client import TrainerProcess
 from tests.support import completion_server
 from tests.support.processes import run_python
 from tests.support.served_endpoint import serving
@@ -469,3 +471,44 @@ def test_a_rank_that_hangs_while_it_loads_the_engine_is_killed(
     with RankWatch() as watch:
         [end] = forks(loads)
     assert (end.status, list(watch.hung)) == (-signal.SIGKILL, [end.pid])
+
+
+@pytest.mark.parametrize(
+    ("url", "weights", "on_loopback"),
+    [
+        ("http://127.0.0.1:8000", "nccl", True),
+        ("http://10.0.0.7:8000", "folder", True),
+        ("http://10.0.0.7:8000", "nccl", False),
+        ("file:///runs/server", "nccl", False),
+    ],
+)
+def test_nccl_uses_the_network_only_to_send_weights_to_other_machines(
+    url: str, weights: str, on_loopback: bool, tmp_path: Path
+) -> None:
+    job = TrainerJob.model_construct(
+        experiment=load_recipe("textcraft"),
+        folder=tmp_path,
+        engine_urls=[url],
+        engine_weights=weights,
+    )
+    trainer = TrainerProcess(job, InfraSettings(trainer_processes=1), lambda: None)
+    assert ("NCCL_SOCKET_IFNAME" in trainer._process._environment) == on_loopback
+    assert trainer._process._environment["GLOO_SOCKET_IFNAME"] == "lo"
+
+
+def test_the_memory_of_hidden_gpus_does_not_count(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tool = tmp_path / "nvidia-smi"
+    tool.write_text(
+        "#!/bin/sh\n"
+        "case \"$*\" in *--id=1*) ;; *) echo '4096, NVIDIA T400';; esac\n"
+        "echo '81559, NVIDIA H100 80GB HBM3'\n"
+    )
+    tool.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1")
+    monkeypatch.setattr(accelerators, "installed_gpus", lambda: 2)
+    machine = this_machine(InfraSettings(trainer_processes=1))
+    assert machine is not None
+    assert (machine.gpu, machine.gpu_memory > 80) == ("H100", True)

@@ -87,6 +87,11 @@ def test_gradients_that_overflow_do_not_change_the_weights(
     assert all(p.isfinite().all() for model in models for p in model.parameters())
 
 
+def test_step_of_the_critic_holds_no_copy_of_its_weights(policy: str, tmp_path: Path) -> None:
+    trainer = trainer_of(small_experiment(name="ppo"), policy, tmp_path)
+    assert trainer.critic.optimiser.defaults["fused"]
+
+
 def test_gradient_of_the_critic_that_overflows_is_a_collapse(policy: str, tmp_path: Path) -> None:
     trainer = trainer_of(small_experiment(name="ppo"), policy, tmp_path)
     (micro_batches,) = trainer.mini_batches_of(recorded_trajectories(policy, 0), 0)

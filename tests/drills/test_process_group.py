@@ -39,11 +39,16 @@ class Touch:
 
 
 def member(rank: int, memory: str, go: str, proof_s: float, results: SimpleQueue[str]) -> None:
-    """Join a group of two processes, share an object, and put the result into the queue."""
+    """Join a group of two processes, share an object, and put the result into the queue.
+
+    The result also tells whether every part of the group has the recipe's timeout.
+    """
     import torch
+    from torch.distributed import distributed_c10d as c10d
 
     from configs.recipe import load_recipe
     from tasks.training import process_group
+    from tasks.training.sharding import mesh_of
 
     process_group.PROOF_TIMEOUT = timedelta(seconds=proof_s)
     here = {
@@ -65,10 +70,17 @@ def member(rank: int, memory: str, go: str, proof_s: float, results: SimpleQueue
     while rank == 1 and not Path(go).exists():
         time.sleep(0.01)
     try:
-        process_group.join(load_recipe("textcraft"), Path(go).parent)
+        recipe = load_recipe("textcraft")
+        process_group.join(recipe, Path(go).parent)
         box = [rank]
         torch.distributed.broadcast_object_list(box)
-        results.put(f"joined {box[0]}")
+        mesh = mesh_of("hsdp")
+        groups = [mesh.get_group(dimension) for dimension in range(mesh.ndim)]
+        timeouts = {c10d._get_default_store().timeout}
+        for group in groups:
+            timeouts.add(group._get_backend(torch.device("cpu")).options._timeout)
+        patient = timeouts == {process_group.patience(recipe)}
+        results.put(f"joined {box[0]}" if patient else f"timeouts {timeouts}")
     except process_group.ForeignProcessError:
         results.put("foreign process")
     os._exit(0)
