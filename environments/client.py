@@ -177,7 +177,7 @@ class EnvironmentClient:
             lost = set(asked)
             if isinstance(fault, BusyError) and not asked[-1].full:
                 asked[-1].full = True
-                log.warning("an episode found no free session: %s", fault)
+                log.warning("no session became free in time: %s", fault)
             # The server may host another world, which has no such task.
             if self._expected and isinstance(fault, RefusedError):
                 world = await self._calls.read(asked[-1], "/v1/world", WorldInfo)
