@@ -370,9 +370,9 @@ def test_requests_to_servers_name_every_parameter_that_a_generation_config_can_s
 def test_server_that_generates_nothing_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def hang(_: Request) -> JSONResponse:
+    async def hang(request: Request) -> JSONResponse:
         await asyncio.sleep(3)
-        return JSONResponse({})
+        return await completion_server.complete(request)
 
     monkeypatch.setattr(vllm_client, "LOAD_S", 0.5)
     routes = [Route("/v1/completions", hang, methods=["POST"]), *completion_server.APP.routes]
