@@ -69,10 +69,13 @@ class HttpClient:
                 or DamagedAnswerError (not HTTP, or the body does not match its digest).
         """
         try:
-            has_token = not login and URL(url).origin() not in self._foreign
+            is_foreign = URL(url).origin() in self._foreign
         except ValueError as invalid:
             raise RefusedError(f"{url} is not a URL") from invalid
-        own = self._authorization if has_token else {"authorization": login} if login else {}
+        if login:
+            authorization = {"authorization": login}
+        else:
+            authorization = {} if is_foreign else self._authorization
         timeout = aiohttp.ClientTimeout(total=max(0.001, deadline - time.monotonic()))
         try:
             async with self._http.request(
@@ -80,7 +83,7 @@ class HttpClient:
                 url,
                 data=body,
                 timeout=timeout,
-                headers=self._headers | own,
+                headers=self._headers | authorization,
                 allow_redirects=False,
             ) as response:
                 content, digest = await response.read(), response.headers.get(DIGEST_HEADER)

@@ -159,12 +159,13 @@ def context_parallel(ranks: int, policy: Any, reference: Any = None) -> ContextP
         if model is not None and shares_prefixes(model):
             _check_layers(ranks, model.config.get_text_config())
     processes = PartialState()
-    mesh = init_device_mesh(
-        processes.device.type,
-        (processes.num_processes // ranks, ranks),
-        mesh_dim_names=("rows", "tokens"),
+    mesh = with_patience(
+        init_device_mesh(
+            processes.device.type,
+            (processes.num_processes // ranks, ranks),
+            mesh_dim_names=("rows", "tokens"),
+        )
     )
-    with_patience(mesh)
     return ContextParallel(mesh["tokens"])
 
 

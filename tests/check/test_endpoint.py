@@ -114,7 +114,7 @@ def served(engine: LoggingEngine, policy: str, tmp_path: Path) -> Iterator[Serve
         Recording(tmp_path / "recorded", {"model": policy}),
         lambda messages: float(len(messages)),
     )
-    with serving(endpoint) as port:
+    with serving(endpoint.app) as port:
         base_url = f"http://127.0.0.1:{port}"
         with httpx.Client(base_url=base_url, headers=HEADERS, timeout=60) as client:
             yield Served(endpoint, client, port, tmp_path / "recorded", engine)

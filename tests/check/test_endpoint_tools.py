@@ -233,7 +233,7 @@ def served(
     )
     folder = tmp_path / "recorded"
     endpoint = Endpoint(policy, Recording(folder, {"model": "script"}))
-    with serving(endpoint) as port:
+    with serving(endpoint.app) as port:
         yield Served(f"http://127.0.0.1:{port}", engine, folder, task, thought)
 
 

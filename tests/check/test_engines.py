@@ -12,10 +12,8 @@ from typing import Any
 
 import pytest
 import torch
-from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import JSONResponse
-from starlette.routing import Route
 
 from flows.model_check import CPU_HEAD_SIZES
 from tasks.inference import vllm_client
@@ -348,10 +346,8 @@ def test_requests_to_servers_name_every_parameter_that_a_generation_config_can_s
         bodies.append(await request.json())
         return await completion_server.complete(request)
 
-    routes = [Route("/v1/completions", complete, methods=["POST"]), *completion_server.APP.routes]
-    served: Any = SimpleNamespace(app=Starlette(routes=routes))
     with (
-        serving(served) as port,
+        serving(completion_server.application(complete)) as port,
         closing(VllmPoolEngine([f"http://127.0.0.1:{port}"], weights_folder=tmp_path)) as pool,
     ):
         generate(pool, [([9], sampling(temperature=0.7))])
@@ -375,9 +371,8 @@ def test_server_that_generates_nothing_is_refused(
         return await completion_server.complete(request)
 
     monkeypatch.setattr(vllm_client, "LOAD_S", 0.5)
-    routes = [Route("/v1/completions", hang, methods=["POST"]), *completion_server.APP.routes]
-    served: Any = SimpleNamespace(app=Starlette(routes=routes))
-    with serving(served) as port, pytest.raises(EngineError):
+    app = completion_server.application(hang)
+    with serving(app) as port, pytest.raises(EngineError):
         VllmPoolEngine([f"http://127.0.0.1:{port}"], weights_folder=tmp_path)
 
 

@@ -438,9 +438,8 @@ def test_error_of_a_rank_for_want_of_memory_names_the_fields_that_save_memory(
 
 
 def test_vllm_servers_with_a_smaller_context_than_the_recipe_are_refused(tmp_path: Path) -> None:
-    served: Any = SimpleNamespace(app=completion_server.APP)  # its context has 4096 tokens
     tokenizer: Any = None
-    with serving(served) as port:
+    with serving(completion_server.application()) as port:  # its context has 4096 tokens
         job = TrainerJob.model_construct(
             experiment=load_recipe("textcraft", {"rollout.trajectory_tokens": 4097}),
             engine_urls=[f"http://127.0.0.1:{port}"],

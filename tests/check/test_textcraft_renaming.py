@@ -16,6 +16,7 @@ from environments.textcraft.tasks import task
 from environments.textcraft.world import TextCraft, TextCraftEnvironment
 
 RENAMED = task_lists()["wood-renamed-train"]
+REFUSED = ("blah", "get one", "get 1", "get 1 xyz", "get 1 xyz, 1 xyz", "craft 1 xyz")
 WORDS = ("oak", "birch", "door", "planks", "stick", "fence")
 
 
@@ -85,7 +86,7 @@ def test_a_renamed_task_explains_the_forms_of_actions_in_its_own_words(rules: Ru
     explained = set()
     for index in task_lists()["renamed-train"][::401]:
         session.reset(index)
-        refusals = [session.step(action).observation for action in ("blah", "get one", "get 1")]
+        refusals = [session.step(action).observation for action in REFUSED]
         explained.add("".join(refusals))
     assert len(explained) == 1
     assert "'get N item'" in explained.pop()

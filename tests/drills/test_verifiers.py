@@ -97,7 +97,7 @@ def endpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[
         seed=0,
     )
     endpoint = Endpoint(policy, Recording(tmp_path / "recorded", {"model": "expert"}))
-    with serving(endpoint) as port:
+    with serving(endpoint.app) as port:
         yield f"http://127.0.0.1:{port}/v1", endpoint
 
 

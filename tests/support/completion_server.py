@@ -11,6 +11,7 @@ import asyncio
 import hashlib
 import json
 import sys
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import uvicorn
@@ -20,6 +21,8 @@ from starlette.responses import JSONResponse
 from starlette.routing import Route
 
 THINKING_S = 0.01
+
+Handler = Callable[[Request], Awaitable[JSONResponse]]
 
 
 def next_number(prompt: list[int], seed: int) -> int:
@@ -55,17 +58,20 @@ async def health(_: Request) -> JSONResponse:
     return JSONResponse({})
 
 
-APP = Starlette(
-    routes=[
-        Route("/v1/completions", complete, methods=["POST"]),
-        Route("/v1/models", models),
-        Route("/health", health),
-    ]
-)
+def application(complete: Handler = complete) -> Starlette:
+    """Return the server's application, with another handler of completions if one is given."""
+    return Starlette(
+        routes=[
+            Route("/v1/completions", complete, methods=["POST"]),
+            Route("/v1/models", models),
+            Route("/health", health),
+        ]
+    )
+
 
 if __name__ == "__main__":
     uvicorn.run(
-        APP,
+        application(),
         host="127.0.0.1",
         port=int(sys.argv[1]),
         log_level="warning",

@@ -1,4 +1,4 @@
-"""An `Endpoint` served by this process."""
+"""An application served by this process."""
 
 from __future__ import annotations
 
@@ -8,18 +8,16 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import uvicorn
+from starlette.applications import Starlette
 
-from tasks.endpoint.app import Endpoint
 from tasks.inference.event_loop import event_loop
 
 
 @contextmanager
-def serving(endpoint: Endpoint) -> Iterator[int]:
-    """Serve the endpoint on loopback until the block ends, and yield the port."""
+def serving(app: Starlette) -> Iterator[int]:
+    """Serve an application on loopback until the block ends, and yield the port."""
     listener = socket.create_server(("127.0.0.1", 0))
-    server = uvicorn.Server(
-        uvicorn.Config(endpoint.app, log_level="warning", timeout_graceful_shutdown=1)
-    )
+    server = uvicorn.Server(uvicorn.Config(app, log_level="warning", timeout_graceful_shutdown=1))
     served = asyncio.run_coroutine_threadsafe(server.serve(sockets=[listener]), event_loop())
     try:
         yield listener.getsockname()[1]
