@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from itertools import product
 from pathlib import Path
 
@@ -144,13 +145,19 @@ def check_engine_sleep(rollout: Rollout) -> None:
         )
 
 
-def check_study(study: Study, infrastructure: InfraSettings) -> None:
-    """Check every run of a study and its model (see `check_experiment` and `fit_experiment`).
+def check_study(
+    study: Study, infrastructure: InfraSettings, only_seeds: Collection[int] | None = None
+) -> None:
+    """Check runs of a study and their models (see `check_experiment` and `fit_experiment`).
+
+    Args:
+        only_seeds: The seeds to check. None: all. Models of other seeds may be on other machines.
 
     Raises:
-        RecipeError: A run is invalid. The message names its arm and seed.
+        RecipeError: A run is invalid. The message names its arm and seed. Or one of `only_seeds`
+            is not a seed of the study.
     """
-    for arm, seed in product(study.arms, study.seeds):
+    for arm, seed in product(study.arms, study.chosen_seeds(only_seeds)):
         try:
             experiment = study.experiment(arm, seed)
             check_experiment(experiment, infrastructure)

@@ -93,7 +93,7 @@ def study(
         TrainerFailedError: At least one run failed. The same command retries only those.
     """
     infrastructure, what = infra_settings(), load_study(name, overrides)
-    check_study(what, infrastructure)
+    check_study(what, infrastructure, only_seeds)
     runs = StudyRuns(what, infrastructure)
     at_once = max_parallel_commands(infrastructure, runs.dtypes())
     chains = runs.commands(only_seeds)

@@ -87,9 +87,8 @@ def study_arguments(arguments: list[str] | None = None) -> tuple[Namespace, dict
     try:
         overrides = parse_overrides(rest)
         what, infrastructure = load_study(parsed.study, overrides), infra_settings()
-        what.chosen_seeds(parsed.only_seeds)
         if not parsed.report:  # the page of kept runs needs no model
-            check_study(what, infrastructure)
+            check_study(what, infrastructure, parsed.only_seeds)
     except (RecipeError, SettingsError) as problem:
         raise SystemExit(f"agentgym study: {problem}") from None
     return parsed, overrides

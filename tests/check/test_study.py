@@ -620,6 +620,18 @@ def test_only_the_given_seeds_of_a_study_are_run(tmp_path: Path) -> None:
     assert refused.value.code == 2
 
 
+def test_models_of_other_seeds_may_be_on_other_machines(tmp_path: Path, policy: str) -> None:
+    shutil.copytree(policy, tmp_path / "start-2")
+    file = written(tmp_path, seeds=3)
+    model = {"overrides": {"policy.model": str(tmp_path / "start-{seed}")}}
+    words = [str(file), "--overrides", json.dumps(model["overrides"])]
+    assert study_arguments([*words, "--only-seeds", "2"])[0].only_seeds == [2]
+    with pytest.raises(SystemExit, match="seed 0"):
+        study_arguments(words)
+    with pytest.raises(RecipeError, match="seed 1"):
+        check_study(load_study(str(file), model), InfraSettings(runs=tmp_path / "runs"), [2, 1])
+
+
 def test_each_run_trains_the_recipe_of_its_arm(tmp_path: Path) -> None:
     made = load_study(written(tmp_path, seeds=1))
     runs = StudyRuns(made, InfraSettings(runs=tmp_path / "runs"))
