@@ -11,6 +11,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from tasks.evaluation.statistics import Values
+
 EXACT_SEEDS = 16
 """Up to this number of seeds all sign flips are enumerated, 65,536 for 16."""
 
@@ -31,9 +33,16 @@ def sign_flip_p(differences: Sequence[float]) -> float:
         return math.nan
     from scipy import stats  # type: ignore[import-untyped]  # imported here because it takes a second
 
+    d = np.asarray(differences, dtype=np.float64)
+    largest = np.abs(d).max() or 1.0
+
+    def rounded_mean(flipped: Values, axis: int) -> Values:
+        # Two assignments with equal means can differ in the last digits of their sums.
+        return np.round(flipped.mean(axis=axis) / largest, 12)
+
     found = stats.permutation_test(
-        (np.asarray(differences, dtype=np.float64),),
-        np.mean,
+        (d,),
+        rounded_mean,
         permutation_type="samples",
         vectorized=True,
         n_resamples=2**EXACT_SEEDS,

@@ -14,7 +14,16 @@ from tasks.evaluation.seed_tests import equivalence_p, sign_flip_p
 
 
 @pytest.mark.parametrize(
-    "points", [[3, 5, 2, 8, 1], [3, -5, 2, 8, 1, 0], [-7, -1, -2], [4, -4], [0, 0, 0]]
+    "points",
+    [
+        [3, 5, 2, 8, 1],
+        [3, -5, 2, 8, 1, 0],
+        [-7, -1, -2],
+        [4, -4],
+        [0, 0, 0],
+        [-42, 12, -30, 18, -12, 42, 12],  # sum 0, which floating point misses
+        [-24, 30, 42, -30, 12, -24, 12, -18],
+    ],
 )
 def test_sign_flips_equal_an_enumeration_in_exact_arithmetic(points: list[int]) -> None:
     exact = [Fraction(each, 120) for each in points]
