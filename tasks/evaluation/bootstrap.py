@@ -81,7 +81,9 @@ def paired_difference(differences: Values) -> PairedDifference:
     seeds, tasks = d.shape if d.ndim == 2 else (0, 0)
     if not seeds or not tasks:
         return PairedDifference(UNKNOWN, ())
-    value, by_seed = float(d.mean()), tuple(float(each) for each in d.mean(axis=1))
+    of_each = d.mean(axis=1)
+    of_each[np.abs(of_each) < 1e-12] = 0.0  # a sum that is 0 apart from rounding errors
+    value, by_seed = float(d.mean()), tuple(float(each) for each in of_each)
     if seeds < 2 or np.ptp(d) <= 1e-12 * max(1.0, np.abs(d).max()):
         return PairedDifference(Estimate(value, math.nan, math.nan, seeds), by_seed)
     draw = np.random.default_rng(0)

@@ -40,6 +40,12 @@ def test_difference_shared_by_all_seeds_and_tasks_is_significant() -> None:
     assert paired_difference(0.1 + noise) == found
 
 
+def test_seeds_whose_difference_is_zero_apart_from_rounding_are_not_in_favour() -> None:
+    found = paired_difference(np.array([[0.1, 0.2, -0.3]] * 6))
+    assert found.seeds == (0.0,) * 6
+    assert found.p == 1
+
+
 def test_interval_reflects_variance_over_seeds_and_over_tasks() -> None:
     draw = np.random.default_rng(2)
     nothing, seeds, tasks = (
