@@ -43,6 +43,6 @@ def median_time(reached: Sequence[float | None], ends: Sequence[float]) -> float
     below_half = (
         float(time)
         for time, share in zip(curve.quantiles, curve.probabilities, strict=True)
-        if share <= 0.5
+        if share <= 0.5 + 1e-9  # a product that is one half can be rounded up
     )
     return next(below_half, math.nan)

@@ -230,7 +230,7 @@ def reached_at(run: StudyRun, axis: Axis, threshold: float) -> float | None:
         (
             at
             for at, r in zip(run.positions(axis), run.results, strict=True)
-            if r.success.value >= threshold
+            if r.success.value >= threshold - 1e-9  # means over tasks have rounding errors
         ),
         None,
     )

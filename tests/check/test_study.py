@@ -191,6 +191,9 @@ def test_median_time_includes_runs_that_never_reach_the_threshold() -> None:
     found = median_time([*times, None, None], [20.0] * 6 + [10.0, 20.0])
     curve = stats.ecdf(stats.CensoredData(uncensored=times, right=[10.0, 20.0])).sf
     assert curve.evaluate(found) <= 0.5 < curve.evaluate(found - 0.01)
+    # 8/10 * 7/8 * 5/7 is one half, which floating point misses
+    half = [0.0, 0.0, 1.0, 3.0, 3.0, 4.0, 7.0, None, None, None]
+    assert median_time(half, [9.0] * 8 + [3.0] * 2) == 3.0
 
 
 def measured(
@@ -269,6 +272,10 @@ def test_differences_are_paired_by_seed_and_by_common_task() -> None:
 def test_thresholds_and_means_over_thirds_of_training() -> None:
     assert reached_at(LONG[0], "turns", 0.3) == 300
     assert reached_at(LONG[0], "turns", 0.95) is None
+    twelve_of_15 = success_rate({task: Tally(3 if task < 2 else 2, 3) for task in range(5)})
+    start, middle, end = LONG[0].results
+    exactly = replace(LONG[0], results=[start, replace(middle, success=twelve_of_15), end])
+    assert reached_at(exactly, "turns", 0.8) == 300
     assert over_training(LONG, "rollout/cut_by_horizon") == pytest.approx([0.75, 0.55, 0.35])
     assert over_training(LONG, "critic/explained_variance") == []
 
