@@ -20,7 +20,7 @@ from flows.model_check import loadable
 from flows.page_progress import PageProgress
 from flows.progress import RunBar
 from flows.recorded_files import recorded_files
-from flows.records import open_tracker, phase_name
+from flows.records import evaluations, open_tracker, phase_name
 from flows.shared_storage import mirrored, shared_starter_policy
 from flows.starter_policy import starter_policy
 from flows.task_lists import TaskLists
@@ -132,6 +132,13 @@ class Run:
                     self.tracker.log_metrics(
                         mlflow_run, self.load[step], step, of="system", time=self.done_at.get(step)
                     )
+
+    def record_evaluations(self) -> None:
+        """Log evaluations that MLflow lacks because of a kill just after their file was written."""
+        for name, result in evaluations(self.folder).items():
+            of = f"evaluation {name}"
+            if not self.tracker.has_metrics(result.step, of):
+                self.tracker.log_metrics(self.mlflow_run, result.metrics(), result.step, of=of)
 
     def next_phase(self) -> Phase | None:
         """Return the first unfinished phase, as far as known, or None if all are finished."""

@@ -162,6 +162,7 @@ def is_subflow() -> bool:
 
 def learn(run: Run) -> None:
     """Run the unfinished part of the curriculum."""
+    run.record_evaluations()
     missing = missing_measurements(run.folder)
     trained = run.folder.collapse() is not None or run.next_phase() is None
     if trained and not missing:

@@ -155,9 +155,9 @@ class Tracker:
         )
         self._sender.wake()
 
-    def has_metrics(self, step: int) -> bool:
+    def has_metrics(self, step: int, of: str = "step") -> bool:
         """Return whether `log_metrics` recorded this step before."""
-        return f"step {step}" in self._outbox
+        return f"{of} {step}" in self._outbox
 
     def log_trajectories(
         self,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,7 +14,10 @@ from configs.infrastructure import InfraSettings
 from configs.recipe import load_recipe
 from flows.plan import PlanRequest, work_section
 from flows.records import evaluations, is_finished, measurements
+from flows.run import Run
+from flows.scaling_inter import learn
 from tasks.evaluation.benchmark import evaluate, write_evaluation
+from tasks.evaluation.time_breakdown import TimeBreakdown
 from tasks.rollout.trajectory import Outcome, Trajectory
 from tasks.tracking.run_folder import FINISHED, RunFolder
 
@@ -51,6 +55,24 @@ def test_finished_run_is_recognised_and_not_changed(tmp_path: Path, experiment: 
         measurement.label for measurement in measurements(experiment, {})
     ]
     assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")} == before
+
+
+def test_evaluations_that_mlflow_lacks_are_logged_when_the_run_continues(
+    tmp_path: Path, experiment: Experiment
+) -> None:
+    folder, logged = finished(tmp_path, experiment), []
+    tracker = SimpleNamespace(
+        has_metrics=lambda step, of: (step, of) == (12, "evaluation phase-1"),
+        log_metrics=lambda run, metrics, step, of: logged.append(
+            (of, step, metrics["evaluation/success"])
+        ),
+    )
+    learn(Run(InfraSettings(), folder, tracker, "", TimeBreakdown(), None))  # type: ignore[arg-type]
+    assert logged == [
+        ("evaluation start", 0, 1.0),
+        ("evaluation phase-2", 24, 1.0),
+        ("evaluation phase-3", 30, 1.0),
+    ]
 
 
 @pytest.mark.parametrize("lost", ["done/run", "evaluations/start.json", "evaluations/phase-2.json"])
