@@ -215,22 +215,21 @@ class StudyRuns:
         )
 
     def episodes(self, run: StudyRun) -> dict[str, list[Trajectory]]:
-        """Return the episodes of a complete run by evaluation, as far as they are on this machine.
+        """Return the episodes of a run by evaluation, or nothing if it is not complete here.
 
         Further evaluations have names such as "last, test, horizon 8, temperature 1".
         """
+        if self._found(run.arm, run.seed) is None:  # the run is a kept one
+            return {}
         experiment = self._experiments[run.arm, run.seed]
         folder = RunFolder(self._infrastructure.runs, experiment)
-        if not is_finished(folder):
-            return {}
         files = {
             name: folder.evaluation(name).with_suffix(".parquet") for name in evaluations(folder)
         }
         played = {name: read_trajectories(file) for name, file in files.items() if file.is_file()}
         for side, place, _ in self._further(run.arm, run.seed, experiment):
-            if (place / "evaluation.json").is_file():
-                for cell in read_results(place):
-                    played[f"{side}, {cell}"] = stored_episodes(place / cell_folder(cell))
+            for cell in read_results(place):
+                played[f"{side}, {cell}"] = stored_episodes(place / cell_folder(cell))
         return played
 
     def _further(

@@ -56,6 +56,8 @@ from tasks.evaluation.study_results import (
     reached_at,
 )
 from tasks.evaluation.study_runs_file import read_runs, write_runs
+from tasks.rollout.trajectory import Outcome, Trajectory
+from tasks.rollout.trajectory_parquet import write_trajectories
 from tasks.tracking.run_folder import FINISHED, RunFolder
 
 TREE: dict[str, Any] = {
@@ -760,6 +762,16 @@ def test_further_evaluations_on_another_version_of_a_world_are_refused(tmp_path:
     check_same(last / "cell" / "world", "textcraft old", "collection")
     with pytest.raises(EvaluationFileError, match=re.escape(str(last))):
         runs.found()
+
+
+def test_kept_episodes_are_not_replaced_by_those_of_an_incomplete_run(tmp_path: Path) -> None:
+    made = load_study(written(tmp_path, seeds=1, beyond={"horizons": [2]}))
+    (folder,) = finished_runs(tmp_path / "runs", made, {"long": "model"}).values()
+    episode = Trajectory("textcraft", 0, 0, 0, 0, 16, 0, "x", outcome=Outcome.SUCCESS)
+    write_trajectories(folder.evaluation("start").with_suffix(".parquet"), [episode])
+    runs = StudyRuns(made, InfraSettings(runs=tmp_path / "runs"))
+    assert runs.found({runs.key("long", 0): LONG[0]})["long"] == LONG[:1]
+    assert runs.episodes(LONG[0]) == {}  # its further evaluations are on another machine
 
 
 def test_the_key_of_a_run_has_the_version_of_the_world_that_it_was_measured_on(
