@@ -10,7 +10,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Self
 
-from configs.collection import Collection
+from configs.collection import Collection, Source
 from configs.evaluation_grid import EvaluationGrid
 from configs.infrastructure import InfraSettings, urls_of
 from configs.placement import OWN_FRACTION
@@ -20,12 +20,21 @@ from flows.progress import EpisodeBar, say
 from tasks.agents.agent import Agent
 from tasks.agents.agent_factory import open_agent
 from tasks.agents.token_agent import TokenAgent
+from tasks.files import replace_file
 from tasks.provision.environment_servers import environment_replicas
 from tasks.provision.replica_set import Replicas
 from tasks.rollout.collect_to_disk import collect_to_disk
-from tasks.rollout.resumable_writer import MissingEpisodesError, ResumableTrajectoryWriter
+from tasks.rollout.resumable_writer import (
+    DifferentCollectionError,
+    MissingEpisodesError,
+    ResumableTrajectoryWriter,
+)
 from tasks.rollout.trajectory import Outcome, Trajectory
+from tasks.training.checkpoint import weights_digest
 from tasks.training.task_order import evaluation_plans
+
+WEIGHTS = "weights"
+"""File in a collection's folder with the digest of the checkpoint's weights that played it."""
 
 
 class CollectionSession:
@@ -73,12 +82,14 @@ class CollectionSession:
 
         Raises:
             CollectionBusyError: Another process is collecting into the folder.
-            DifferentCollectionError: The folder holds another collection.
+            DifferentCollectionError: The folder holds another collection, or the checkpoint was
+                trained again.
             WrongWorldError: The servers host another world than the collection names or was started
                 on.
         """
         writer = ResumableTrajectoryWriter(folder, identity(collection), collection.samples)
         try:
+            check_same_weights(folder, collection.source)
             world, tasks = asyncio.run(ask(self._urls, collection))
             check_same(folder / "world", world.identity, "collection")
             requests = evaluation_plans(
@@ -204,6 +215,38 @@ class Tally:
                 f"{self.reason}. Run the same command again to play the missing episodes.",
                 self.failed,
             )
+
+
+def weights_of(source: Source) -> str:
+    """Return the digest of a checkpoint's weights. Empty for other policies."""
+    if source.kind != "model" or source.model is None:
+        return ""
+    return weights_digest(Path(source.model).expanduser())
+
+
+def has_same_weights(folder: Path, source: Source) -> bool:
+    """Return whether the weights of a collection are those that its checkpoint has now.
+
+    Collections that record no weights, and other policies than checkpoints, are not checked.
+    """
+    file, now = folder / WEIGHTS, weights_of(source)
+    return not now or not file.is_file() or file.read_text(encoding="utf-8").strip() == now
+
+
+def check_same_weights(folder: Path, source: Source) -> None:
+    """Record the digest of a checkpoint's weights in a collection, or check it.
+
+    Raises:
+        DifferentCollectionError: The collection has episodes of other weights.
+    """
+    if not has_same_weights(folder, source):
+        raise DifferentCollectionError(
+            f"{folder} holds episodes of other weights: {source.model} was trained again. Delete "
+            "the folder, or choose another one with --out.",
+            ("source.model",),
+        )
+    if now := weights_of(source):
+        replace_file(folder / WEIGHTS, now + "\n")
 
 
 async def ask(urls: tuple[str, ...], collection: Collection) -> tuple[WorldInfo, list[int]]:

@@ -10,6 +10,7 @@ from typing import Any
 
 import yaml
 
+from configs.collection import Source
 from configs.evaluation_grid import EvaluationGrid
 from configs.experiment import Experiment
 from configs.infrastructure import InfraSettings
@@ -18,13 +19,13 @@ from configs.rules import Rules
 from configs.study import Study
 from environments.handshake import recorded_version
 from environments.registry import load_world
-from flows.collection_session import digest
+from flows.collection_session import digest, has_same_weights
 from flows.job import EvaluateJob, TrainJob, write_job
 from flows.model_check import fit_experiment
 from flows.parallel_commands import Command
 from flows.records import evaluations, is_finished
 from flows.requests import grid_of_run
-from flows.results import cell_folder, read_results, stored_episodes
+from flows.results import cell_folder, cells_in, read_results, stored_episodes
 from tasks.evaluation.benchmark import EvaluationFileError, EvaluationResult
 from tasks.evaluation.study_results import StudyRun
 from tasks.evaluation.study_runs_file import run_key
@@ -168,7 +169,7 @@ class StudyRuns:
                 logs / f"{arm}-{seed}.log",
             )
         for side, folder, grid in self._further(arm, seed, experiment):
-            if not is_whole(folder) and folder not in self._begun:
+            if not is_whole(folder, grid.source) and folder not in self._begun:
                 self._begun.add(folder)
                 words = write_job(
                     jobs / f"{arm}-{seed}-{side}.json",
@@ -199,8 +200,8 @@ class StudyRuns:
         if not is_finished(folder):
             return None
         further: dict[str, dict[str, EvaluationResult]] = {"first": {}, "last": {}}
-        for side, place, _ in self._further(arm, seed, experiment):
-            if not is_whole(place):
+        for side, place, grid in self._further(arm, seed, experiment):
+            if not is_whole(place, grid.source):
                 return None
             further[side] = read_results(place)
         steps = folder.metrics()
@@ -287,11 +288,14 @@ def world_version(name: str, rules: Rules) -> str:
     return load_world(name, rules).version
 
 
-def is_whole(folder: Path) -> bool:
+def is_whole(folder: Path, source: Source) -> bool:
     """Return whether the folder holds an evaluation without episodes broken by infrastructure.
 
-    Running the same evaluation command again replays broken episodes.
+    Running the same evaluation command again replays broken episodes. It refuses an evaluation of
+    other weights, from before its checkpoint was trained again.
     """
-    return (folder / "evaluation.json").is_file() and all(
-        result.complete for result in read_results(folder).values()
+    return (
+        (folder / "evaluation.json").is_file()
+        and all(result.complete for result in read_results(folder).values())
+        and all(has_same_weights(folder / cell, source) for cell in cells_in(folder).values())
     )

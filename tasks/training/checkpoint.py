@@ -110,6 +110,23 @@ def verify(folder: Path, fingerprint: str | None = None) -> Checkpoint:
     return Checkpoint(folder, step, _digest(files))
 
 
+def weights_digest(folder: Path) -> str:
+    """Return the digest of the model's weights in a checkpoint's manifest, without its other state.
+
+    Empty if the folder is no checkpoint.
+    """
+    try:
+        files = listed(read_json(folder / MANIFEST), folder)
+    except CheckpointError:
+        return ""
+    weights = {
+        name: described
+        for name, described in files.items()
+        if name.endswith(".safetensors") and "/" not in name
+    }
+    return _digest(weights)
+
+
 def listed(manifest: Any, folder: Path | str) -> dict[str, list[object]]:
     """Return the files of a manifest, each with its size and digest.
 

@@ -16,15 +16,18 @@ from aiohttp import web
 
 from configs.collection import Collection, Source
 from configs.experiment import Rollout
+from configs.infrastructure import InfraSettings
 from environments.client import EnvironmentClient, Session
 from environments.protocol import WorldInfo
 from environments.registry import load_world
+from flows.collection_session import CollectionSession, check_same_weights
 from flows.commands.collect import collection_arguments
 from tasks.agents.agent_factory import open_agent
 from tasks.rollout.collect_to_disk import collect_to_disk
 from tasks.rollout.resumable_writer import DifferentCollectionError, ResumableTrajectoryWriter
 from tasks.rollout.trajectory import Outcome, Trajectory
 from tasks.rollout.trajectory_parquet import read_trajectories
+from tasks.training.checkpoint import publish
 from tasks.training.task_order import evaluation_plans
 from tests.support.processes import local_server
 from tests.support.tiny_policy import build_tiny_policy
@@ -148,6 +151,23 @@ def test_groups_with_a_failed_member_are_stored_separately_and_played_again(
     assert "RefusedError" in failed[0].reason
     assert {t.group for t in collect(ORACLE, tmp_path, url)} == {3}
     assert not (tmp_path / "failed").exists()
+
+
+def test_episodes_of_a_checkpoint_that_was_trained_again_are_not_reused(tmp_path: Path) -> None:
+    def train(weights: bytes) -> Path:
+        (tmp_path / "new").mkdir()
+        (tmp_path / "new" / "model.safetensors").write_bytes(weights)
+        return publish(tmp_path / "new", tmp_path / "checkpoints", 7, "abc").folder
+
+    source = Source(kind="model", model=str(train(b"first")))
+    check_same_weights(tmp_path, source)
+    train(b"first")
+    check_same_weights(tmp_path, source)
+    train(b"second")
+    session = CollectionSession(ORACLE.model_copy(update={"source": source}), InfraSettings())
+    with pytest.raises(DifferentCollectionError) as refused:
+        session.collect(ORACLE.model_copy(update={"source": source}), tmp_path)
+    assert refused.value.fields == ("source.model",)
 
 
 def test_a_different_collection_is_refused_in_the_same_folder(tmp_path: Path) -> None:

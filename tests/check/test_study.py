@@ -22,6 +22,7 @@ from configs.recipe import RecipeError, load_recipe
 from configs.study import Study, load_study, study_names
 from environments.handshake import check_same
 from flows.checks import check_study
+from flows.collection_session import check_same_weights
 from flows.commands.study import study_arguments
 from flows.job import EvaluateJob, TrainJob, read_job, write_job
 from flows.model_check import fit_experiment
@@ -59,6 +60,7 @@ from tasks.evaluation.study_runs_file import read_runs, write_runs
 from tasks.rollout.trajectory import Outcome, Trajectory
 from tasks.rollout.trajectory_parquet import write_trajectories
 from tasks.tracking.run_folder import FINISHED, RunFolder
+from tasks.training.checkpoint import publish
 
 TREE: dict[str, Any] = {
     "name": "tried",
@@ -762,6 +764,31 @@ def test_further_evaluations_on_another_version_of_a_world_are_refused(tmp_path:
     check_same(last / "cell" / "world", "textcraft old", "collection")
     with pytest.raises(EvaluationFileError, match=re.escape(str(last))):
         runs.found()
+
+
+def test_further_evaluations_of_weights_that_were_trained_again_do_not_count(
+    tmp_path: Path,
+) -> None:
+    made = load_study(written(tmp_path, seeds=1, beyond={"horizons": [2]}))
+    (folder,) = finished_runs(tmp_path / "runs", made, {"long": "model"}).values()
+
+    def train(weights: bytes) -> None:
+        new = tmp_path / "new"
+        new.mkdir()
+        (new / "model.safetensors").write_bytes(weights)
+        publish(new, folder.path / "checkpoints", 6, folder.fingerprint)
+
+    train(b"first")
+    runs = StudyRuns(made, InfraSettings(runs=tmp_path / "runs"))
+    for command in runs.commands()[0]:
+        job = read_job(Path(command.words[1]))
+        assert isinstance(job, EvaluateJob)
+        write_evaluation(job.folder / "cell" / "evaluation.json", measured(0, [1, 2]))
+        check_same_weights(job.folder / "cell", job.grid.source)
+        (job.folder / "evaluation.json").write_text(json.dumps({"cells": {"x": "cell"}}))
+    assert len(runs.found()["long"]) == 1
+    train(b"second")
+    assert runs.found()["long"] == []
 
 
 def test_kept_episodes_are_not_replaced_by_those_of_an_incomplete_run(tmp_path: Path) -> None:
