@@ -38,7 +38,8 @@ def sign_flip_p(differences: Sequence[float]) -> float:
 
     def rounded_mean(flipped: Values, axis: int) -> Values:
         # Two assignments with equal means can differ in the last digits of their sums.
-        return np.round(flipped.mean(axis=axis) / largest, 12)
+        means: Values = np.round(flipped.mean(axis=axis) / largest, 12)
+        return means
 
     found = stats.permutation_test(
         (d,),
