@@ -45,7 +45,7 @@ def answer_sources(trajectories: Sequence[Trajectory]) -> dict[str, float]:
 
 def _answer_source(trajectory: Trajectory) -> str:
     answers = _ANSWER.findall(trajectory.turns[-1].action or "") if trajectory.turns else []
-    if not answers:
+    if not answers or not answers[0]:  # every passage holds an empty answer
         return ""
     *earlier, last = [""] + [
         found for turn in trajectory.turns[:-1] if "Doc 1(" in (found := turn.observation)

@@ -230,3 +230,5 @@ def test_passages_with_any_title_are_recognised(title: str) -> None:
     turns = [Turn([1], [-0.5], f"<search>{query}</search>", found), Turn([1], [-0.5], answer)]
     sources = answer_sources([Trajectory("searchqa", 0, 0, 0, 0, 6, 0, "vllm", turns=turns)])
     assert sources == {"passage 2": 1.0}
+    turns[1] = Turn([1], [-0.5], "<answer> </answer>")
+    assert answer_sources([Trajectory("searchqa", 0, 0, 0, 0, 6, 0, "vllm", turns=turns)]) == {}
