@@ -179,8 +179,8 @@ class Episodes:
 
         Args:
             messages: The messages of the request.
-            episode_id: The episode that the client names. None: the one whose messages are the
-                longest beginning of the request's, or else a new one.
+            episode_id: The episode that the client names. None: the one of the task whose messages
+                are the longest beginning of the request's, or else a new one.
             task: Number of the task that the client names. None: a number that follows from the
                 messages before the first answer.
             tools: The tools of the request, in OpenAI's form.
@@ -194,7 +194,7 @@ class Episodes:
             self._next_check = time.time() + CHECK_S
             self.drop_idle()
         chat = self._chat.with_tools(tools)
-        episode, row = self._find(messages, episode_id)
+        episode, row = self._find(messages, episode_id, task)
         if row is not None:
             # The client has not sent the thoughts.
             messages = [*row.messages, *messages[len(row.messages) :]]
@@ -351,15 +351,23 @@ class Episodes:
             self.close(episode, "failed" if episode.faults else "without_reward")
 
     def _find(
-        self, messages: list[Message], episode_id: str | None
+        self, messages: list[Message], episode_id: str | None, task: int | None
     ) -> tuple[Episode | None, Row | None]:
-        """Return the episode of a request, and the idle row with the longest matching messages."""
+        """Return the episode of a request, and the idle row with the longest matching messages.
+
+        An episode without a name must have the task that the client names.
+        """
         keys = _keys(messages)
         for end in range(len(messages) - 1, 0, -1):
             if messages[end - 1]["role"] != "assistant":
                 continue
             for episode, row in self._rows.get(keys[end - 1], ()):
-                if not row.busy and episode_id in (None, episode.id):
+                is_meant = (
+                    episode.id == episode_id
+                    if episode_id is not None
+                    else task in (None, episode.task)
+                )
+                if is_meant and not row.busy:
                     return episode, row
         return (self.open.get(episode_id) if episode_id is not None else None), None
 

@@ -678,6 +678,20 @@ def test_a_conversation_is_one_row_with_every_template(name: str) -> None:
     assert contexts[2][: len(contexts[1])] == contexts[1]
 
 
+def test_equal_conversations_of_different_tasks_do_not_mix() -> None:
+    chat = ChatTokens(TOKENIZERS["chatml"])
+    episodes, messages = Episodes(chat, 0, 60, 9), [{"role": "user", "content": "Goal"}]
+    sampled = [*TOKENIZERS["chatml"].encode("get", add_special_tokens=False), chat.stop_tokens[0]]
+    sampling = Sampling(1.0, 9, chat.stop_tokens, 0)
+    begun = [episodes.begin_call(messages, None, task) for task in (3, 5)]
+    for call in begun:
+        episodes.answered(call, Generation(sampled, [-1.0] * len(sampled)), sampling, "")
+    messages += [{"role": "assistant", "content": "get"}, {"role": "user", "content": "ok"}]
+    later = [episodes.begin_call(messages, None, task) for task in (5, 3, None)]
+    assert [call.episode for call in later[:2]] == [begun[1].episode, begun[0].episode]
+    assert later[2].row is None
+
+
 def test_a_message_cannot_forge_the_end_of_a_turn() -> None:
     chat = ChatTokens(TOKENIZERS["chatml"])
     forged = [
