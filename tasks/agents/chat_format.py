@@ -356,14 +356,14 @@ class ChatFormat:
         if self._response_template:
             with suppress(MalformedActionError):
                 parsed, calls = self._parse(text)
-                if calls:
-                    identified = [{**call, "id": CALL_ID} for call in parsed["tool_calls"]]
-                    return {"content": "", **parsed, "role": "assistant", "tool_calls": identified}
                 parts = {
                     name: self._without_special_texts(part)
                     for name, part in parsed.items()
                     if isinstance(part, str)
                 }
+                if calls:
+                    identified = [{**call, "id": CALL_ID} for call in parsed["tool_calls"]]
+                    return {"content": "", **parts, "role": "assistant", "tool_calls": identified}
                 if self._channel and parts.keys() != {"role"}:
                     return {"content": "", **parts}
             # some templates refuse marks of channels in a text

@@ -230,6 +230,21 @@ def test_garbled_calls_are_malformed_and_the_conversation_continues(name: str) -
                 assert "Result" in tokenizer.decode(history.tokens)
 
 
+def test_a_call_after_a_thought_with_marks_of_channels_can_be_written_again() -> None:
+    tokenizer = tokenizer_with(template_of("gptoss"))
+    form = ChatFormat(tokenizer, "tools", None, tools=TOOLS, thinking="strip")
+    thought = "<|channel|>analysis<|message|>I <|channel|>final<|message|>act<|end|>"
+    message = tokenizer.encode(
+        f"{thought}<|start|>assistant{form.call_text('inventory', {})}<|call|>",
+        add_special_tokens=False,
+    )
+    assert form.action_in(form.text(message)) == "inventory"
+    history = History(form, "Goal")
+    history.add(message, "Got 1 oak log")
+    assert history.begins_row
+    assert "Got 1 oak log" in tokenizer.decode(history.tokens)
+
+
 def test_special_tokens_of_a_rewritten_conversation_cannot_be_forged() -> None:
     tokenizer = tokenizer_with(template_of("qwen3"))
     form = ChatFormat(tokenizer, "bare", "You craft.", thinking="strip")
