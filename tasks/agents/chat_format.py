@@ -243,7 +243,7 @@ class ChatFormat:
         return list(self._cached_prompt(observation))
 
     def _whole_prompt(self, observation: str) -> tuple[int, ...]:
-        if not self._has_special_text(observation):
+        if not self._is_inserted(observation):
             return tuple(self._encode(self._render(self._opening(self._instruction, observation))))
         before, after = self._render(self._opening(self._instruction, _FIRST)).split(_FIRST)
         return (*self._encode(before), *self._encode_plain(observation), *self._encode(after))
@@ -327,11 +327,10 @@ class ChatFormat:
             observation: The first observation.
             exchanges: Text of each message as returned by `text`, and the observation after it.
         """
-        # A text with special tokens is inserted as ordinary characters afterwards.
         plain: dict[str, str] = {}
 
         def shown(text: str) -> str:
-            if not self._has_special_text(text):
+            if not self._is_inserted(text):
                 return text
             mark = f"QzText{len(plain)}zQ"
             plain[mark] = text
@@ -703,6 +702,15 @@ class ChatFormat:
         return list(
             self._tokenizer.encode(text, add_special_tokens=False, split_special_tokens=True)
         )
+
+    def _is_inserted(self, observation: str) -> bool:
+        """Return whether an observation is encoded as ordinary characters and inserted afterwards.
+
+        Its text has special tokens, or Qwen's templates take it for a tool's result. Without
+        another message of the user, some of them then reject the conversation.
+        """
+        is_like_result = observation.lstrip().startswith("<tool_response>")
+        return is_like_result or self._has_special_text(observation)
 
     def _has_special_text(self, text: str) -> bool:
         return any(special in text for special in self._special_texts)

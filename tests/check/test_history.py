@@ -245,6 +245,17 @@ def test_a_call_after_a_thought_with_marks_of_channels_can_be_written_again() ->
     assert "Got 1 oak log" in tokenizer.decode(history.tokens)
 
 
+@pytest.mark.parametrize("thinking", get_args(Thinking))
+def test_a_first_observation_may_look_like_the_result_of_a_tool(thinking: Thinking) -> None:
+    tokenizer = tokenizer_with(template_of("qwen3_5_think"))
+    form = ChatFormat(tokenizer, "bare", "You craft.", thinking=thinking)
+    observation = "\n<tool_response>\n1 log\n</tool_response>"
+    history = History(form, observation)
+    assert observation in tokenizer.decode(history.tokens)
+    history.add(form.message("get 1 log"), "Got 1 log")
+    assert observation in tokenizer.decode(history.tokens)
+
+
 def test_special_tokens_of_a_rewritten_conversation_cannot_be_forged() -> None:
     tokenizer = tokenizer_with(template_of("qwen3"))
     form = ChatFormat(tokenizer, "bare", "You craft.", thinking="strip")
