@@ -249,7 +249,7 @@ class ChatConversation:
         """Return the endpoint's next message, as in `Conversation.act`.
 
         Later messages get fewer tokens than `rollout.turn_tokens` where the model's context leaves
-        no more. If it leaves too few for the first message, that is an `EngineError`.
+        no more. If it leaves too few for the first message, or none, that is an `EngineError`.
         """
         agent, budgets, seed = self._agent, self._budgets, self._seed + turn
         tokens, limit = budgets.turn_tokens, "rollout.turn_tokens"
@@ -258,6 +258,11 @@ class ChatConversation:
             try:
                 answer = await agent.answer(self._messages, within, seed, self._schemas)
             except TokenBudgetError as full:
+                if tokens == 1 and turn == 0:
+                    raise EngineError(
+                        f"the prompt fills the {full}; serve the model with a longer context, or "
+                        "shorten environment.instruction"
+                    ) from None
                 if tokens == 1:
                     raise
                 tokens, limit = (1 if turn == 0 else tokens // 2), str(full)

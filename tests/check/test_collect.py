@@ -261,12 +261,9 @@ def test_chat_message_without_content_is_truncated(tmp_path: Path, url: str) -> 
     assert requests[0]["chat_template_kwargs"] == {"enable_thinking": True}
 
 
-@pytest.mark.parametrize(
-    ("room", "outcome", "budget"),
-    [(10, Outcome.FAILED, "rollout.turn_tokens"), (0, Outcome.TRUNCATED, "context length")],
-)
-def test_endpoint_context_too_short_for_a_turn_fails_or_truncates_the_episode(
-    tmp_path: Path, url: str, room: int, outcome: Outcome, budget: str
+@pytest.mark.parametrize(("room", "budget"), [(10, "rollout.turn_tokens"), (0, "context length")])
+def test_endpoint_context_too_short_for_the_first_turn_fails_the_episode(
+    tmp_path: Path, url: str, room: int, budget: str
 ) -> None:
     async def answer(request: web.Request) -> web.Response:
         if json.loads(await request.read())["max_tokens"] > room:
@@ -276,11 +273,10 @@ def test_endpoint_context_too_short_for_a_turn_fails_or_truncates_the_episode(
             {"choices": [{"message": {"content": "x"}, "finish_reason": "length"}]}
         )
 
-    played = play_by_endpoint(answer, tmp_path, url)
-    if (failed := tmp_path / "failed" / "part-000000.parquet").exists():
-        played += read_trajectories(failed)
-    assert {(t.outcome, len(t.turns)) for t in played} == {(outcome, 0)}
-    assert all(budget in t.reason for t in played)
+    assert play_by_endpoint(answer, tmp_path, url) == []
+    failed = read_trajectories(tmp_path / "failed" / "part-000000.parquet")
+    assert {(t.outcome, len(t.turns)) for t in failed} == {(Outcome.FAILED, 0)}
+    assert all(budget in t.reason for t in failed)
 
 
 def test_later_messages_get_the_tokens_left_in_the_endpoints_context(
