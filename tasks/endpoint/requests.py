@@ -404,16 +404,15 @@ def openai_body(answer: Answer) -> dict[str, Any]:
         "finish_reason": _finish_reason(answer),
         "logprobs": None,
     }
-    usage = {
-        "prompt_tokens": answer.prompt_tokens,
-        "completion_tokens": answer.tokens,
-        "total_tokens": answer.prompt_tokens + answer.tokens,
-    }
-    return {**_openai_head(answer, "chat.completion"), "choices": [choice], "usage": usage}
+    head = _openai_head(answer, "chat.completion")
+    return {**head, "choices": [choice], "usage": _openai_usage(answer)}
 
 
 def openai_events(answer: Answer) -> Iterator[str]:
-    """Return the events of a streamed answer in OpenAI's form."""
+    """Return the events of a streamed answer in OpenAI's form.
+
+    The last one has the number of tokens, whether or not the client asked for it.
+    """
     calls = [{"index": i, **call} for i, call in enumerate(_openai_calls(answer))]
     deltas: list[tuple[dict[str, Any], str | None]] = [
         ({"role": "assistant", "content": ""}, None),
@@ -424,7 +423,10 @@ def openai_events(answer: Answer) -> Iterator[str]:
     ]
     for delta, reason in deltas:
         choice = {"index": 0, "delta": delta, "finish_reason": reason, "logprobs": None}
-        yield f"data: {json.dumps({**_openai_head(answer, 'chat.completion.chunk'), 'choices': [choice]})}\n\n"
+        chunk = {**_openai_head(answer, "chat.completion.chunk"), "choices": [choice]}
+        if reason is not None:
+            chunk["usage"] = _openai_usage(answer)
+        yield f"data: {json.dumps(chunk)}\n\n"
     yield "data: [DONE]\n\n"
 
 
@@ -532,6 +534,14 @@ def _openai_calls(answer: Answer) -> list[dict[str, Any]]:
         }
         for call in answer.calls
     ]
+
+
+def _openai_usage(answer: Answer) -> dict[str, int]:
+    return {
+        "prompt_tokens": answer.prompt_tokens,
+        "completion_tokens": answer.tokens,
+        "total_tokens": answer.prompt_tokens + answer.tokens,
+    }
 
 
 def _openai_head(answer: Answer, kind: str) -> dict[str, Any]:

@@ -389,6 +389,8 @@ def test_openai_clients_stream(served: Served) -> None:
     with served.client.stream("POST", "/v1/chat/completions", json=body) as response:
         lines = [line[6:] for line in response.iter_lines() if line]
     assert lines[-1] == "[DONE]"
+    (call,) = served.engine.calls
+    assert json.loads(lines[-2])["usage"]["prompt_tokens"] == len(call[0])
     chunks = [json.loads(line)["choices"][0] for line in lines[:-1]]
     assert chunks[-1]["finish_reason"] in ("stop", "length")
     assert (
