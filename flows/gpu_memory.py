@@ -80,13 +80,15 @@ def assumes_sharding(infrastructure: InfraSettings, processes: int) -> bool:
 
 
 def this_machine(infrastructure: InfraSettings, engine: str = "vllm") -> Machine | None:
-    """Return the GPUs that a run would use here, or None on a machine without GPUs.
+    """Return the GPUs that a run would use here, or None on a machine without visible GPUs.
 
     `engine` is the recipe's `rollout.engine`.
     """
     command = ["nvidia-smi", "--query-gpu=memory.total,name", "--format=csv,noheader,nounits"]
     gpus = visible_gpus()  # nvidia-smi shows the others, too
-    if gpus and not any(gpu.startswith("MIG") for gpu in gpus):
+    if not gpus:
+        return None
+    if not any(gpu.startswith("MIG") for gpu in gpus):
         command.append(f"--id={','.join(gpus)}")
     try:
         output = subprocess.run(

@@ -10,6 +10,7 @@ import os
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
+from itertools import takewhile
 from pathlib import Path
 
 from tasks.files import locked
@@ -28,13 +29,14 @@ def installed_gpus() -> int:
 def visible_gpus() -> list[str]:
     """Return the names of the GPUs that processes of this one see, as in CUDA_VISIBLE_DEVICES.
 
-    The list is empty on a machine without GPUs.
+    The list is empty on a machine without GPUs. As in CUDA, it ends before a negative number.
     """
     gpus = installed_gpus()
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     if visible is None or gpus == 0:
         return [str(number) for number in range(gpus)]
-    return [name.strip() for name in visible.split(",") if name.strip()]
+    names = (name.strip() for name in visible.split(",") if name.strip())
+    return list(takewhile(lambda name: not name.startswith("-"), names))
 
 
 @contextmanager

@@ -85,7 +85,7 @@ def test_only_float32_trains_with_several_processes_on_a_cpu(
     )
 
 
-@pytest.mark.parametrize(("visible", "has_gpu"), [("1", True), ("", False)])
+@pytest.mark.parametrize(("visible", "has_gpu"), [("1", True), ("", False), ("-1", False)])
 def test_only_visible_gpus_count_for_the_start_of_trainer_and_engine_server(
     visible: str, has_gpu: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -511,3 +511,5 @@ def test_the_memory_of_hidden_gpus_does_not_count(
     machine = this_machine(InfraSettings(trainer_processes=1))
     assert machine is not None
     assert (machine.gpu, machine.gpu_memory > 80) == ("H100", True)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    assert this_machine(InfraSettings(trainer_processes=1)) is None
