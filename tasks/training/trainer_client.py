@@ -238,7 +238,9 @@ class TrainerProcess:
         message = f"the trainer failed: {problem.rstrip('.')}. See {self._process.log_path}"
         verdict = self._verdict()
         lost = lost or any(words in verdict for words in RESTARTS_AFTER)
-        kind = TrainerLostError if lost else TrainerFailedError
+        # A restart would not help against an error that a rank noted.
+        restarts = lost and not noted_error(self._job.folder)
+        kind = TrainerLostError if restarts else TrainerFailedError
         return kind(
             f"{message}. Last lines of the log:\n{self._process.log_tail()}" if tail else message
         )

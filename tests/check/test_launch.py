@@ -11,14 +11,14 @@ import time
 from collections.abc import Callable
 from contextlib import nullcontext
 from datetime import timedelta
-from multiprocessing import get_context
+from multiprocessing import Pipe, get_context
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
-from pydantic import ValidationError
+from pydantic import SecretStr, ValidationError
 
 from configs.files import names_in
 from configs.infrastructure import InfraSettings, SettingsError, infra_settings
@@ -27,6 +27,8 @@ from configs.recipe import load_recipe
 from flows.gpu_memory import this_machine
 from tasks.inference.engine import EngineError
 from tasks.provision import accelerators
+from tasks.provision.ipc import TrainerConnection
+from tasks.provision.process import ChildProcess
 from tasks.training import (
     forked_launch,
     local_trainer,
@@ -41,11 +43,11 @@ from tasks.training.forked_launch import ends
 from tasks.training.launch import HUNG, POLICY_READY, End
 from tasks.training.launch import verdict as verdict_of
 from tasks.training.local_trainer import launch_command
-from tasks.training.messages import TrainerJob
-from tasks.training.rank_errors import noted_error
+from tasks.training.messages import Failed, TrainerJob
+from tasks.training.rank_errors import note_error, noted_error
 from tasks.training.rank_watch import Heartbeats, RankWatch
 from tasks.training.rollout_worker import RolloutWorker
-from tasks.training.trainer_client import TrainerProcess
+from tasks.training.trainer_client import TrainerFailedError, TrainerLostError, TrainerProcess
 from tests.support import completion_server
 from tests.support.processes import run_python
 from tests.support.served_endpoint import serving
@@ -435,6 +437,30 @@ def test_error_of_a_rank_for_want_of_memory_names_the_fields_that_save_memory(
         assert (f"rank 1: {kind}" in message, sent) == (True, [])
     assert ("algorithm.micro_batch_tokens" in message) == names_fields
     assert ("policy.gradient_checkpointing" in message) == names_fields
+
+
+@pytest.mark.parametrize(
+    ("noted", "kind"), [("OSError", TrainerFailedError), ("RuntimeError", TrainerLostError)]
+)
+def test_trainer_on_several_nodes_restarts_only_if_no_rank_has_an_error_of_its_own(
+    noted: str, kind: type[Exception], tmp_path: Path
+) -> None:
+    launch = tmp_path / "launch.yaml"
+    launch.write_text("nodes: 2\nprocesses: 1\nfirst_node: 127.0.0.2\nport: 29500\n")
+    job = TrainerJob.model_construct(
+        experiment=load_recipe("textcraft"), folder=tmp_path, engine_urls=[], engine_weights=""
+    )
+    settings = InfraSettings(launch=str(launch), environment_token=SecretStr("shared"))
+    trainer = TrainerProcess(job, settings, lambda: None)
+    trainer._process = ChildProcess("trainer", ["true"], state_dir=tmp_path / "state")
+    trainer._process.start()
+    flow, rank = Pipe()
+    trainer._connection = TrainerConnection(flow)
+    note_error(tmp_path, 1, noted, "fault of rank 1")
+    rank.send(Failed("RuntimeError", "connection closed by peer"))
+    with pytest.raises(TrainerFailedError) as error:
+        list(trainer.train(1))
+    assert error.type is kind
 
 
 def test_vllm_servers_with_a_smaller_context_than_the_recipe_are_refused(tmp_path: Path) -> None:
