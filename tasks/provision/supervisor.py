@@ -18,6 +18,7 @@ from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import psutil
 
@@ -261,7 +262,7 @@ class _Services:
                 self._end_flow_runs(self._worker.pid)
             self._worker.end(END_GRACE_S)
             with suppress(OSError):  # no answer: the next worker's start reports them
-                self._report_crashed()
+                self._report_ended()
         for each in (self._settling, *self._servers):
             if each is not None:
                 each.end()
@@ -278,7 +279,7 @@ class _Services:
             psutil.wait_procs(runs, END_GRACE_S)
 
     def _start_worker(self) -> None:
-        self._report_crashed()
+        self._report_ended()
         begun, since = time.monotonic(), datetime.now(UTC)
         options = [
             "--pool",
@@ -307,21 +308,26 @@ class _Services:
             for worker in workers
         )
 
-    def _report_crashed(self) -> None:
+    def _report_ended(self) -> None:
         """Mark unfinished flow runs of the worker and their subflows as Crashed.
 
-        The server does not notice on its own that the worker has ended.
+        Those that were being cancelled are marked as Cancelled. The server does not notice on its
+        own that the worker has ended.
         """
-        unfinished = {"state": {"type": {"any_": ["PENDING", "RUNNING", "CANCELLING"]}}}
-        found = self._api.ask(
-            "flow_runs/filter", {"work_pools": {"name": {"any_": [POOL]}}, "flow_runs": unfinished}
-        )
-        while found:
-            for run in found:
-                state = {"type": "CRASHED", "message": "The worker that ran this flow ended."}
-                self._api.ask(f"flow_runs/{run['id']}/set_state", {"state": state, "force": True})
-            called = {"parent_flow_run_id": {"any_": [run["id"] for run in found]}}
-            found = self._api.ask("flow_runs/filter", {"flow_runs": unfinished | called})
+        unfinished = ["PENDING", "RUNNING", "CANCELLING"]
+        for begun, end in (["CANCELLING"], "CANCELLED"), (["PENDING", "RUNNING"], "CRASHED"):
+            state = {"type": end, "message": "The worker that ran this flow ended."}
+            which: dict[str, Any] = {
+                "work_pools": {"name": {"any_": [POOL]}},
+                "flow_runs": {"state": {"type": {"any_": begun}}},
+            }
+            while found := self._api.ask("flow_runs/filter", which):
+                for run in found:
+                    self._api.ask(
+                        f"flow_runs/{run['id']}/set_state", {"state": state, "force": True}
+                    )
+                called = {"parent_flow_run_id": {"any_": [run["id"] for run in found]}}
+                which = {"flow_runs": called | {"state": {"type": {"any_": unfinished}}}}
 
     def _server(self, name: str, port: int, health_path: str, module: list[str]) -> LocalServer:
         return LocalServer(

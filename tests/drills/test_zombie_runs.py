@@ -1,4 +1,4 @@
-"""Tests of the automations: runs without heartbeats crash, and collapsed runs pause schedules."""
+"""Tests of runs whose process or worker is gone, and of collapsed runs that pause schedules."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 import yaml
 
+from tasks.provision import supervisor
 from tasks.provision.heartbeats import running
 from tasks.provision.prefect_api import PrefectApi
 from tasks.provision.prefect_set_up import AUTOMATIONS
@@ -84,6 +85,36 @@ def test_pending_subflows_have_heartbeats_and_finished_ones_have_none(
     start("COMPLETED", run)
     assert running(api, run)[0] == run
     assert set(running(api, run)[1:]) == called
+
+
+def test_runs_of_an_ended_worker_crash_unless_they_were_being_cancelled(
+    server: dict[str, str], tmp_path: Path
+) -> None:
+    api = api_of(server)
+    flow = api.ask("flows/", {"name": "of a worker"})["id"]
+    api.ask("work_pools/", {"name": supervisor.POOL, "type": "process"})
+    deployment = api.ask(
+        "deployments/", {"name": "one", "flow_id": flow, "work_pool_name": supervisor.POOL}
+    )["id"]
+
+    def start(state: str) -> tuple[str, str]:
+        """Start a run with a running subflow, and return both."""
+        run = api.ask(f"deployments/{deployment}/create_flow_run", {})["id"]
+        task = {"flow_run_id": run, "task_key": "call", "dynamic_key": "0"}
+        parent = {"parent_task_run_id": api.ask("task_runs/", task)["id"]}
+        called = api.ask("flow_runs/", {"flow_id": flow, "state": {"type": "RUNNING"}} | parent)
+        for each in ("RUNNING", state):  # a scheduled run would be cancelled at once
+            body = {"state": {"type": each}, "force": True}
+            assert api.ask(f"flow_runs/{run}/set_state", body)["state"]["type"] == each
+        return run, called["id"]
+
+    runs = {state: start(state) for state in ("RUNNING", "CANCELLING")}
+    services = supervisor._Services(tmp_path)
+    services._api = api
+    services._report_ended()
+    ended = {each["id"]: each["state_type"] for each in api.ask("flow_runs/filter", {})}
+    assert [ended[each] for each in runs["RUNNING"]] == ["CRASHED", "CRASHED"]
+    assert [ended[each] for each in runs["CANCELLING"]] == ["CANCELLED", "CANCELLED"]
 
 
 @pytest.mark.slow
