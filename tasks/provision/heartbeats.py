@@ -76,15 +76,13 @@ def running(api: PrefectApi, flow_run: str) -> list[str]:
     """Return the flow run and its subflows that are running or about to, nested ones included.
 
     If the process is killed before a pending subflow starts, only its heartbeat lets the automation
-    mark it.
+    mark it. A run that is paused has no heartbeat, but its subflows may still run.
     """
     found: list[str] = []
     these: dict[str, Any] = {"id": {"any_": [flow_run]}}
-    while now := api.ask(
-        "flow_runs/filter",
-        {"flow_runs": these | {"state": {"type": {"any_": ["PENDING", "RUNNING"]}}}},
-    ):
-        found += [each["id"] for each in now]
+    unfinished = {"state": {"type": {"any_": ["PENDING", "RUNNING", "PAUSED"]}}}
+    while now := api.ask("flow_runs/filter", {"flow_runs": these | unfinished}):
+        found += [each["id"] for each in now if each["state_type"] != "PAUSED"]
         these = {"parent_flow_run_id": {"any_": [each["id"] for each in now]}}
     return found
 

@@ -14,7 +14,7 @@ import pytest
 import yaml
 
 from tasks.provision import supervisor
-from tasks.provision.heartbeats import running
+from tasks.provision.heartbeats import heartbeat, running
 from tasks.provision.prefect_api import PrefectApi
 from tasks.provision.prefect_set_up import AUTOMATIONS
 from tests.support.counting_servers import ROOT
@@ -55,6 +55,8 @@ def collapsing():
     announce("agentgym.run.collapsed", "quickstart", last_good_step=3)
 """
 SILENT_S = 25
+LEAST_SILENT_S = 10
+"""The shortest time that Prefect allows."""
 
 
 @pytest.fixture(scope="module")
@@ -65,6 +67,11 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]
 
 def api_of(server: dict[str, str]) -> PrefectApi:
     return PrefectApi(server["PREFECT_API_URL"], LOGIN)
+
+
+def zombie_automation() -> dict[str, Any]:
+    automations: list[dict[str, Any]] = yaml.safe_load(AUTOMATIONS.read_text())["automations"]
+    return next(each for each in automations if each["name"] == "zombie runs")
 
 
 def test_pending_subflows_have_heartbeats_and_finished_ones_have_none(
@@ -85,6 +92,46 @@ def test_pending_subflows_have_heartbeats_and_finished_ones_have_none(
     start("COMPLETED", run)
     assert running(api, run)[0] == run
     assert set(running(api, run)[1:]) == called
+
+
+def test_a_paused_run_has_no_heartbeat_and_its_running_subflow_has_one(
+    server: dict[str, str],
+) -> None:
+    api = api_of(server)
+    flow = api.ask("flows/", {"name": "paused"})["id"]
+    run = api.ask("flow_runs/", {"flow_id": flow, "state": {"type": "RUNNING"}})["id"]
+    task = {"flow_run_id": run, "task_key": "call", "dynamic_key": "0"}
+    parent = {"parent_task_run_id": api.ask("task_runs/", task)["id"]}
+    called = api.ask("flow_runs/", {"flow_id": flow, "state": {"type": "RUNNING"}} | parent)["id"]
+    assert running(api, run) == [run, called]
+    api.ask(f"flow_runs/{run}/set_state", {"state": {"type": "PAUSED"}, "force": True})
+    assert running(api, run) == [called]
+
+
+def test_a_suspended_run_without_heartbeats_stays_suspended(server: dict[str, str]) -> None:
+    api = api_of(server)
+    zombies = zombie_automation()
+    zombies["trigger"]["within"] = LEAST_SILENT_S
+    automation = api.ask("automations/", zombies)["id"]
+    flow = api.ask("flows/", {"name": "silent"})["id"]
+
+    def start() -> str:
+        """Start a run that has one heartbeat."""
+        run = str(api.ask("flow_runs/", {"flow_id": flow, "state": {"type": "RUNNING"}})["id"])
+        api.ask("events", [heartbeat(run)])
+        return run
+
+    def state_of(run: str) -> str:
+        (found,) = api.ask("flow_runs/filter", {"flow_runs": {"id": {"any_": [run]}}})
+        return str(found["state_type"])
+
+    suspended = start()
+    state = {"type": "PAUSED", "name": "Suspended"}
+    api.ask(f"flow_runs/{suspended}/set_state", {"state": state, "force": True})
+    killed = start()
+    wait_until(lambda: state_of(killed) == "CRASHED")
+    assert state_of(suspended) == "PAUSED"
+    api.ask(f"automations/{automation}", {}, "DELETE")
 
 
 def test_runs_of_an_ended_worker_crash_unless_they_were_being_cancelled(
@@ -122,11 +169,7 @@ def test_a_run_without_heartbeats_is_marked_crashed_and_a_busy_run_is_not(
     server: dict[str, str], tmp_path: Path
 ) -> None:
     api = api_of(server)
-    zombies = next(
-        each
-        for each in yaml.safe_load(AUTOMATIONS.read_text())["automations"]
-        if each["name"] == "zombie runs"
-    )
+    zombies = zombie_automation()
     zombies["trigger"]["within"] = SILENT_S
     api.ask("automations/", zombies)
     (tmp_path / "busy.py").write_text(BUSY)
