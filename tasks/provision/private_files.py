@@ -12,6 +12,7 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
+from tasks.files import locked, replacing
 from tasks.provision.errors import PrivacyError, RunsFolderError
 
 log = logging.getLogger(__name__)
@@ -119,20 +120,19 @@ def stored_secret(path: Path, make: Callable[[], str] = lambda: secrets.token_ur
         PrivacyError: The file is empty, belongs to another user, or is readable by others.
     """
     private_folder(path.parent)
-    try:
-        opened = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
-    except FileExistsError:
-        found, text = path.lstat(), read_own(path)
-        if not text or stat.S_IMODE(found.st_mode) & 0o077:
-            raise PrivacyError(
-                f"{path} is readable by others, empty, or owned by another user. Remove it, and a "
-                "new secret is created."
-            ) from None
-        return text
-    with open(opened, "w", encoding="utf-8") as file:
-        secret = make()
-        file.write(secret)
-    return secret
+    if not os.path.lexists(path):
+        with locked(path.with_name(f".{path.name}.lock")):
+            if not os.path.lexists(path):  # otherwise another process was faster
+                with replacing(path) as file:
+                    os.fchmod(file.fileno(), 0o600)
+                    file.write(make().encode())
+    found, text = path.lstat(), read_own(path)
+    if not text or stat.S_IMODE(found.st_mode) & 0o077:
+        raise PrivacyError(
+            f"{path} is readable by others, empty, or owned by another user. Remove it, and a "
+            "new secret is created."
+        )
+    return text
 
 
 class OwnedFolder:

@@ -14,6 +14,7 @@ import sys
 import tempfile
 import uuid
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -149,6 +150,31 @@ def test_secret_is_created_once_and_private(tmp_path: Path) -> None:
     assert stored_secret(tmp_path / "kept" / "login") == secret
     assert mode(tmp_path / "kept" / "login") == 0o600
     assert stored_secret(tmp_path / "kept" / "other") != secret
+
+
+def test_secret_is_complete_as_soon_as_its_file_exists(tmp_path: Path) -> None:
+    seen = []
+
+    def make() -> str:
+        seen.append((tmp_path / "login").exists())
+        raise InterruptedError
+
+    with pytest.raises(InterruptedError):
+        stored_secret(tmp_path / "login", make)
+    assert seen == [False]
+    assert stored_secret(tmp_path / "login")
+
+
+def test_processes_that_create_a_secret_at_once_get_the_same_one(tmp_path: Path) -> None:
+    with ThreadPoolExecutor(2) as pool:
+        others = []
+
+        def make() -> str:
+            others.append(pool.submit(stored_secret, tmp_path / "login"))
+            return "the first"
+
+        assert stored_secret(tmp_path / "login", make) == "the first"
+        assert [other.result() for other in others] == ["the first"]
 
 
 def test_secret_readable_by_others_is_refused(tmp_path: Path) -> None:
