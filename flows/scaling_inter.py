@@ -16,7 +16,7 @@ if __name__ == "__main__":
 
 import time
 from collections.abc import Mapping
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, replace
 from typing import Annotated, Any
 
@@ -136,11 +136,8 @@ def scaling_inter(
         settled,
         opened_run(folder, infrastructure, clock, requested.name) as run,
     ):
-        try:
+        with suppress(TrainingCollapsedError):
             retry_lost_trainer(run, lambda: learn(run))
-        except TrainingCollapsedError:
-            if not is_subflow():  # a subflow has no deployment that an automation could pause
-                announce_collapse(folder)
         if (noted := folder.collapse()) is not None:
             end_collapsed(run, noted)
         report(run)
@@ -214,12 +211,15 @@ def repeat_evaluation(
 
 
 def end_collapsed(run: Run, fall: TrainingCollapsedError) -> None:
-    """End a run that collapsed.
+    """End a run that collapsed, and announce it.
 
     With on_collapse "roll_back", checkpoints after the last good one are removed, and that one is
     evaluated.
     """
     run.bar.say(str(fall))
+    # A subflow has no deployment that an automation could pause.
+    if not run.folder.is_done(COLLAPSED) and not is_subflow():
+        announce_collapse(run.folder)
     if run.experiment.algorithm.on_collapse == "roll_back" and not is_readable(
         run.folder.evaluation(ROLLED_BACK)
     ):

@@ -11,8 +11,10 @@ import pytest
 
 from configs.infrastructure import InfraSettings
 from configs.recipe import load_recipe
+from flows import events
 from flows.progress import RunBar
 from flows.run import Run
+from flows.scaling_inter import end_collapsed
 from tasks.evaluation.time_breakdown import TimeBreakdown
 from tasks.tracking.run_folder import RunFolder
 from tasks.tracking.tracker import Tracker
@@ -132,6 +134,24 @@ def test_collapse_is_in_the_run_folder_when_the_run_ends(on_collapse: str, tmp_p
     assert noted is not None
     assert (noted.last_good, str(noted)) == (fall.value.last_good, str(fall.value))
     assert noted.last_good == last_good_step(folder.metrics()) == 22
+
+
+def test_collapse_is_announced_once_even_if_the_run_was_killed_after_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    experiment = load_recipe("quickstart", {"algorithm.on_collapse": "stop"})
+    folder, fall = RunFolder(tmp_path, experiment), TrainingCollapsedError("fell", 3)
+    folder.path.mkdir()
+    folder.note_collapse(fall)
+    announced: list[str] = []
+    monkeypatch.setattr(events, "announce", lambda event, *_, **__: announced.append(event))
+    tracker = Tracker(f"sqlite:///{tmp_path}/mlflow.db", "quickstart", folder.path)
+    settings = InfraSettings(runs=tmp_path)
+    with RunBar(experiment.algorithm.steps) as bar:
+        run = Run(settings, folder, tracker, "run", TimeBreakdown(), bar)
+        for _ in range(2):  # as by a command after the kill, and by one after that
+            end_collapsed(run, fall)
+    assert announced == ["agentgym.run.collapsed"]
 
 
 def test_roll_back_keeps_checkpoints_older_than_the_detection_delay() -> None:
