@@ -41,14 +41,38 @@ def parquet_files(path: Path) -> list[Path]:
     return [path] if path.is_file() else []
 
 
+class _UniqueKeyLoader(yaml.CSafeLoader):
+    """Refuses a key that a mapping has twice. PyYAML would keep the last value."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        seen = set()
+        for key, _ in node.value:
+            if (key.tag, str(key.value)) in seen:
+                raise yaml.constructor.ConstructorError(
+                    problem=f"the key {key.value!r} occurs twice; merge the two or remove one",
+                    problem_mark=key.start_mark,
+                )
+            seen.add((key.tag, str(key.value)))
+        return super().construct_mapping(node, deep)
+
+
+def parse_yaml(text: str) -> Any:
+    """Return the value of a YAML document.
+
+    Raises:
+        YAMLError: It is not YAML, or a mapping has a key twice.
+    """
+    return yaml.load(text, _UniqueKeyLoader)
+
+
 def read_yaml(path: Path, error: type[ConfigError]) -> dict[str, Any]:
     """Return the mapping in a YAML file. An empty file is an empty mapping.
 
     Raises:
-        ConfigError: The file is not YAML, or not a mapping.
+        ConfigError: The file is not YAML, has a key twice, or is not a mapping.
     """
     try:
-        tree = yaml.load(path.read_text(encoding="utf-8"), yaml.CSafeLoader)
+        tree = parse_yaml(path.read_text(encoding="utf-8"))
     except (yaml.YAMLError, UnicodeDecodeError) as problem:
         raise error(f"{path} is not YAML: {problem}") from problem
     if not isinstance(tree, dict | None):

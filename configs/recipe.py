@@ -14,7 +14,7 @@ from configs.algorithm import ALGORITHMS
 from configs.config_model import ConfigError
 from configs.curriculum import SCHEDULES
 from configs.experiment import Experiment
-from configs.files import find_yaml, names_in, read_yaml
+from configs.files import find_yaml, names_in, parse_yaml, read_yaml
 from configs.model_folder import ModelError, format_left_to_checkpoint
 from configs.plugins import nearest
 
@@ -134,7 +134,7 @@ def parse_overrides(arguments: Sequence[str]) -> dict[str, Any]:
                 raise RecipeError(f"--{name} needs a value, e.g. --{name} 10")
             value = rest.pop(0)
         try:
-            overrides[name] = yaml.safe_load(value)
+            overrides[name] = parse_yaml(value)
         except yaml.YAMLError as problem:
             raise RecipeError(f"--{name}: {value!r} is not YAML: {problem}") from problem
     return overrides

@@ -20,7 +20,7 @@ from configs.evaluation_grid import EvaluationGrid
 from configs.experiment import Experiment
 from configs.infrastructure import InfraSettings, SettingsError, infra_settings
 from configs.model_folder import ModelError, check_model, write_recipe
-from configs.recipe import RecipeError, load_recipe, parse_overrides, recipe_names
+from configs.recipe import FOLDER, RecipeError, load_recipe, parse_overrides, recipe_names
 from flows.checks import check_experiment
 from flows.collection_session import folder_name
 from flows.commands.collect import collection_arguments
@@ -387,6 +387,24 @@ def test_file_that_is_not_a_recipe_is_refused(tmp_path: Path, text: str) -> None
     path.write_text(text)
     with pytest.raises(RecipeError):
         load_recipe(str(path))
+
+
+def test_a_key_that_a_recipe_has_twice_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "recipe.yaml"
+    path.write_text(
+        (FOLDER / "textcraft.yaml").read_text(encoding="utf-8") + "\nevaluation: {samples: 2}\n"
+    )
+    with pytest.raises(RecipeError, match="'evaluation'"):
+        load_recipe(str(path))
+    with pytest.raises(RecipeError, match="'horizon'"):
+        parse_overrides(["--curriculum", "{kind: fixed, horizon: 3, horizon: 4}"])
+
+
+def test_a_merged_key_of_a_recipe_can_be_replaced() -> None:
+    assert parse_overrides(["--a", "{b: &b {c: 1, d: 2}, e: {<<: *b, c: 3}}"])["a"]["e"] == {
+        "c": 3,
+        "d": 2,
+    }
 
 
 def test_overrides_are_read_as_yaml() -> None:
