@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Literal, Self
 
-from pydantic import ConfigDict, NonNegativeFloat, NonNegativeInt, PositiveInt, model_validator
+from pydantic import (
+    ConfigDict,
+    NonNegativeFloat,
+    NonNegativeInt,
+    PositiveInt,
+    field_validator,
+    model_validator,
+)
 
 from configs.config_model import ConfigModel, shown_last
 from configs.environment import WorldByName
@@ -34,6 +42,14 @@ class Source(TurnFormat):
 
     Default: the model's own. None for an endpoint and the oracle.
     """
+
+    @field_validator("urls")
+    @classmethod
+    def _check_urls(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        for url in value:
+            if not re.match("https?://[^/]", url):
+                raise ValueError(f"{url!r} is not a URL; write it like http://host:8000/v1")
+        return value
 
     @property
     def label(self) -> str:

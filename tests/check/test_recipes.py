@@ -335,6 +335,15 @@ def test_an_address_that_serves_no_model_is_refused_before_anything_is_started(
             assert wrong in error
 
 
+def test_the_address_of_an_endpoint_must_be_a_url(capsys: pytest.CaptureFixture[str]) -> None:
+    for wrong in ("localhost:8000/v1", "http:///v1"):
+        with pytest.raises(SystemExit):
+            evaluation_arguments(["textcraft", "--openai", wrong, "--endpoint-model", "any"])
+        error = capsys.readouterr().err
+        assert "source.urls: " in error
+        assert wrong in error
+
+
 @contextmanager
 def serving(models: dict[str, Any]) -> Iterator[str]:
     """Serve this list of models as vLLM does, and yield the server's address."""
