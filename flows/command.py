@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import argparse
 import logging
+import math
 import os
 import secrets
 import sys
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, Self
 
@@ -85,6 +87,18 @@ def positive(word: str) -> int:
     if not (word.isdigit() and int(word) > 0):
         raise argparse.ArgumentTypeError(f"{word!r} is not a positive integer")
     return int(word)
+
+
+def positive_number(word: str) -> float:
+    """Parse a finite number above 0.
+
+    Raises:
+        ArgumentTypeError: It is not one.
+    """
+    with suppress(ValueError):
+        if 0 < (number := float(word)) < math.inf:
+            return number
+    raise argparse.ArgumentTypeError(f"{word!r} is not a positive number")
 
 
 def parse_recipe(

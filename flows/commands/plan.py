@@ -7,7 +7,7 @@ from pathlib import Path
 from configs.infrastructure import infra_settings
 from configs.placement import PlacementError
 from configs.recipe import RecipeError, load_recipe
-from flows.command import parse_recipe, positive, recipe_parser
+from flows.command import parse_recipe, positive, positive_number, recipe_parser
 
 EXAMPLES = """examples:
   agentgym plan quickstart
@@ -39,7 +39,7 @@ def main(arguments: list[str]) -> None:
     )
     parser.add_argument(
         "--gpu-memory",
-        type=float,
+        type=positive_number,
         metavar="GB",
         help="memory per GPU (default: that of the GPU type, else 80; without --gpus that of this machine)",
     )
@@ -59,7 +59,10 @@ def main(arguments: list[str]) -> None:
     try:
         speed = given.measured and measured_speed(read_steps(given.measured / METRICS))
     except ValueError as problem:
-        raise SystemExit(f"{parser.prog}: --measured {given.measured}: {problem}") from None
+        raise SystemExit(
+            f"{parser.prog}: --measured {given.measured}: {problem}; give the folder of a run that "
+            "has trained a step"
+        ) from None
     try:
         infrastructure = infra_settings()
         experiment = fit_experiment(load_recipe(given.recipe, overrides), needs_tokenizer=False)

@@ -150,6 +150,16 @@ def test_an_error_names_only_the_invalid_item_of_a_list(
     assert [line.partition(":")[0].strip() for line in fields] == ["horizons.0"]
 
 
+@pytest.mark.parametrize("value", ["-4", "0", "nan", "much"])
+def test_memory_of_a_gpu_that_is_not_positive_is_refused(
+    value: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["plan", "quickstart", "--gpu-memory", value])
+    assert ended.value.code == 2
+    assert f"--gpu-memory: {value!r}" in capsys.readouterr().err
+
+
 def test_error_is_printed_before_the_usage(capsys: pytest.CaptureFixture[str]) -> None:
     parser = Arguments("agentgym plan", "RECIPE [--gpus N]", "Plans.", "examples:")
     parser.add_argument("recipe")
