@@ -98,7 +98,7 @@ def policy_parser(prog: str, description: str, examples: str) -> argparse.Argume
         examples,
     )
     parser.add_argument(
-        "environment", help="world: a name printed by agentgym worlds, or module:Class"
+        "environment", metavar="WORLD", help="a name printed by agentgym worlds, or module:Class"
     )
     who = parser.add_mutually_exclusive_group(required=True)
     who.add_argument(
@@ -151,7 +151,7 @@ def policy_parser(prog: str, description: str, examples: str) -> argparse.Argume
     parser.add_argument(
         "--chat-template-kwargs",
         metavar="JSON",
-        type=json.loads,
+        type=json_object,
         help="JSON object of chat-template variables, e.g. '{\"enable_thinking\": false}' (default: the checkpoint's, else none)",
     )
     parser.add_argument(
@@ -176,6 +176,23 @@ def policy_parser(prog: str, description: str, examples: str) -> argparse.Argume
     )
     parser.add_argument("--seed", type=int, default=0, help="sampling seed (default: %(default)s)")
     return parser
+
+
+def json_object(word: str) -> dict[str, Any]:
+    """Parse a JSON object.
+
+    Raises:
+        ArgumentTypeError: It is not one.
+    """
+    try:
+        value = json.loads(word)
+    except ValueError:
+        value = None
+    if not isinstance(value, dict):
+        raise argparse.ArgumentTypeError(
+            f"{word!r} is not a JSON object; write it like '{{\"enable_thinking\": false}}'"
+        )
+    return value
 
 
 @contextmanager

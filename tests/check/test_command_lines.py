@@ -13,6 +13,7 @@ import pytest
 from configs.recipe import load_recipe, parse_overrides
 from flows.cli import COMMANDS, main
 from flows.command import Arguments
+from flows.commands.evaluate import evaluation_arguments
 from tests.support.processes import run_python
 
 SLOW = {
@@ -158,6 +159,18 @@ def test_memory_of_a_gpu_that_is_not_positive_is_refused(
         main(["plan", "quickstart", "--gpu-memory", value])
     assert ended.value.code == 2
     assert f"--gpu-memory: {value!r}" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("value", ["{bad", "[1]"])
+def test_variables_of_a_chat_template_that_are_no_json_object_are_refused(
+    value: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        evaluation_arguments(["textcraft", "--oracle", "--chat-template-kwargs", value])
+    assert ended.value.code == 2
+    error = capsys.readouterr().err
+    assert f"--chat-template-kwargs: {value!r}" in error
+    assert "enable_thinking" in error
 
 
 def test_error_is_printed_before_the_usage(capsys: pytest.CaptureFixture[str]) -> None:
