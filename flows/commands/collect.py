@@ -12,6 +12,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from tempfile import TemporaryFile
 from textwrap import shorten
 from typing import Any, get_args
 
@@ -82,6 +83,7 @@ def collection_arguments(arguments: list[str] | None = None) -> tuple[Collection
             "temperature": parsed.temperature,
         }
         collection = collection_request(given, trained_by)
+    check_output_folder(parser, parsed.out)
     print_checkpoint_defaults(trained_by, parsed.environment)
     return collection, parsed.out
 
@@ -193,6 +195,20 @@ def json_object(word: str) -> dict[str, Any]:
             f"{word!r} is not a JSON object; write it like '{{\"enable_thinking\": false}}'"
         )
     return value
+
+
+def check_output_folder(parser: argparse.ArgumentParser, folder: Path | None) -> None:
+    """Make the folder of --out, if it is given. Exits if nothing can be written there."""
+    try:
+        if folder is not None:
+            folder.mkdir(parents=True, exist_ok=True)
+            with TemporaryFile(dir=folder):
+                pass
+    except OSError as problem:
+        parser.error(
+            f"--out: {folder} cannot be used ({problem.strerror}); name a folder with write "
+            "permission"
+        )
 
 
 @contextmanager

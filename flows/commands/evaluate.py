@@ -6,7 +6,13 @@ from pathlib import Path
 
 from configs.evaluation_grid import EvaluationGrid
 from flows.command import LocalRecords, run_command, set_engine_variables
-from flows.commands.collect import policy_of, policy_parser, print_checkpoint_defaults, usage_errors
+from flows.commands.collect import (
+    check_output_folder,
+    policy_of,
+    policy_parser,
+    print_checkpoint_defaults,
+    usage_errors,
+)
 from flows.requests import evaluation_request
 
 EXAMPLES = """examples:
@@ -103,5 +109,6 @@ def evaluation_arguments(
         parser.error(
             f"--against: {parsed.against} has no evaluation.json. Give the folder of an evaluation."
         )
+    check_output_folder(parser, parsed.out)
     print_checkpoint_defaults(trained_by, parsed.environment)
     return grid, parsed.out, parsed.against

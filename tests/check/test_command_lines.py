@@ -6,6 +6,7 @@ import json
 import shlex
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ import pytest
 from configs.recipe import load_recipe, parse_overrides
 from flows.cli import COMMANDS, main
 from flows.command import Arguments
+from flows.commands.collect import collection_arguments
 from flows.commands.evaluate import evaluation_arguments
 from tests.support.processes import run_python
 
@@ -171,6 +173,19 @@ def test_variables_of_a_chat_template_that_are_no_json_object_are_refused(
     error = capsys.readouterr().err
     assert f"--chat-template-kwargs: {value!r}" in error
     assert "enable_thinking" in error
+
+
+@pytest.mark.parametrize("parse", [evaluation_arguments, collection_arguments])
+def test_output_folder_that_cannot_be_written_is_refused_before_anything_starts(
+    parse: Callable[[list[str]], object], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(SystemExit) as ended:
+        parse(["textcraft", "--oracle", "--out", str(tmp_path / "file" / "results")])
+    assert ended.value.code == 2
+    error = capsys.readouterr().err
+    assert "--out" in error
+    assert str(tmp_path) in error
 
 
 def test_error_is_printed_before_the_usage(capsys: pytest.CaptureFixture[str]) -> None:
