@@ -108,7 +108,7 @@ def recipe_of(model: str) -> Experiment | None:
         return Experiment.model_validate(
             yaml.load(file.read_text(encoding="utf-8"), yaml.CSafeLoader)
         )
-    except (yaml.YAMLError, ValidationError) as problem:
+    except (yaml.YAMLError, UnicodeDecodeError, ValidationError) as problem:
         raise ModelError(
             f"{file}, the recipe of the checkpoint, is not valid; correct it, or delete it and "
             f"set the format fields in your recipe:\n{problem}"

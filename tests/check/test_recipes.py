@@ -364,8 +364,9 @@ def serving(models: dict[str, Any]) -> Iterator[str]:
         server.shutdown()
 
 
-def test_invalid_recipe_in_a_checkpoint_is_named(checkpoint: str) -> None:
-    (Path(checkpoint) / "recipe.yaml").write_text("algorithm: {steps: never}\n")
+@pytest.mark.parametrize("content", [b"algorithm: {steps: never}\n", b"name: \xff\n"])
+def test_invalid_recipe_in_a_checkpoint_is_named(checkpoint: str, content: bytes) -> None:
+    (Path(checkpoint) / "recipe.yaml").write_bytes(content)
     with pytest.raises(RecipeError, match=r"recipe.yaml"):
         load_recipe("textcraft", {"policy.model": checkpoint})
 
