@@ -34,6 +34,13 @@ def check(request: Mapping[str, Any]) -> dict[str, Any]:
     form = TurnFormat.model_validate(request["form"])
     try:
         tokenizer = AutoTokenizer.from_pretrained(request["tokenizer"])
+        # Without its files transformers builds an empty tokenizer for some kinds of model.
+        if len(tokenizer) <= len(tokenizer.all_special_ids):
+            return {
+                "error": f"the tokenizer {request['tokenizer']!r} has no tokens besides special "
+                "ones, so its files are missing; copy tokenizer.json and tokenizer_config.json "
+                "into the folder"
+            }
         ChatFormat(
             tokenizer,
             form.action_format,

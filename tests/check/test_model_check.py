@@ -136,6 +136,16 @@ def test_a_tokenizer_without_a_chat_template_is_refused(own_model: Path) -> None
     assert "chat_template" in answer["error"]
 
 
+def test_a_model_folder_without_the_files_of_its_tokenizer_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "qwen2"}))
+    (tmp_path / "chat_template.jinja").write_text(
+        "{% for m in messages %}<|endoftext|>{{ m.role }} {{ m.content }}<|endoftext|>{% endfor %}"
+        "{% if add_generation_prompt %}<|endoftext|>assistant {% endif %}"
+    )
+    answer = check({"tokenizer": str(tmp_path), "form": {}})
+    assert "tokenizer.json" in answer["error"]
+
+
 def test_chat_template_that_changes_earlier_turns_is_refused(own_model: Path) -> None:
     (own_model / "chat_template.jinja").write_text("{{ messages[-1]['content'] }}")
     assert set(check({"tokenizer": str(own_model), "form": {}})) == {"error"}
