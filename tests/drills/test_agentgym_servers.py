@@ -47,7 +47,7 @@ def test_a_policy_is_trained_on_a_server_with_only_the_agentgym_dialect(
         "environment__dialect": "agentgym", "environment__rules": "agentgym", "environment__instruction": "Craft the goal.",
         "environment__success_score": 1, "environment__train_tasks": ids, "evaluation__tasks": list(TASKS[:2]),
         "policy__conversation_start": "agentgym", "policy__instruction": "true",
-        "algorithm__steps": 2, "curriculum": "{kind: fixed, horizon: 3}",
+        "algorithm__steps": 2, "curriculum": "{kind: fixed, horizon: 3}", "rollout__engine": "transformers",
     }  # fmt: skip
     run = start(
         tmp_path / "runs",
@@ -86,6 +86,7 @@ def test_a_recipe_for_babyai_is_refused_on_a_textcraft_server(
             environment__name="babyai",
             environment__train_tasks="train",
             evaluation__tasks="test",
+            rollout__engine="transformers",
         )
         try:
             status = run.wait(1500)

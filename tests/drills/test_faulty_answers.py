@@ -39,10 +39,13 @@ def test_run_stops_at_an_incomplete_evaluation_and_can_be_completed(
     prefect_api: dict[str, str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    runs, fields = (
-        tmp_path / "runs",
-        {"algorithm__steps": 2, "rollout__turn_seconds": 10, "rollout__retries": 0},
-    )
+    runs = tmp_path / "runs"
+    fields = {
+        "algorithm__steps": 2,
+        "rollout__engine": "transformers",
+        "rollout__turn_seconds": 10,
+        "rollout__retries": 0,
+    }
     with (
         starting("textcraft", state_dir) as start,
         faulty_proxy(start().url, "lost", 0.0) as (proxied, proxy),

@@ -47,7 +47,12 @@ def write_study(path: Path, policy: str, **further: object) -> Path:
         for name, value in SMALL.items()
         if name not in ("name", "curriculum.horizons", "curriculum.every")
     }
-    overrides |= {"policy.model": policy, "algorithm.steps": 2, "checkpoint_every": 1}
+    overrides |= {
+        "policy.model": policy,
+        "algorithm.steps": 2,
+        "checkpoint_every": 1,
+        "rollout.engine": "transformers",
+    }
     tree = {
         "name": "tiny",
         "question": "Does it end?",

@@ -27,7 +27,11 @@ from tests.support.small_runs import (
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(3600)]
 
 SECOND = "checkpoints/step-000002/manifest.json"
-SMALL = {"algorithm__steps": 4, "curriculum__horizons": [2, 3]}
+SMALL = {
+    "algorithm__steps": 4,
+    "curriculum__horizons": [2, 3],
+    "rollout__engine": "transformers",
+}
 
 
 def test_new_machine_resumes_from_shared_storage_to_the_same_result(

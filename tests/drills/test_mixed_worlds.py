@@ -28,6 +28,7 @@ def test_one_policy_is_trained_and_evaluated_in_two_worlds(
         evaluation__final_tasks=[],
         algorithm__steps=2,
         curriculum__horizons=[2],
+        rollout__engine="transformers",
     )
     finish(run, tmp_path)
     steps = read_steps(

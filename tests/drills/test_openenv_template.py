@@ -75,6 +75,7 @@ def test_two_steps_are_trained_on_the_echo_environment_of_openenv(
             policy__action_format="bare",
             algorithm__steps=STEPS,
             curriculum__horizons=[2],
+            rollout__engine="transformers",
         )
         finish(run, tmp_path)
     steps = read_steps(folder(tmp_path) / "metrics.jsonl").values()

@@ -32,7 +32,12 @@ from tests.support.small_runs import (
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(3600)]
 
 FIRST = "127.0.0.2"
-SMALL = {"algorithm__steps": 12, "curriculum__horizons": [2, 3], "checkpoint_every": 1}
+SMALL = {
+    "algorithm__steps": 12,
+    "curriculum__horizons": [2, 3],
+    "checkpoint_every": 1,
+    "rollout__engine": "transformers",
+}
 
 
 @contextmanager
