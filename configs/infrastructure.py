@@ -60,7 +60,7 @@ class InfraSettings(BaseSettings):
     it. See docs/shared-storage.md. Empty: only `runs` is used.
     """
     mlflow_tracking_uri: str | None = None
-    """Address of an MLflow server.
+    """Address of an MLflow server, or sqlite:/// and the path of a file.
 
     Empty: the server that `make up` started, otherwise a sqlite file under `runs`.
     """
@@ -186,6 +186,16 @@ class InfraSettings(BaseSettings):
     @classmethod
     def _none_if_empty(cls, value: str | None) -> str | None:
         return value or None
+
+    @field_validator("mlflow_tracking_uri")
+    @classmethod
+    def _check_tracking_uri(cls, value: str | None) -> str | None:
+        if value and not value.startswith(("sqlite:///", "http://", "https://")):
+            raise ValueError(
+                f"{value!r} is not an MLflow store; write it like http://host:5000 or "
+                "sqlite:///path/to/file.db"
+            )
+        return value
 
     @field_validator("shared_storage")
     @classmethod

@@ -37,16 +37,7 @@ class Store:
 
 
 def absolute_uri(tracking_uri: str) -> str:
-    """Return the address of a store, independent of the working directory.
-
-    Raises:
-        TrackingError: The address is neither an sqlite file nor an MLflow server.
-    """
-    if not tracking_uri.startswith((_SQLITE, "http://", "https://")):
-        raise TrackingError(
-            f"mlflow_tracking_uri is {tracking_uri!r}. Set it to sqlite:///path/to/file.db or to "
-            "the http(s) address of an MLflow server."
-        )
+    """Return the address of a store, independent of the working directory."""
     database = _database(tracking_uri)
     return tracking_uri if database is None else f"{_SQLITE}{database}"
 

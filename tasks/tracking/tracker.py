@@ -53,9 +53,6 @@ class Tracker:
             run_folder: Folder of the run. It identifies the run.
             store: Name of the MLflow at this address, needed if it has several addresses. Default:
                 the address.
-
-        Raises:
-            TrackingError: The kind of address is not supported.
         """
         self.tracking_uri = absolute_uri(tracking_uri)
         self._outbox = Outbox(run_folder / "records", experiment_name, store or self.tracking_uri)

@@ -517,6 +517,16 @@ def test_server_address_must_be_a_url(monkeypatch: pytest.MonkeyPatch, field: st
     assert len(getattr(infra_settings(), field)) == 2
 
 
+def test_mlflow_must_be_a_server_or_an_sqlite_file(monkeypatch: pytest.MonkeyPatch) -> None:
+    for address in ("", "http://host:5000", "sqlite:///x.db"):
+        monkeypatch.setenv("AGENTGYM_MLFLOW_TRACKING_URI", address)
+        assert infra_settings().mlflow_tracking_uri == address
+    monkeypatch.setenv("AGENTGYM_MLFLOW_TRACKING_URI", "runs/mlruns")
+    with pytest.raises(SettingsError) as refused:
+        infra_settings()
+    assert refused.value.codes == {"mlflow_tracking_uri": "value_error"}
+
+
 def test_a_missing_recording_is_refused_before_anything_starts(tmp_path: Path) -> None:
     for algorithm in ("sft", "grpo"):
         overrides = {"algorithm.name": algorithm, "algorithm.trajectories": str(tmp_path)}
