@@ -11,6 +11,7 @@ import pytest
 from configs.infrastructure import InfraSettings
 from configs.recipe import RecipeError
 from configs.study import Study
+from configs.task_selection import selection_name
 from environments.registry import load_world
 from flows.study import registries
 from flows.study_page import write_page
@@ -214,7 +215,7 @@ def test_the_published_registry_has_the_held_out_tasks_of_all_published_runs() -
     for file in sorted(EVIDENCE.glob("*/runs.jsonl.gz")):
         for key, run in read_runs(file).items():
             recipe = json.loads(key)["recipe"]
-            name = recipe["evaluation"]["tasks"]
+            name = selection_name(recipe["evaluation"]["tasks"])
             [tested] = [
                 each
                 for each in known[file.parent.name].lists
