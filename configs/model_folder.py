@@ -15,6 +15,7 @@ import yaml
 from pydantic import ValidationError
 
 from configs.experiment import Experiment, TurnFormat
+from configs.files import parse_yaml
 
 RECIPE = "recipe.yaml"
 """File name of the recipe in a checkpoint and in a run's folder."""
@@ -105,9 +106,7 @@ def recipe_of(model: str) -> Experiment | None:
     if not file.is_file():
         return None
     try:
-        return Experiment.model_validate(
-            yaml.load(file.read_text(encoding="utf-8"), yaml.CSafeLoader)
-        )
+        return Experiment.model_validate(parse_yaml(file.read_text(encoding="utf-8")))
     except (yaml.YAMLError, UnicodeDecodeError, ValidationError) as problem:
         raise ModelError(
             f"{file}, the recipe of the checkpoint, is not valid; correct it, or delete it and "

@@ -245,7 +245,7 @@ def check_same_weights(folder: Path, source: Source) -> None:
             "the folder, or choose another one with --out.",
             ("source.model",),
         )
-    if now := weights_of(source):
+    if not (folder / WEIGHTS).is_file() and (now := weights_of(source)):
         replace_file(folder / WEIGHTS, now + "\n")
 
 
