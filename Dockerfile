@@ -72,7 +72,7 @@ ENV HOME=/tmp PREFECT_UI_STATIC_DIRECTORY=/tmp/prefect-ui
 # What runs flows and trainers, and the viewer.
 FROM base AS worker
 ARG DEVICE=cpu
-RUN apt-get update && apt-get install -y --no-install-recommends g++ libnuma1 && rm -rf /var/lib/apt/lists/*
+RUN apt-get update && apt-get install -y --no-install-recommends g++ libnuma1 libtcmalloc-minimal4 && rm -rf /var/lib/apt/lists/*
 RUN pip install --no-deps --require-hashes -r locks/build.lock \
     && pip install --no-deps --require-hashes --no-build-isolation -r locks/${DEVICE}.lock \
     && { [ "$DEVICE" != cpu ] || pip install --no-deps -r locks/torch-cpu.lock; }

@@ -6,6 +6,7 @@ import os
 import platform
 import sys
 from collections.abc import Sequence
+from ctypes.util import find_library
 from pathlib import Path
 
 from configs.infrastructure import InfraSettings, launch_of
@@ -21,6 +22,7 @@ By default it returns most tensors to the kernel at once. Every micro-batch then
 which the kernel fills with zeros. Training SmolLM2 spent a quarter of its CPU time there. If larger
 tensors are kept too, memory grows, because their holes do not fit the next ones.
 """
+PRELOAD = "LD_PRELOAD"
 
 
 def nodes_job(infrastructure: InfraSettings) -> Path:
@@ -43,13 +45,15 @@ def memory_variables(dtype: str) -> dict[str, str]:
     """Return the variables with which a trainer keeps the memory of freed tensors.
 
     Empty on a GPU. Empty for float32 too: such policies are small, and huge pages cost them more
-    than they save.
+    than they save. tcmalloc replaces glibc's allocator if it is installed.
 
     Args:
         dtype: `policy.dtype` of the recipe.
     """
     if dtype == "float32" or visible_gpus():
         return {}
+    if (tcmalloc := find_library("tcmalloc_minimal")) and not os.environ.get(PRELOAD):
+        return {PRELOAD: tcmalloc}
     return {TUNABLES: os.environ.get(TUNABLES, MALLOC)}
 
 

@@ -129,6 +129,7 @@ def test_a_trainer_without_gpu_keeps_the_memory_of_freed_tensors(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(local_trainer, "visible_gpus", list)
+    monkeypatch.setattr(local_trainer, "find_library", lambda _: None)
     monkeypatch.delenv(local_trainer.TUNABLES, raising=False)
     program = (
         "from resource import RUSAGE_SELF, getrusage\n"
@@ -140,6 +141,21 @@ def test_a_trainer_without_gpu_keeps_the_memory_of_freed_tensors(
         return int(run_python(program, **variables))
 
     assert page_faults(local_trainer.memory_variables("bfloat16")) < page_faults({}) / 4
+
+
+def test_a_trainer_without_gpu_loads_an_installed_tcmalloc_first(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(local_trainer, "visible_gpus", list)
+    # Set-up installs libnuma, but not tcmalloc.
+    monkeypatch.setattr(local_trainer, "find_library", {"tcmalloc_minimal": "libnuma.so.1"}.get)
+    monkeypatch.delenv(local_trainer.PRELOAD, raising=False)
+    program = "print(open('/proc/self/maps').read())"
+    assert "libnuma" not in run_python(program)
+    assert "libnuma" in run_python(program, **local_trainer.memory_variables("bfloat16"))
+    assert local_trainer.memory_variables("float32") == {}
+    monkeypatch.setenv(local_trainer.PRELOAD, "libstdc++.so.6")
+    assert local_trainer.PRELOAD not in local_trainer.memory_variables("bfloat16")
 
 
 def test_processes_of_one_machine_without_gpu_are_forks(monkeypatch: pytest.MonkeyPatch) -> None:
