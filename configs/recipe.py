@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, get_args
@@ -247,24 +248,20 @@ def _drop_fields_of_other_algorithms(
     penalty is an example: in distillation it multiplies the only reward.
     """
     algorithm, written = tree.get("algorithm"), in_file.get("algorithm")
-    if (
-        not isinstance(algorithm, dict)
-        or not isinstance(written, dict)
-        or algorithm.get("name") == written.get("name")
-    ):
+    if not isinstance(algorithm, dict) or not isinstance(written, dict):
+        return
+    now, then = (str(each.get("name", ALGORITHMS.default)) for each in (algorithm, written))
+    if now == then:
         return
     try:
-        known, before = (
-            ALGORITHMS.find(str(each.get("name"))).model_fields for each in (algorithm, written)
-        )
+        known, before = (ALGORITHMS.find(name).model_fields for name in (now, then))
     except ValueError:
         return  # validation reports it
     elsewhere = {
         field for model in ALGORITHMS.all_built_in().values() for field in model.model_fields
     }
-    for field in written:
-        if any(name.split(".")[:2] == ["algorithm", field] for name in overrides):
-            continue
+    given = {name.split(".")[1] for name in dotted(overrides) if name.startswith("algorithm.")}
+    for field in set(written) - given:
         gone = field not in known and field in elsewhere
         redefined = field in known and field in before and not _is_same(known[field], before[field])
         if field in algorithm and (gone or redefined):
@@ -284,4 +281,4 @@ def _put(tree: dict[str, Any], path: list[str], value: Any, name: str) -> None:
                 "name"
             )
         tree = below
-    tree[path[-1]] = value
+    tree[path[-1]] = copy.deepcopy(value)  # a later override may change a field inside

@@ -83,7 +83,7 @@ def read_ids(text: str) -> list[int | str]:
     except ValueError:
         entries = [_line(line) for line in text.splitlines() if line.strip()]
     if not isinstance(entries, list):
-        raise ValueError(f"it contains {type(entries).__name__}, not a list")
+        entries = [entries]  # a file of one line
     ids: list[int | str] = []
     for entry in entries:
         each = entry.get("item_id") if isinstance(entry, dict) else entry

@@ -90,7 +90,7 @@ def verdict(history: Sequence[Metrics]) -> Verdict:
     fall = _fall(history)
     if fall:
         best, now = fall
-        lost = now < 0.2 * best
+        lost = best > 0 and now < 0.2 * best
         return Verdict(
             COLLAPSED if signs or lost else STRAINED,
             (f"reward fell from {best:.2f} to {now:.2f}", *signs),
@@ -158,14 +158,14 @@ def _now(history: Sequence[Metrics], name: str) -> float | None:
 def _fall(history: Sequence[Metrics]) -> tuple[float, float] | None:
     """Return the best and the current mean reward if the reward fell, else None.
 
-    A fall is a loss of more than half of the best reward and of more than LEAST_FALL.
+    A fall is a loss of more than half of the best reward's size and of more than LEAST_FALL.
     """
     rewards = [metrics["rollout/reward"] for metrics in history if "rollout/reward" in metrics]
     if len(rewards) < 2 * WINDOW:
         return None
     best = max(fmean(rewards[i : i + WINDOW]) for i in range(len(rewards) - WINDOW + 1))
     now = fmean(rewards[-WINDOW:])
-    return (best, now) if best - now > max(LEAST_FALL, best / 2) else None
+    return (best, now) if best - now > max(LEAST_FALL, abs(best) / 2) else None
 
 
 def _entropy(history: Sequence[Metrics]) -> list[str]:

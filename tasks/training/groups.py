@@ -16,16 +16,13 @@ class Groups:
     """A batch, split into groups.
 
     Attributes:
-        kept: Usable trajectories by group and member. None of them is failed, and each has a turn.
+        kept: Usable trajectories by group and member. None of them is failed.
         left_out: Number of groups dropped because of failed members.
         left_out_episodes: Failed trajectories, and all members of the dropped groups.
-        without_turns: Number of trajectories without a turn, because the first prompt fills the
-            token budget.
     """
 
     kept: list[list[Trajectory]]
     left_out: int
-    without_turns: int
     left_out_episodes: list[Trajectory]
 
 
@@ -41,7 +38,7 @@ def learnable_groups(trajectories: Sequence[Trajectory], complete: bool) -> Grou
     groups: dict[int, list[Trajectory]] = {}
     for trajectory in trajectories:
         groups.setdefault(trajectory.group, []).append(trajectory)
-    kept, left_out, without_turns = list[list[Trajectory]](), 0, 0
+    kept, left_out = list[list[Trajectory]](), 0
     left_out_episodes: list[Trajectory] = []
     for _, members in sorted(groups.items()):
         finished = [t for t in members if t.outcome is not Outcome.FAILED]
@@ -50,11 +47,8 @@ def learnable_groups(trajectories: Sequence[Trajectory], complete: bool) -> Grou
             left_out_episodes += members
             continue
         left_out_episodes += [t for t in members if t.outcome is Outcome.FAILED]
-        with_turns = sorted((t for t in finished if t.turns), key=lambda t: t.member)
-        without_turns += len(finished) - len(with_turns)
-        if with_turns:
-            kept.append(with_turns)
-    return Groups(kept, left_out, without_turns, left_out_episodes)
+        kept.append(sorted(finished, key=lambda t: t.member))
+    return Groups(kept, left_out, left_out_episodes)
 
 
 def reward_range(group: Sequence[Trajectory]) -> float:

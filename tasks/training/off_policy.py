@@ -61,44 +61,35 @@ class LossTokens:
 class OffPolicyMeter:
     """Accumulates off-policy metrics over the micro-batches of a training step."""
 
-    def __init__(self, correction: str, cap: float, clip_low: float, clip_high: float) -> None:
+    def __init__(self, correction: str, cap: float) -> None:
         """
         Args:
             correction: `algorithm.importance_correction`.
             cap: Largest importance weight.
-            clip_low: The ratio is clipped below at 1 - clip_low.
-            clip_high: The ratio is clipped above at 1 + clip_high.
         """
         self._by_sequence = correction.startswith("sequence")
-        self._cap, self._low, self._high = cap, clip_low, clip_high
+        self._cap = cap
         self._sums = torch.zeros(11, dtype=torch.float64)
         self._largest = torch.zeros(1, dtype=torch.float64)
         self._has_reference = False
 
     @torch.no_grad()
-    def add(self, tokens: LossTokens, first_update: bool) -> None:
+    def add(
+        self, tokens: LossTokens, clipped: tuple[torch.Tensor, torch.Tensor], first_update: bool
+    ) -> None:
         """Add a micro-batch.
 
         Args:
             tokens: The tokens of the micro-batch.
+            clipped: Whether the loss clips each token's ratio below and above (`clipped_tokens`).
             first_update: Whether no update with this batch has happened yet. If so, the gap between
                 `logps` and `sampled` is due to the engine and older weights only.
         """
         mask = tokens.mask.bool()
-        logps, sampled, old, advantages, entropies, kept = (
+        logps, sampled, entropies, kept, clipped_low, clipped_high = (
             values.expand_as(mask)[mask].double()
-            for values in (
-                tokens.logps,
-                tokens.sampled,
-                tokens.old,
-                tokens.advantages,
-                tokens.entropies,
-                tokens.kept,
-            )
+            for values in (tokens.logps, tokens.sampled, tokens.entropies, tokens.kept, *clipped)
         )
-        ratio = (logps - old).exp()
-        clipped_low = (ratio < 1 - self._low) & (advantages < 0)
-        clipped_high = (ratio > 1 + self._high) & (advantages > 0)
         kl = torch.zeros_like(logps)
         if tokens.reference is not None:
             log_ratio = tokens.reference[mask].double() - logps
@@ -123,10 +114,11 @@ class OffPolicyMeter:
     def take(self, all_reduce_sum: Reduce, all_reduce_max: Reduce) -> dict[str, float]:
         """Return the metrics of the step and reset the sums.
 
-        Every metric is a mean over the policy's tokens of all ranks and all micro-batches, so it
-        does not depend on how the batch was split.
+        Every metric is a mean over the policy's tokens in the loss, of all ranks and all
+        micro-batches, so it does not depend on how the batch was split.
 
         Returns:
+            No metric if no token was in the loss. Otherwise:
             update/logp_gap_mean, update/logp_gap_largest: |log pi_trainer - log pi_engine| in nats.
             update/capped_weights: Share of tokens whose importance weight w exceeds the cap. w is
                 pi_trainer / pi_engine of the token, or its product over the trajectory
@@ -135,7 +127,7 @@ class OffPolicyMeter:
                 equal (Kish).
             update/entropy: Nats per token.
             update/clip_fraction_low, update/clip_fraction_high: Shares of tokens whose ratio is
-                clipped: below with a negative advantage, above with a positive one.
+                clipped below and above.
             update/clip_fraction: Sum of the two.
             update/off_policy_masked: Share of tokens removed by sequence-level masking.
             update/kl: KL divergence from the starting policy in nats per token, by the estimator r
@@ -143,19 +135,24 @@ class OffPolicyMeter:
         """
         sums, largest = all_reduce_sum(self._sums), all_reduce_max(self._largest)
         tokens, entropy, low, high, masked, kl, count, gap, weight, square, capped = sums.tolist()
-        found = {
-            "update/logp_gap_mean": gap / max(1.0, count),
-            "update/logp_gap_largest": float(largest),
-            "update/capped_weights": capped / max(1.0, count),
-            "update/effective_sample_size": weight**2 / (count * square) if count else 1.0,
-            "update/entropy": entropy / max(1.0, tokens),
-            "update/clip_fraction_low": low / max(1.0, tokens),
-            "update/clip_fraction_high": high / max(1.0, tokens),
-            "update/clip_fraction": (low + high) / max(1.0, tokens),
-            "update/off_policy_masked": masked / max(1.0, tokens),
-        }
-        if self._has_reference:
-            found["update/kl"] = kl / max(1.0, tokens)
+        found: dict[str, float] = {}
+        if tokens:
+            found = {
+                "update/entropy": entropy / tokens,
+                "update/clip_fraction_low": low / tokens,
+                "update/clip_fraction_high": high / tokens,
+                "update/clip_fraction": (low + high) / tokens,
+                "update/off_policy_masked": masked / tokens,
+            }
+            if self._has_reference:
+                found["update/kl"] = kl / tokens
+        if count:
+            found |= {
+                "update/logp_gap_mean": gap / count,
+                "update/logp_gap_largest": float(largest),
+                "update/capped_weights": capped / count,
+                "update/effective_sample_size": weight**2 / (count * square),
+            }
         self._sums, self._largest = torch.zeros_like(self._sums), torch.zeros_like(self._largest)
         self._has_reference = False
         return found

@@ -42,7 +42,7 @@ from tasks.training.packing import (
     share_prefixes,
     shares_prefixes,
 )
-from tasks.training.policy_loss import kept_tokens, policy_loss, sequence_old
+from tasks.training.policy_loss import clipped_tokens, kept_tokens, policy_loss, sequence_old
 from tasks.training.reference import Reference
 from tasks.training.row_tensors import Tensors, loss_tensors, pad_trajectories, padded
 from tasks.training.token_scores import log_probabilities, token_scores
@@ -52,25 +52,10 @@ from tasks.training.update_metrics import UpdateMetrics
 
 
 class NothingToLearnError(RuntimeError):
-    """A batch has no usable trajectory.
+    """A batch has no usable trajectory."""
 
-    Either the infrastructure is down, or every first prompt fills the token budget.
-
-    Attributes:
-        without_turns: Number of episodes whose prompt alone filled rollout.trajectory_tokens.
-    """
-
-    def __init__(self, step: int, without_turns: int, reasons: Sequence[str]) -> None:
-        if without_turns:
-            too_long = (
-                f" In {without_turns} episodes the prompt alone fills rollout.trajectory_tokens."
-            )
-        else:
-            too_long = ""
-        super().__init__(
-            f"step {step} has no group to train on.{too_long} Reasons: {'; '.join(reasons)}"
-        )
-        self.without_turns = without_turns
+    def __init__(self, step: int, reasons: Sequence[str]) -> None:
+        super().__init__(f"step {step} has no group to train on. Reasons: {'; '.join(reasons)}")
 
 
 class PolicyGradientTrainer(BaseTrainer):
@@ -99,12 +84,7 @@ class PolicyGradientTrainer(BaseTrainer):
         self.begin(experiment, policy, folder, sharding)
         self._updates_of_batch = 0
         self._extra_metrics = UpdateMetrics(algorithm.update_metrics)
-        self._meter = OffPolicyMeter(
-            algorithm.importance_correction,
-            algorithm.importance_cap,
-            algorithm.clip_low,
-            algorithm.clip_high,
-        )
+        self._meter = OffPolicyMeter(algorithm.importance_correction, algorithm.importance_cap)
         rollout = experiment.rollout
         model = self.load_policy()
         add_fused_lm_head(model, rollout.temperature, outputs=("log_probs", "entropy"))
@@ -240,7 +220,7 @@ class PolicyGradientTrainer(BaseTrainer):
             if note := out_of_sync_note(step, self.batch_metrics):
                 raise WeightSyncError(f"no episode is left to train on. {note}")
             reasons = sorted({t.reason for t in trajectories if t.reason})
-            raise NothingToLearnError(step, groups.without_turns, reasons[:3])
+            raise NothingToLearnError(step, reasons[:3])
         kept = [group for group in groups.kept if reward_range(group) >= algorithm.min_reward_range]
         usable = [t for group in kept for t in group]
         ages = [step - turn.policy_version for t in usable for turn in t.turns]
@@ -362,7 +342,8 @@ class PolicyGradientTrainer(BaseTrainer):
             share = mask.any() / self.current_gradient_accumulation_steps
             loss = loss + self._balance_coefficient * balance * share
         self.loss_record.note(inputs, tokens)
-        self._meter.add(tokens, first_update=self._updates_of_batch == 0)
+        clipped = clipped_tokens(tokens, algorithm)
+        self._meter.add(tokens, clipped, first_update=self._updates_of_batch == 0)
         self._extra_metrics.add(tokens)
         return loss
 

@@ -75,18 +75,14 @@ def kept_tokens(
 def _token_losses(tokens: LossTokens, algorithm: PolicyGradient) -> torch.Tensor:
     """Return the loss of each token before the mean, with the KL term."""
     logps, advantages = tokens.logps, tokens.advantages
-    log_ratio = logps - tokens.old
-    if algorithm.loss == "luspo":
-        of_trajectory = (log_ratio * tokens.mask).sum(-1) / _lengths(tokens.mask)
-        ratio = of_trajectory.unsqueeze(-1).exp()
-    else:
-        ratio = log_ratio.exp()
+    ratio = _ratio(tokens, algorithm)
     if algorithm.loss == "cispo":
         losses = -ratio.clamp(max=1 + algorithm.clip_high).detach() * advantages * logps
     elif algorithm.loss == "sapo":
         temperature = torch.where(advantages > 0, *SAPO_TEMPERATURES)
         losses = -torch.sigmoid(temperature * (ratio - 1)) * 4 / temperature * advantages
     elif algorithm.loss == "vespo":
+        log_ratio = logps - tokens.old
         losses = -_vespo_weights(log_ratio, advantages, tokens.mask) * advantages * logps
     else:
         clipped = ratio.clamp(1 - algorithm.clip_low, 1 + algorithm.clip_high)
@@ -97,6 +93,37 @@ def _token_losses(tokens: LossTokens, algorithm: PolicyGradient) -> torch.Tensor
         gap = tokens.reference - logps
         losses = losses + algorithm.kl_coefficient * ((gap.exp() - gap - 1) * ratio)
     return losses
+
+
+def _ratio(tokens: LossTokens, algorithm: PolicyGradient) -> torch.Tensor:
+    """Return pi / pi_old of each token, or in LUSPO of its trajectory."""
+    log_ratio = tokens.logps - tokens.old
+    if algorithm.loss == "luspo":
+        of_trajectory = (log_ratio * tokens.mask).sum(-1) / _lengths(tokens.mask)
+        return of_trajectory.unsqueeze(-1).exp()
+    return log_ratio.exp()
+
+
+@torch.no_grad()
+def clipped_tokens(
+    tokens: LossTokens, algorithm: PolicyGradient
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return which tokens' ratios the loss clips below and which above.
+
+    SAPO and VESPO clip none, and CISPO none below. The dual clip is not counted.
+
+    Returns:
+        Two booleans of each token, each of shape (B, T).
+    """
+    ratio, advantages = _ratio(tokens, algorithm), tokens.advantages
+    none = torch.zeros_like(tokens.logps, dtype=torch.bool)
+    if algorithm.loss in ("sapo", "vespo"):
+        return none, none
+    above = ratio > 1 + algorithm.clip_high
+    if algorithm.loss == "cispo":
+        return none, above | none
+    below = ratio < 1 - algorithm.clip_low
+    return (below & (advantages < 0)) | none, (above & (advantages > 0)) | none
 
 
 @torch.no_grad()

@@ -58,7 +58,6 @@ def rollout_metrics(
         "rollout/zero_variance_groups": _mean(
             [float(zero_variance(group)) for group in groups.kept]
         ),
-        "rollout/episodes_without_turns": float(sum(not t.turns for t in finished)),
         "rollout/horizon": float(horizon),
         "rollout/episodes": float(len(finished)),
         "rollout/failed": float(len(trajectories) - len(finished)),

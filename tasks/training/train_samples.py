@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from configs.policy_gradient import PolicyGradient
+from configs.policy_gradient import Distillation, PolicyGradient
 from tasks.rollout.trajectory import Outcome, Trajectory
 from tasks.training.algorithms.table import advantages as advantages_of
 from tasks.training.experience import experience_of
@@ -91,7 +91,8 @@ def train_samples(
         ]
         gap, mask = padded(gaps, 0.0, torch.float64), experience.policy_mask
         kl, count = all_reduce_sum(torch.stack([(gap * mask).sum(), mask.double().sum()]))
-        metrics["update/kl"] = float(kl / count.clamp(min=1))
+        name = "update/teacher_kl" if isinstance(algorithm, Distillation) else "update/kl"
+        metrics[name] = float(kl / count.clamp(min=1))
         experience = replace(experience, penalties=algorithm.kl_coefficient * gap)
     targets: list[ValueTargets] | None = None
     if values is None:

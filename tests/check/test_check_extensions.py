@@ -38,6 +38,16 @@ class Few(SFT):
         return pool[:1]
 
 
+class Started(GRPO):
+    """An algorithm whose `batches` returns an object instead of its class."""
+
+    def advantages(self, experience: Any) -> Any:
+        return advantages(GRPO(name="grpo", steps=1), experience)
+
+    def batches(self) -> Any:
+        return object()
+
+
 class Counting(Curriculum):
     """A schedule that depends on the number of calls."""
 
@@ -86,6 +96,7 @@ def test_a_built_in_schedule_passes(fields: dict[str, Any]) -> None:
         ("Reversed", {"direction on two actions"}),
         ("Unfinished", {"advantages per token", "determinism", "direction on two actions"}),
         ("Few", {"selection"}),
+        ("Started", {"trainer and batches"}),
     ],
 )
 def test_faulty_algorithm_fails_its_checks(name: str, problems: set[str]) -> None:

@@ -90,6 +90,13 @@ def test_near_total_loss_of_reward_is_collapse() -> None:
     assert verdict(run((20, {}), (5, {"rollout/reward": 0.24}))).level == STRAINED
 
 
+def test_a_negative_reward_that_moves_a_little_is_healthy() -> None:
+    moves = run((20, {"rollout/reward": -0.3}), (5, {"rollout/reward": -0.42}))
+    assert verdict(moves).level == HEALTHY
+    falls = run((20, {"rollout/reward": -0.3}), (5, {"rollout/reward": -0.9}))
+    assert verdict(falls).level == STRAINED
+
+
 def test_dip_of_one_batch_is_healthy() -> None:
     assert (
         verdict(run((20, {}), (1, {"rollout/reward": 0.0, "update/gradient_norm": 5.0}))).level

@@ -1,4 +1,4 @@
-"""Tests of learnable groups: failed members, members without turns and equal rewards."""
+"""Tests of learnable groups: failed members and equal rewards."""
 
 from __future__ import annotations
 
@@ -25,27 +25,29 @@ def ended(
 BATCH = [
     *(ended(0, 1, reward=1.0), ended(0, 0)),
     *(ended(1, 0), ended(1, 1, Outcome.FAILED)),
-    *(ended(2, 0, Outcome.TRUNCATED, turns=0), ended(2, 1)),
+    *(ended(2, 0, Outcome.TRUNCATED), ended(2, 1)),
     *(ended(3, 0, Outcome.FAILED), ended(3, 1, Outcome.FAILED)),
-    ended(4, 0, Outcome.TRUNCATED, turns=0),
+    ended(4, 0, Outcome.TRUNCATED),
 ]
 
 
 @pytest.mark.parametrize(
     ("complete", "kept", "left_out"),
-    [(True, [(0, 0), (0, 1), (2, 1)], 2), (False, [(0, 0), (0, 1), (1, 0), (2, 1)], 1)],
+    [
+        (True, [(0, 0), (0, 1), (2, 0), (2, 1), (4, 0)], 2),
+        (False, [(0, 0), (0, 1), (1, 0), (2, 0), (2, 1), (4, 0)], 1),
+    ],
 )
-def test_failed_member_drops_its_group_and_member_without_turns_only_itself(
+def test_failed_member_drops_its_group_or_only_itself(
     complete: bool, kept: list[tuple[int, int]], left_out: int
 ) -> None:
     groups = learnable_groups(BATCH, complete)
     assert [(t.group, t.member) for group in groups.kept for t in group] == kept
-    assert (groups.left_out, groups.without_turns) == (left_out, 2)
+    assert groups.left_out == left_out
 
 
-def test_metrics_count_left_out_groups_and_episodes_without_turns() -> None:
+def test_metrics_count_left_out_groups() -> None:
     metrics = rollout_metrics(BATCH, 4, 1.0, 0, complete_groups=True)
-    assert metrics["rollout/episodes_without_turns"] == 2
     assert metrics["rollout/groups_left_out"] == 2
     assert metrics["rollout/failed"] == 3
 

@@ -13,6 +13,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import yaml
 from prefect.context import FlowRunContext
 from pydantic import BaseModel
 
@@ -142,8 +143,23 @@ def test_distillation_does_not_inherit_the_coefficient_of_a_penalty() -> None:
     assert load_recipe("textcraft-qwen2.5-3b", distils).algorithm.kl_coefficient == 1.0
     weighted = distils | {"algorithm.kl_coefficient": 0.5}
     assert load_recipe("textcraft-qwen2.5-3b", weighted).algorithm.kl_coefficient == 0.5
+    section = {"name": "distillation", "teacher": "any", "steps": 10, "kl_coefficient": 0.5}
+    in_section = load_recipe("textcraft-qwen2.5-3b", {"algorithm": section})
+    assert in_section.algorithm.kl_coefficient == 0.5
     with pytest.raises(RecipeError, match=r"algorithm\.max_resample_rounds"):
         load_recipe("textcraft-qwen2.5-3b", distils | {"algorithm.max_resample_rounds": 1})
+
+
+def test_a_recipe_without_the_name_of_its_algorithm_is_one_of_grpo(tmp_path: Path) -> None:
+    file = tmp_path / "recipe.yaml"
+    recipe = yaml.safe_load(Path("configs/textcraft.yaml").read_text())
+    recipe["algorithm"].pop("name")
+    recipe["algorithm"] |= {"kl_coefficient": 0.001, "scale_advantages": "group"}
+    file.write_text(yaml.safe_dump(recipe))
+    assert load_recipe(str(file)).algorithm.kl_coefficient == 0.001
+    distils = {"algorithm.name": "distillation", "algorithm.teacher": "any"}
+    assert load_recipe(str(file), distils).algorithm.kl_coefficient == 1.0
+    assert load_recipe(str(file), {"algorithm.name": "ppo"}).algorithm.name == "ppo"
 
 
 CHECKPOINT = {

@@ -688,6 +688,21 @@ def test_fields_of_an_arm_override_the_study_and_its_run_trains_the_registered_r
         assert job.overrides == {"curriculum.every": every[arm]}
 
 
+def test_an_arm_does_not_change_the_section_that_all_arms_share(tmp_path: Path) -> None:
+    shared = {"curriculum": {"kind": "stepwise", "horizons": [2, 4], "every": 6}}
+    made = load_study(
+        written(
+            tmp_path,
+            overrides=shared,
+            arms={"paper": {}, "slow": {"curriculum.every": 9}},
+            comparisons=[],
+            seeds=1,
+        )
+    )
+    every = {arm: made.experiment(arm, 0).curriculum.model_dump()["every"] for arm in made.arms}
+    assert every == {"paper": 6, "slow": 9}
+
+
 def test_two_arms_of_the_same_recipe_are_refused(tmp_path: Path) -> None:
     arms = {name: {"curriculum": {"kind": "fixed", "horizon": 6}} for name in ("one", "two")}
     with pytest.raises(RecipeError, match=r"'one'.*'two'"):

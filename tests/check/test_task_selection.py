@@ -56,7 +56,7 @@ def test_file_beside_the_recipe_is_found_and_its_content_changes_the_fingerprint
     ("content", "named"),
     [
         ("[]", "ids.json"),
-        ('{"a": 1}', "dict"),
+        ('{"a": 1}', "{'a': 1}"),
         ('[{"id": 3}]', "{'id': 3}"),
         ("[3, -1]", "-1"),
         ("[true]", "True"),
@@ -77,6 +77,11 @@ def test_a_file_without_valid_tasks_is_refused_with_the_entry(
 
 def test_ids_with_a_set_in_their_name_keep_their_index() -> None:
     assert indices(read_ids('["searchqa_nq_17", 4]')) == [17, 4]
+
+
+def test_a_file_of_one_line_is_one_task() -> None:
+    assert read_ids("17\n") == [17]
+    assert read_ids('{"item_id": "babyai_3"}\n') == ["babyai_3"]
 
 
 def test_agentgyms_ids_of_textcraft_are_resolved_by_the_goal_in_their_record(

@@ -57,7 +57,7 @@ def test_served_teacher_gives_the_same_advantages_as_a_local_one(
         found.append(
             (
                 torch.cat([sample.advantages for sample in samples]),
-                trainer.batch_metrics["update/kl"],
+                trainer.batch_metrics["update/teacher_kl"],
             )
         )
     (local, kl), (served, served_kl) = found

@@ -13,7 +13,7 @@ from tasks.inference.weight_sync_check import WeightSyncError
 from tasks.rollout.trajectory import Outcome, Trajectory, Turn
 from tasks.training.local_trainer import trainer_variables
 from tasks.training.out_of_sync import EPISODES, GAP, TOLERATED
-from tasks.training.policy_gradient_trainer import NothingToLearnError, PolicyGradientTrainer
+from tasks.training.policy_gradient_trainer import PolicyGradientTrainer
 from tasks.training.row_tensors import Tensors
 from tests.benchmarks import update
 from tests.support.processes import run_python
@@ -158,26 +158,6 @@ def test_filtering_and_masking_exclude_trajectories_and_are_counted(
         float(sum(sum(t.policy_mask) for t in learnt))
     }
     assert sum(int((x["advantages"] != 0).any(dim=1).sum()) for x in tensors) <= len(learnt)
-
-
-@pytest.mark.parametrize("name", ["grpo", "ppo", "gigpo"])
-def test_episodes_without_turns_do_not_change_the_update(
-    name: str, policy: str, tmp_path: Path
-) -> None:
-    trainer = trainer_of(small_experiment(name=name, micro_batches=2), policy, tmp_path)
-    batch = recorded_trajectories(policy, 0)
-    without_turns = [
-        replace(batch[0], member=9, turns=[], outcome="truncated"),
-        replace(batch[0], group=9, member=0, turns=[], outcome="truncated"),
-    ]
-    without, given = (
-        flat(trainer.mini_batches_of(some, 0)) for some in (batch, [*without_turns, *batch])
-    )
-    for ours, right in zip(given, without, strict=True):
-        assert all(torch.equal(ours[key], right[key]) for key in right)
-    with pytest.raises(NothingToLearnError) as nothing:
-        trainer.mini_batches_of(without_turns, 0)
-    assert nothing.value.without_turns == 2
 
 
 @pytest.mark.parametrize(
