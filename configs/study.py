@@ -210,8 +210,8 @@ def load_study(study: str, overrides: Mapping[str, Any] | None = None) -> Study:
 
     Raises:
         RecipeError: The file is missing or not YAML, a field is wrong, an arm is not a valid
-            recipe, two arms are the same recipe, a run stops when it collapses, or a run is
-            evaluated differently from the others.
+            recipe, two arms are the same recipe, a run stops when it collapses, a run is
+            evaluated differently from the others, or two compared arms have other tasks.
     """
     path = find_yaml(study, FOLDER, "study", RecipeError)
     in_file = read_yaml(path, RecipeError)
@@ -225,6 +225,7 @@ def load_study(study: str, overrides: Mapping[str, Any] | None = None) -> Study:
         ) from None
     measured: dict[tuple[str, int], dict[str, Any]] = {}
     recipes: dict[str, str] = {}
+    worlds: dict[str, tuple[str, str, float | None]] = {}
     for arm in found.arms:
         for seed in found.seeds[:2]:  # a field with {seed} differs between any two
             try:
@@ -237,6 +238,8 @@ def load_study(study: str, overrides: Mapping[str, Any] | None = None) -> Study:
                     "evaluation, which the study compares; use report or roll_back"
                 )
             measured[arm, seed] = experiment.evaluation.model_dump()
+            world = experiment.environment
+            worlds[arm] = world.name, world.rules, world.success_score
             if (same := recipes.setdefault(experiment.model_dump_json(), arm)) != arm:
                 raise RecipeError(
                     f"{path}: the arms {same!r} and {arm!r} are the same recipe; remove one of them"
@@ -249,5 +252,12 @@ def load_study(study: str, overrides: Mapping[str, Any] | None = None) -> Study:
                 f"{path}: the runs {one!r}, seed {seed}, and {other!r}, seed {other_seed}, cannot be "
                 f"compared, because their evaluation.{different[0]} differs; set it in overrides, "
                 "without {seed}"
+            )
+    for one, other in found.comparisons:
+        if other != START and worlds[one] != worlds[other]:
+            raise RecipeError(
+                f"{path}: comparisons has {one!r} and {other!r}, whose environment.name, "
+                "environment.rules or environment.success_score differ, so their tasks cannot be "
+                "paired; remove the comparison"
             )
     return found

@@ -22,7 +22,7 @@ from dashboards.run_folders import Source, sources, temperature_of
 
 log = logging.getLogger(__name__)
 
-SCHEMA_VERSION = 3
+SCHEMA_VERSION = 4
 """Schema version. Increase it whenever the tables or the meaning of their values change."""
 FILES_AT_ONCE = 64
 """Files per transaction. After a kill at most this many are read again."""

@@ -15,6 +15,7 @@ from dashboards.figures import (
     with_interval,
 )
 from dashboards.run_folders import RunFolder
+from environments.handshake import recorded_version
 from tasks.evaluation.statistics import UNKNOWN, Estimate, Tally, difference
 
 MANY = 8
@@ -72,6 +73,26 @@ def difference_by_task(before: Mapping[str, Any], after: Mapping[str, Any]) -> E
     if before.get("failed") or after.get("failed"):
         return UNKNOWN
     return difference(tallies(before), tallies(after))
+
+
+MEASURED = (
+    "environment.name",
+    "environment.rules",
+    "environment.success_score",
+    "evaluation.horizon",
+    "evaluation.temperature",
+)
+"""Fields of the recipe that are equal in two runs that can be compared by task."""
+
+
+def is_comparable(one: RunFolder, other: RunFolder) -> bool:
+    """Return whether both runs are finished and were measured alike, in the same world."""
+    return (
+        one.is_finished
+        and other.is_finished
+        and all(one.field(name) == other.field(name) for name in MEASURED)
+        and recorded_version(one.path / "world") == recorded_version(other.path / "world")
+    )
 
 
 def tallies(evaluation: Mapping[str, Any]) -> dict[int, Tally]:

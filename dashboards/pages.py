@@ -28,7 +28,7 @@ from dashboards.lookup import (
     requested_trajectory,
     study_folders,
 )
-from dashboards.overlay import difference_by_task, final_evaluation, names_of
+from dashboards.overlay import difference_by_task, final_evaluation, is_comparable, names_of
 from dashboards.run_folders import STEP_FILE, checkpoints_of, run_folder, run_folders
 from dashboards.step_timeline import step_timeline
 from dashboards.templating import NotFoundError, html
@@ -208,8 +208,12 @@ def compare(request: Request) -> Response:
         each for each in run_folders(index_of(request).runs) if each.metrics() or each.evaluations()
     ]
     ends = [final_evaluation(each) for each in chosen]
-    gaps = [difference_by_task(ends[0], end) if ends[0] and end else None for end in ends[1:]]
-    tallies = [end["tallies"] if end else {} for end in ends]
+    alike = [is_comparable(chosen[0], each) for each in chosen]
+    gaps = [
+        difference_by_task(ends[0], end) if is_alike and ends[0] and end else None
+        for is_alike, end in zip(alike[1:], ends[1:], strict=True)
+    ]
+    tallies = [end["tallies"] if end and all(alike) else {} for end in ends]
     shared = set.intersection(*(set(each) for each in tallies if each)) if any(tallies) else set()
     rows = [(task, [each.get(task) for each in tallies]) for task in sorted(shared, key=int)]
     rows.sort(key=lambda row: _rate(row[1][-1]) - _rate(row[1][0]))

@@ -28,10 +28,12 @@ NO_TRAJECTORIES = {
     "artifacts",
     "train_samples",
     "damaged",
+    "pending",
 }
 """Folders without trajectories to show.
 
-`records` holds copies for MLflow, `damaged` holds unreadable files.
+`records` holds copies for MLflow, `damaged` unreadable files, and `pending` episodes that are also
+in `failed`, or soon in a part.
 """
 WRITTEN = (
     METRICS,
@@ -216,7 +218,8 @@ def _source(runs: Path, path: Path) -> Source:
     relative = path.relative_to(runs)
     status = path.stat()
     kind = path.parent.name if path.parent.name in ("rollouts", "evaluations") else "collected"
-    owner = relative.parent.parent if kind != "collected" else relative.parent
+    broken = path.parent.name == "failed" and (path.parent.parent / "settings.json").is_file()
+    owner = relative.parent.parent if kind != "collected" or broken else relative.parent
     step = STEP_FILE.fullmatch(path.name)
     return Source(
         path,

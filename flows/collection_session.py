@@ -218,8 +218,11 @@ class Tally:
 
 
 def weights_of(source: Source) -> str:
-    """Return the digest of a checkpoint's weights. Empty for other policies."""
-    if source.kind != "model" or source.model is None:
+    """Return the digest of a checkpoint's weights. Empty for other policies.
+
+    A vLLM server may have loaded a checkpoint of this machine.
+    """
+    if source.kind not in ("model", "vllm") or source.model is None:
         return ""
     return weights_digest(Path(source.model).expanduser())
 
@@ -242,7 +245,7 @@ def check_same_weights(folder: Path, source: Source) -> None:
     if not has_same_weights(folder, source):
         raise DifferentCollectionError(
             f"{folder} holds episodes of other weights: {source.model} was trained again. Delete "
-            "the folder, or choose another one with --out.",
+            "the folder, or choose another one.",
             ("source.model",),
         )
     if not (folder / WEIGHTS).is_file() and (now := weights_of(source)):

@@ -50,6 +50,7 @@ from tasks.evaluation.grid_report import Results, draw_grid, grid_tables
 from tasks.evaluation.tables import Row, aligned, markdown
 from tasks.files import replace_file
 from tasks.rollout.resumable_writer import check_settings
+from tasks.tracking.outbox import is_unsent
 
 
 def described(parameters: Mapping[str, Any]) -> str:
@@ -208,7 +209,7 @@ def record(
             "folder": str(folder.absolute()),
             "mlflow.note.content": note or "Complete.",
         }
-        run = tracker.start_run(title, shared_settings(grid), tags)
+        run = tracker.start_run(title, shared_settings(grid), tags, reopens=True)
         for name, cell in grid.cells().items():
             figures = {
                 f"{name.partition(', horizon')[0]} at temperature {cell.temperature:g}/{key.partition('/')[2]}": value
@@ -221,6 +222,10 @@ def record(
     create_markdown_artifact(page, key="evaluation", description=title)
     show_picture(picture, "success-by-horizon", f"Success by horizon: {title}")
     print(f"\n{text}\n\nResults: {folder}")
+    if is_unsent(folder / "records") and not folder.absolute().is_relative_to(
+        infrastructure.runs.absolute()
+    ):
+        print("MLflow lacks these results. The same command sends them when MLflow answers.")
 
 
 def without_learning(grid: EvaluationGrid, results: Results, infrastructure: InfraSettings) -> str:

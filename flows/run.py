@@ -191,7 +191,7 @@ class Run:
 def opened_run(
     folder: RunFolder, infrastructure: InfraSettings, clock: TimeBreakdown, name: str
 ) -> Iterator[Run]:
-    """Claim the run's folder and open its records; close them with the block's outcome."""
+    """Claim the run's folder and open its records; the tracker ends a run that raises."""
     experiment, runs, log = folder.experiment, infrastructure.runs.absolute(), flow_log()
     with (
         folder.claimed(),
@@ -221,20 +221,7 @@ def opened_run(
             link_to_mlflow(tracker, parent, runs, log)
             link_to_viewer(folder.path, runs, log)
         tag_flow_run(experiment.environment.name, experiment.algorithm.name)
-        try:
-            yield Run(
-                infrastructure,
-                folder,
-                tracker,
-                parent,
-                clock,
-                bar,
-                mirror,
-                system=system,
-            )
-        except BaseException as problem:
-            tracker.end_run(parent, "FAILED" if isinstance(problem, Exception) else "KILLED")
-            raise
+        yield Run(infrastructure, folder, tracker, parent, clock, bar, mirror, system=system)
         tracker.end_run(parent)
         folder.mark_done(FINISHED)
         with clock.part("MLflow"):

@@ -263,7 +263,7 @@ class PhaseRunner:
             {"horizon": phase.horizon, "first_step": phase.first_step} | end,
             step=phase.first_step,
         )
-        run.tracker.log_task_lists(mlflow_run, tasks.entries(experiment))
+        run.tracker.log_task_lists(mlflow_run, tasks.entries(experiment), phase.first_step)
         try:
             train(run, trainer, phase, mlflow_run)
             # A schedule that depends on the training history may have ended the phase early.

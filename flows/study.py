@@ -104,6 +104,7 @@ def study(
             f"study {what.name}",
             what.model_dump(mode="json"),
             {"kind": "study", "folder": str(runs.folder)},
+            reopens=True,
         )
         environment = {PROCESSES: str(trainer_processes(infrastructure))}
         if (parent := tracker.mlflow_id(run)) is not None:

@@ -219,6 +219,7 @@ def serve(parsed: argparse.Namespace, source: Source, rollout: Rollout) -> None:
 @contextmanager
 def opened(parsed: argparse.Namespace, source: Source, rollout: Rollout) -> Iterator[Endpoint]:
     """Start the engine and open the recording for the duration of the block. Raises as `serve`."""
+    from flows.collection_session import check_same_weights
     from tasks.endpoint.app import Endpoint, ServedPolicy, load_verifier
     from tasks.endpoint.chat_tokens import ChatTokens
     from tasks.endpoint.recording import Recording
@@ -242,6 +243,7 @@ def opened(parsed: argparse.Namespace, source: Source, rollout: Rollout) -> Iter
             recording = Recording(
                 parsed.record, {"model": source.model, "dtype": source.dtype, "world": parsed.world}
             )
+            check_same_weights(parsed.record, source)
         model = hugging_face_model(source.model)
         engine = local_engine(
             rollout,

@@ -67,25 +67,32 @@ class Tracker:
         if kind is None:
             self.flush()
             return
+        if (self._outbox.last(f"state of {RUN}") or {}).get("status") == "RUNNING":
+            self.end_run(RUN, "FAILED" if issubclass(kind, Exception) else "KILLED")
         with suppress(TrackingError):  # the error in flight is more informative
             self.flush(seconds=2)
 
     def start_run(
-        self, name: str, params: Mapping[str, Any], tags: Mapping[str, str] | None = None
+        self,
+        name: str,
+        params: Mapping[str, Any],
+        tags: Mapping[str, str] | None = None,
+        *,
+        reopens: bool = False,
     ) -> str:
         """Start or resume the run, and return its name for the other methods.
-
-        A finished run is not changed.
 
         Args:
             name: Name in MLflow.
             params: The recipe. Nested fields get dotted names.
             tags: Additional tags to search for.
+            reopens: Whether a finished run runs again, with these tags. Otherwise it is not
+                changed.
 
         Raises:
             TrackingError: The store cannot be used, or the run has other parameters there.
         """
-        self._start(RUN, name, params, tags, 0)
+        self._start(RUN, name, params, tags, 0, reopens=reopens)
         self.flush(seconds=60, patience=0)
         return RUN
 
@@ -189,9 +196,10 @@ class Tracker:
             aliases=list(aliases),
         )
 
-    def log_task_lists(self, run: str, entries: Sequence[TaskListEntry]) -> None:
-        """Store the task lists that a run uses, as MLflow datasets."""
-        self._add("task lists", "task lists", run, entries=[asdict(each) for each in entries])
+    def log_task_lists(self, run: str, entries: Sequence[TaskListEntry], step: int = 0) -> None:
+        """Store the task lists that a run or a phase uses from a step on, as MLflow datasets."""
+        plain = [asdict(each) for each in entries]
+        self._add("task lists", "task lists", run, entries=plain, step=step)
 
     def log_picture(self, run: str, path: Path) -> None:
         """Store a picture under its file name in the run. It replaces an older version.
@@ -256,8 +264,10 @@ class Tracker:
         params: Mapping[str, Any],
         tags: Mapping[str, str] | None,
         step: int,
+        *,
+        reopens: bool = False,
     ) -> None:
-        if self.is_finished(run):
+        if self.is_finished(run) and not reopens:
             self._sender.wake()  # MLflow may have been unavailable when the run ended
             return
         owned = {**(tags or {}), OWNER_TAG: this_process()}

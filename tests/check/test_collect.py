@@ -168,6 +168,12 @@ def test_episodes_of_a_checkpoint_that_was_trained_again_are_not_reused(tmp_path
     with pytest.raises(DifferentCollectionError) as refused:
         session.collect(ORACLE.model_copy(update={"source": source}), tmp_path)
     assert refused.value.fields == ("source.model",)
+    (served := tmp_path / "served").mkdir()
+    server = Source(kind="vllm", urls=("http://127.0.0.1:9",), model=source.model)
+    check_same_weights(served, server)
+    train(b"third")
+    with pytest.raises(DifferentCollectionError):
+        check_same_weights(served, server)
 
 
 def test_a_different_collection_is_refused_in_the_same_folder(tmp_path: Path) -> None:

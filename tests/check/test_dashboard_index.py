@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow.parquet as pq
@@ -10,9 +11,10 @@ import pytest
 from dashboards.filters import FilterError, Filters, list_trajectories
 from dashboards.index import Index
 from environments.registry import WORLDS
+from tasks.rollout.trajectory import Outcome
 from tasks.rollout.trajectory_parquet import read_trajectories, write_trajectories
 from tests.support.processes import run_python
-from tests.support.recorded_runs import recorded_run
+from tests.support.recorded_runs import numbers_of, played, recorded_run
 
 
 @pytest.fixture(scope="module")
@@ -115,6 +117,28 @@ def test_a_refresh_reads_new_and_changed_files_and_drops_deleted_ones(tmp_path: 
     file.unlink()
     assert index.refresh().gone == 1
     assert list_trajectories(index, Filters(kind="rollouts")).count == 0
+
+
+def test_an_incomplete_collection_has_one_success_rate_with_bounds(tmp_path: Path) -> None:
+    task = numbers_of(1)[0]
+    good = played("textcraft", task, skill=1.0, horizon=30, group=0, member=0, seed=0)
+    assert good.succeeded
+    member = replace(good, group=1)
+    lost = replace(good, group=1, member=1, outcome=Outcome.FAILED, turns=[])
+    folder = tmp_path / "collected" / "x"
+    for name, episodes in (
+        ("part-000000.parquet", [good]),
+        ("failed/part-000000.parquet", [member, lost]),
+        ("pending/000000.parquet", [member]),
+    ):
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        write_trajectories(folder / name, episodes)
+    (folder / "settings.json").write_text("{}")
+    index = Index(tmp_path)
+    index.refresh()
+    found = list_trajectories(index, Filters(run="collected/x"))
+    assert (found.count, found.low, found.high) == (3, pytest.approx(2 / 3), 1.0)
+    assert list_trajectories(index, Filters()).count == 3
 
 
 def test_unreadable_files_are_listed_as_problems(tmp_path: Path) -> None:

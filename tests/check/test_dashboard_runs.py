@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import yaml
 from starlette.testclient import TestClient
 
 from configs.recipe import load_recipe
@@ -210,7 +211,28 @@ def test_several_runs_are_compared_in_one_figure(pages: TestClient, runs: Path) 
     page = pages.get(f"/compare?{query}").text
     assert 'id="compared" data-runs="3"' in page
     assert page.count(" data-reference>") == 1
+    assert page.count("<td data-gap>") == 2
     assert pages.get(f"/compare?run=unknown&run={names[0]}").status_code == 200
+
+
+def test_only_finished_runs_that_were_measured_alike_are_compared_by_task(tmp_path: Path) -> None:
+    first, alike, unfinished, other = (
+        recorded_run(tmp_path, seed=seed, skills=(0.5,), tasks=3).path for seed in range(4)
+    )
+    (unfinished / "done" / FINISHED).unlink()
+    recipe = yaml.safe_load((other / "recipe.yaml").read_text())
+    recipe["evaluation"]["horizon"] = 5
+    (other / "recipe.yaml").write_text(yaml.safe_dump(recipe))
+    app = application(tmp_path, Links(None, lambda: SERVICES), ["testserver"], LOGIN)
+    app.state.index.refresh()
+    with TestClient(app, headers=basic(LOGIN)) as client:
+        for compared, gaps in (
+            ((first, alike), 1),
+            ((first, alike, unfinished), 1),
+            ((first, other), 0),
+        ):
+            query = "&".join(f"run={path.name}" for path in compared)
+            assert client.get(f"/compare?{query}").text.count("<td data-gap>") == gaps
 
 
 def test_a_runs_page_shows_its_health_and_links_to_prefect_and_mlflow(

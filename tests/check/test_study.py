@@ -703,6 +703,16 @@ def test_an_arm_does_not_change_the_section_that_all_arms_share(tmp_path: Path) 
     assert every == {"paper": 6, "slow": 9}
 
 
+def test_arms_with_other_tasks_are_not_compared(tmp_path: Path) -> None:
+    arms = {
+        "ours": {"environment.rules": "ours"},
+        "theirs": {"environment.rules": "agentgym", "policy.action_format": "bare"},
+    }
+    with pytest.raises(RecipeError, match=r"environment\.rules"):
+        load_study(written(tmp_path, arms=arms, comparisons=[["theirs", "ours"]], seeds=1))
+    load_study(written(tmp_path, arms=arms, comparisons=[["theirs", "start"]], seeds=1))
+
+
 def test_two_arms_of_the_same_recipe_are_refused(tmp_path: Path) -> None:
     arms = {name: {"curriculum": {"kind": "fixed", "horizon": 6}} for name in ("one", "two")}
     with pytest.raises(RecipeError, match=r"'one'.*'two'"):

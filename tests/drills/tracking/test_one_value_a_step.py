@@ -11,6 +11,7 @@ from pathlib import Path
 
 from mlflow import MlflowClient
 
+from tasks.tracking.datasets import TaskListEntry
 from tasks.tracking.orphans import end_killed_runs
 from tasks.tracking.tracker import Tracker
 from tests.support.processes import run_python
@@ -199,6 +200,22 @@ def test_repeated_steps_replace_recorded_ones(
     assert {client.get_run(each).info.lifecycle_stage for each in old} == {"deleted"}
     (version,) = client.search_model_versions("name = 'redone'")
     assert version.tags["checkpoint_digest"] == "another"
+
+
+def test_a_roll_back_to_an_earlier_phase_drops_the_later_one(
+    tracker: Tracker, client: MlflowClient
+) -> None:
+    lists = [TaskListEntry.of("textcraft", "v2", "wood-train", "training", [1, 2, 3])]
+    tracker.start_run("run", {"a": 1})
+    tracker.start_phase("phase-1", "phase 1", step=0)
+    tracker.start_phase("phase-2", "phase 2", step=10)
+    tracker.log_task_lists("phase-2", lists, 10)
+    tracker.drop_steps_after(5)
+    assert tracker.flush()
+    assert tracker.mlflow_id("phase-2") is None
+    tracker.start_phase("phase-2", "phase 2", step=10)
+    tracker.log_task_lists("phase-2", lists, 10)
+    assert len(client.get_run(stored(tracker, "phase-2")).inputs.dataset_inputs) == 1
 
 
 def test_records_sent_twice_are_stored_once(

@@ -244,6 +244,34 @@ def test_run_renamed_by_the_user_keeps_its_name(
     assert client.get_run(run).info.run_name == "the good one"
 
 
+def test_a_finished_run_that_reopens_can_fail(tracker: Tracker, client: MlflowClient) -> None:
+    run = tracker.start_run("evaluation", {}, {"note": "complete"})
+    tracker.end_run(run)
+    tracker.start_run("evaluation", {}, {"note": "incomplete"})
+    tracker.end_run(run, "FAILED")
+    assert client.get_run(stored(tracker, run)).info.status == "FINISHED"
+    tracker.start_run("evaluation", {}, {"note": "incomplete"}, reopens=True)
+    tracker.end_run(run, "FAILED")
+    found = client.get_run(stored(tracker, run))
+    assert (found.info.status, found.data.tags["note"]) == ("FAILED", "incomplete")
+
+
+@pytest.mark.parametrize(
+    ("problem", "status"), [(ValueError, "FAILED"), (KeyboardInterrupt, "KILLED")]
+)
+def test_a_run_that_raises_is_ended(
+    problem: type[BaseException], status: str, tracker: Tracker, client: MlflowClient
+) -> None:
+    def fails() -> None:
+        with tracker:
+            tracker.start_run("study", {})
+            raise problem
+
+    with pytest.raises(problem):
+        fails()
+    assert client.get_run(stored(tracker, "run")).info.status == status
+
+
 def test_pictures_and_tables_are_next_to_the_database_and_are_replaced(
     tracker: Tracker, client: MlflowClient, database: Path, tmp_path: Path
 ) -> None:
