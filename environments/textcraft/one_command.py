@@ -27,7 +27,7 @@ FRESH: dict[Split, range] = {
     "validation": ONE_COMMAND_VARIANTS[8200:8300],
     "test": ONE_COMMAND_VARIANTS[8300:],
 }
-"""Variants with training templates, but with names and counts never used in training."""
+"""Variants with training templates, but with names never used in training."""
 MAX_DISTRACTORS = 9
 """Commands without use in a task. With them a task lists more commands than its horizon has turns, so
 crafting every listed command fails.

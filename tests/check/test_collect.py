@@ -215,7 +215,9 @@ class Endpoint:
 Answer = Callable[[web.Request], Awaitable[web.Response]]
 
 
-def play_by_endpoint(answer: Answer, folder: Path, url: str, **fields: Any) -> list[Trajectory]:
+def play_by_endpoint(
+    answer: Answer, folder: Path, url: str, temperature: float = 1.0, **fields: Any
+) -> list[Trajectory]:
     """Play six tasks with a chat endpoint whose handler is `answer`."""
 
     async def serve_and_collect() -> None:
@@ -226,7 +228,8 @@ def play_by_endpoint(answer: Answer, folder: Path, url: str, **fields: Any) -> l
         await web.TCPSite(runner, "127.0.0.1", 0).start()
         endpoint = f"http://127.0.0.1:{runner.addresses[0][1]}/v1"
         source = Source(kind="openai", model="crafter", urls=(endpoint,), **fields)
-        collection = ORACLE.model_copy(update={"source": source, "samples": 1, "horizon": 30})
+        settings = {"source": source, "samples": 1, "horizon": 30, "temperature": temperature}
+        collection = ORACLE.model_copy(update=settings)
         writer = ResumableTrajectoryWriter(folder, {}, 1)
         with open_agent(collection, WORLD) as agent:
             await asyncio.to_thread(
@@ -236,6 +239,12 @@ def play_by_endpoint(answer: Answer, folder: Path, url: str, **fields: Any) -> l
 
     asyncio.run(serve_and_collect())
     return stored(folder)
+
+
+def test_a_collection_is_sampled_at_its_temperature(tmp_path: Path, url: str) -> None:
+    endpoint = Endpoint()
+    play_by_endpoint(endpoint.answer, tmp_path, url, temperature=0.25)
+    assert {request["temperature"] for request in endpoint.requests} == {0.25}
 
 
 def test_the_thoughts_of_a_chat_endpoint_are_recorded(tmp_path: Path, url: str) -> None:

@@ -346,6 +346,7 @@ def test_evaluation_gets_slots_before_prefetched_episodes(counting_server: str) 
         with collecting.paused():
             agent.version = 1
         evaluated = collecting.collect([Batch("evaluation", plans(6, 7), SETTINGS)])
+        assert agent.spoken.count((45, 0)) < 16  # not all prefetched episodes have begun
         assert {t.outcome for t in evaluated} == {Outcome.SUCCESS}
         assert {t.outcome for t in collecting.collect(batches[1:])} == {Outcome.SUCCESS}
     assert open_sessions(counting_server) == 0

@@ -202,13 +202,13 @@ def test_cancelled_step_can_be_repeated_and_is_performed_once(serve: Serve) -> N
         async with EnvironmentClient([url]) as client:
             session, _ = await client.start(50)
             await client.step(session, "add 1")
-            stepping = asyncio.create_task(client.step(session, "sleep 0.5"))
+            stepping = asyncio.create_task(client.step(session, "add-slowly 1"))
             await asyncio.sleep(0.1)
             stepping.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await stepping
-            assert (await client.step(session, "sleep 0.5")).observation == "Count: 1"
-            assert (await client.step(session, "add 2")).observation == "Count: 3"
+            assert (await client.step(session, "add-slowly 1")).observation == "Count: 2"
+            assert (await client.step(session, "add 2")).observation == "Count: 4"
             assert session.turn == 3
 
     asyncio.run(cancel())

@@ -52,6 +52,35 @@ def test_metrics_count_left_out_groups() -> None:
     assert metrics["rollout/failed"] == 3
 
 
+def test_means_over_episodes_leave_out_failed_ones() -> None:
+    batch = [
+        ended(0, 0, Outcome.SUCCESS, reward=1.0),
+        ended(0, 1, Outcome.TRUNCATED, turns=3),
+        ended(1, 0, Outcome.FINISHED, turns=2, reward=0.25),
+        ended(1, 1, Outcome.FAILED, turns=8, reward=5.0),
+    ]
+    batch[1].reason = batch[3].reason = "horizon"
+    batch[2].turns[0].malformed = True
+    for turn in [turn for t in batch for turn in t.turns]:
+        turn.policy_version = 1
+    found = rollout_metrics(batch, 4, 2.0, 3)
+    expected = {
+        "success": 1 / 3,
+        "reward": 0.5,
+        "turns": 2.0,
+        "truncated_share": 1 / 3,
+        "cut_by_horizon": 1 / 3,
+        "malformed_share": 1 / 6,
+        "entropy": 0.1,
+        "policy_tokens": 6,
+        "tokens_per_second": 3.0,
+        "staleness_mean": 2.0,
+        "episodes": 3,
+        "failed": 1,
+    }
+    assert {name: found[f"rollout/{name}"] for name in expected} == pytest.approx(expected)
+
+
 @pytest.mark.parametrize(("refused", "share"), [([True, False, None], 0.5), ([None, None], None)])
 def test_refused_share_ignores_turns_without_the_flag(
     refused: list[bool | None], share: float | None

@@ -56,6 +56,15 @@ def test_only_a_positive_interval_is_better(champion: int, challenger: int, bett
     assert is_better(difference(held, tried)) is better
 
 
+def test_a_rise_whose_interval_contains_zero_is_not_better() -> None:
+    held, tried = (
+        {task: Tally(int(task < solved), 1) for task in range(20)} for solved in (10, 11)
+    )
+    found = difference(held, tried)
+    assert found.value > 0 > found.low
+    assert not is_better(found)
+
+
 def test_better_needs_an_interval() -> None:
     assert not is_better(Estimate(0.5, math.nan, math.nan, 1))
 

@@ -149,14 +149,17 @@ def test_steps_without_groups_do_not_change_the_horizon() -> None:
 @pytest.mark.parametrize(
     ("fields", "named"),
     [
-        ({"horizons": [8, 4]}, r"horizons \[8, 4\]"),
-        ({"retreat_below": 0.6}, r"retreat_below \(0.6\) .* threshold \(0.5\)"),
-        ({"threshold": 1.2}, r"curriculum.threshold.*1\.2"),
+        ({"horizons": [8, 4]}, ("horizons", "[8, 4]")),
+        ({"retreat_below": 0.6}, ("retreat_below", "0.6", "threshold", "0.5")),
+        ({"threshold": 1.2}, ("curriculum.threshold", "1.2")),
     ],
 )
-def test_invalid_fields_are_refused_with_name_and_value(fields: dict[str, Any], named: str) -> None:
-    with pytest.raises(RecipeError, match=named):
+def test_invalid_fields_are_refused_with_name_and_value(
+    fields: dict[str, Any], named: tuple[str, ...]
+) -> None:
+    with pytest.raises(RecipeError) as refused:
         gated(**fields)
+    assert all(name in str(refused.value) for name in named)
 
 
 @pytest.mark.parametrize("method", ["sft", "dpo", "agentevol"])

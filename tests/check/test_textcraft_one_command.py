@@ -60,7 +60,7 @@ def test_split_of_a_template_depends_on_neither_names_nor_order() -> None:
         assert split_of(turned) == split_of(recipe)
 
 
-def test_fresh_tasks_have_training_templates_and_unused_counts() -> None:
+def test_fresh_tasks_have_training_templates_and_unused_observations() -> None:
     shown = {begun.observation for begun in learned()}
     for tasks in (listed("fresh-validation"), listed("fresh-test")):
         assert {split_of(recipe) for begun in tasks for recipe in begun.recipes} == {"train"}

@@ -76,6 +76,18 @@ def cut_and_end(
     return asyncio.run(play())
 
 
+def test_messages_are_sampled_at_the_temperature_of_the_episode() -> None:
+    engine = Writer(3, 1000)
+
+    async def play() -> None:
+        policy = TokenAgent(engine, [Words()])  # type: ignore[arg-type]
+        conversation = await policy.begin(0, 1, "x", Budgets(0.25, 8, 500))
+        await conversation.act(0)
+
+    asyncio.run(play())
+    assert [sampling.temperature for sampling in engine.asked] == [0.25]
+
+
 @pytest.mark.parametrize(
     ("length", "context_length", "budgets", "cuts", "end"),
     [

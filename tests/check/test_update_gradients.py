@@ -6,11 +6,19 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from transformers import AutoModelForCausalLM
 
 from tasks.training.packing import SHARED
-from tests.support.recorded import recorded_trajectories
+from tests.support.recorded import (
+    RecordedBatches,
+    recorded_trajectories,
+    small_experiment,
+    train,
+    trainer_of,
+)
 from tests.support.tiny_policy import noisy_copy
-from tests.support.update_reference import check_gradients
+from tests.support.update_reference import Recorder, check_gradients
 
 CASES: dict[str, dict[str, Any]] = {
     "grpo": {"name": "grpo"},
@@ -71,3 +79,45 @@ def test_episode_of_several_rows_has_the_weight_of_one_episode(
     assert {len(t.rows) for t in batch} >= {1, 2, 3}
     fields = {"entropy_coefficient": 0.5, "attention": attention}
     check_gradients(fields, batch, policy, tmp_path)
+
+
+def test_kl_refers_to_the_policy_that_training_began_with(policy: str, tmp_path: Path) -> None:
+    experiment = small_experiment(kl_coefficient=0.1, learning_rate=1e-3, micro_batches=1)
+    rollout = experiment.rollout.model_copy(update={"temperature": 0.7})
+    experiment = experiment.model_copy(update={"rollout": rollout})
+    batch = recorded_trajectories(policy, 0)
+    first = trainer_of(experiment, policy, tmp_path)
+    train(first, RecordedBatches(policy, batch=batch), 1)
+    checkpoint = tmp_path / "checkpoints" / "step-000001"
+    resumed = trainer_of(experiment, policy, tmp_path, checkpoint)
+    start = AutoModelForCausalLM.from_pretrained(policy, dtype=torch.float32).eval()
+    for trainer in (first, resumed):
+        [[tensors]] = trainer.mini_batches_of(batch, 1)
+        ids, length = tensors["input_ids"], tensors["completion_mask"].size(1)
+        with torch.no_grad():
+            logits = start(input_ids=ids, attention_mask=tensors["attention_mask"]).logits
+        right = (logits[:, -length - 1 : -1] / 0.7).log_softmax(-1)
+        right = right.gather(2, ids[:, -length:].unsqueeze(2)).squeeze(2)
+        own = (tensors["completion_mask"] * tensors["tool_mask"]).bool()
+        assert torch.allclose(tensors["ref_per_token_logps"][own], right[own], atol=1e-4)
+        assert not torch.allclose(trainer.score(trainer.model, tensors)[own], right[own], atol=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("model", "field"),
+    [("policy", "max_gradient_norm"), ("critic", "critic__max_gradient_norm")],
+)
+def test_gradients_are_scaled_to_their_maximum_norm(
+    model: str, field: str, policy: str, tmp_path: Path
+) -> None:
+    def norm(limit: float) -> float:
+        experiment = small_experiment(name="ppo", weight_decay=0.1, **{field: limit})
+        trainer = trainer_of(experiment, policy, tmp_path / f"{limit:g}")
+        assert trainer.optimizer.param_groups[0]["weight_decay"] == 0.1
+        recorder = Recorder(trainer)
+        train(trainer, RecordedBatches(policy, batch=recorded_trajectories(policy, 0)), 1)
+        _, gradients = recorder.updates[0][model]
+        return float(torch.stack([gradient.norm() for gradient in gradients.values()]).norm())
+
+    whole = norm(1e9)
+    assert norm(whole / 10) == pytest.approx(whole / 10, rel=2e-2)

@@ -51,7 +51,7 @@ def test_command_uses_a_member_of_the_kind_that_is_held_often_enough() -> None:
     assert filled_command(stick, {"oak planks": 1, "birch planks": 1}, recipe_book()) is None
 
 
-def test_babyai_understands_every_valid_action() -> None:
+def test_babyai_performs_every_valid_action() -> None:
     world = load_world("babyai")
     session, chance = world.create(), random.Random(7)
     for index in world.tasks("test")[:40]:
@@ -59,6 +59,6 @@ def test_babyai_understands_every_valid_action() -> None:
         for _ in range(6):
             actions = session.valid_actions()  # type: ignore[attr-defined]
             step = session.step(chance.choice(actions))
-            assert "not recognized" not in step.observation
+            assert not step.refused
             if step.done:
                 break

@@ -51,6 +51,9 @@ class CountingEpisode(Environment):
                 self.count += int(number)
             case ["sleep", seconds]:
                 time.sleep(float(seconds))
+            case ["add-slowly", number]:
+                time.sleep(0.5)
+                self.count += int(number)
             case ["await", path]:  # until the test creates the file
                 Path(f"{path}.begun").touch()
                 while not Path(path).exists():
