@@ -133,9 +133,10 @@ class InfraSettings(BaseSettings):
     engine_weights: Literal["folder", "nccl"] = "folder"
     """How vLLM servers receive new weights.
 
-    "folder": through a folder that they can read. "nccl": over NCCL from the trainer's GPU. That
-    GPU must not be one of theirs, and servers of engine_urls must be started with
-    --weight-transfer-config '{"backend": "nccl"}'.
+    "folder": through a folder in this machine's memory, or with `ray_address` in the run's folder.
+    Servers of engine_urls on other machines cannot read this memory and need "nccl": over NCCL from
+    the trainer's GPU. That GPU must not be one of theirs, and servers of engine_urls must be started
+    with --weight-transfer-config '{"backend": "nccl"}'. LoRA adapters always go through the folder.
     """
     engine_memory_fraction: Annotated[float, Field(gt=0, lt=1)] | None = None
     """Fraction of a GPU's memory for vLLM, between 0 and 1.
@@ -145,7 +146,7 @@ class InfraSettings(BaseSettings):
     engine_sleep: bool = False
     """Free the memory of vLLM in the trainer's process while the trainer updates.
 
-    This uses vLLM's sleep mode, level 2. A GPU then holds only one of the two at a time, apart from
+    This uses vLLM's sleep mode, level 2, or level 1 with LoRA. A GPU then holds only one of the two at a time, apart from
     what stays in memory for both. Each step takes a few seconds longer, to sleep and to wake up.
     """
     engine_cpu_cache_gb: PositiveFloat = 1.0

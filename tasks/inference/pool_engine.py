@@ -245,11 +245,15 @@ class VllmPoolEngine:
         return f"{self._folder.path.name}/{self._loads}"
 
     def _check_loaded(self) -> None:
-        if all(replica.down for replica in self.pool.replicas):
-            raise EngineError(
-                "no vLLM server loaded the weights: "
-                f"{'; '.join(replica.down for replica in self.pool.replicas)}"
-            )
+        if not all(replica.down for replica in self.pool.replicas):
+            return
+        reasons = "; ".join(replica.down for replica in self.pool.replicas).rstrip(".")
+        hint = ""
+        if self.pool.loaded is not None and self.pool.loaded.adapters:
+            hint = ". Without Ray, adapters need servers on this machine"
+        elif self._transfer is None:
+            hint = ". For servers on other machines set AGENTGYM_ENGINE_WEIGHTS to nccl"
+        raise EngineError(f"no vLLM server loaded the weights: {reasons}{hint}.")
 
     def adopt_weights(self, loaded: Loaded) -> None:
         """Adopt weights that another process has loaded into the same servers.

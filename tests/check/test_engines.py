@@ -6,6 +6,7 @@ import asyncio
 import random
 from collections.abc import Iterator, Sequence
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -15,8 +16,10 @@ import torch
 from starlette.requests import Request
 from starlette.responses import JSONResponse
 
+from configs.experiment import Lora
 from flows.model_check import CPU_HEAD_SIZES
 from tasks.inference import vllm_client
+from tasks.inference.adapter import Adapter
 from tasks.inference.engine import (
     Engine,
     EngineAsleepError,
@@ -361,6 +364,24 @@ def test_requests_to_servers_name_every_parameter_that_a_generation_config_can_s
     }
     chosen = {"temperature": 0.7, "max_tokens": 12}
     assert {name: bodies[-1].get(name) for name in neutral | chosen} == neutral | chosen
+
+
+@pytest.mark.parametrize("adapters", [False, True])
+def test_error_of_servers_that_read_no_folder_says_what_servers_elsewhere_need(
+    adapters: bool, tmp_path: Path
+) -> None:
+    with (
+        serving(completion_server.application()) as port,  # it has no route that loads weights
+        closing(VllmPoolEngine([f"http://127.0.0.1:{port}"], weights_folder=tmp_path)) as pool,
+    ):
+        if adapters:
+            load = partial(pool.load_adapter, Adapter({}, Lora(rank=1)))
+        else:
+            load = partial(pool.load, WeightStream([], iter(())))
+        with pytest.raises(EngineError) as refused:
+            load()
+    named = [name for name in ("AGENTGYM_ENGINE_WEIGHTS", "Ray") if name in str(refused.value)]
+    assert named == (["Ray"] if adapters else ["AGENTGYM_ENGINE_WEIGHTS"])
 
 
 def test_server_that_generates_nothing_is_refused(
