@@ -41,7 +41,8 @@ def requested_machine(
 
     Args:
         infrastructure: Settings of trainer and engine.
-        gpus: Number of GPUs, those of vLLM servers included.
+        gpus: Number of GPUs, those of vLLM servers included. By default one for each trainer
+            process and each of these servers.
         gpu_memory: GB of each GPU.
         gpu: Their kind. By default H200 above 80 GB, else H100.
         engine: The recipe's `rollout.engine`.
@@ -56,9 +57,11 @@ def requested_machine(
     if gpus is None and gpu_memory is None and gpu is None:
         return this_machine(infrastructure, engine), placement_of(infrastructure)
     memory = gpu_memory or (GPUS[gpu].memory if gpu else 80)
-    launch, gpus = trainer_launch(infrastructure), gpus or 1
-    servers = local_engine_servers(infrastructure)
-    on_each = max(1, gpus // launch.nodes)
+    launch, servers = trainer_launch(infrastructure), local_engine_servers(infrastructure)
+    if gpus is None:
+        on_each = (launch.processes or 1) + servers
+    else:
+        on_each = max(1, gpus // launch.nodes)
     processes = launch.processes or max(1, on_each - servers)
     placement = place(infrastructure, processes, [str(number) for number in range(on_each)])
     machine = Machine(

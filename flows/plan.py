@@ -61,7 +61,7 @@ Estimate = Callable[[Experiment, int, int, Sequence[ExpertEpisode]], Work]
 """`work` or `likely_work`."""
 EXPERT_TASKS = 16
 EXPERT_SECONDS = 30.0
-"""Time limit in seconds: a slow expert plays fewer than EXPERT_TASKS tasks."""
+"""Time limit in seconds: a slow expert plays fewer than EXPERT_TASKS tasks, but at least one."""
 
 
 @dataclass(frozen=True)
@@ -415,7 +415,7 @@ def expert_episodes(experiment: Experiment, field: str, tasks: TaskSelection) ->
         world = load_world(name, experiment.environment.rules)
         chosen = selected_tasks(world, name, tasks)
         for task in chosen[:: max(1, len(chosen) // EXPERT_TASKS)][:EXPERT_TASKS]:
-            if time.monotonic() - began < EXPERT_SECONDS:
+            if not played or time.monotonic() - began < EXPERT_SECONDS:
                 played.append(play_expert(world, task))
     except UnknownTaskListError as unknown:
         raise RecipeError(f"{field}: {unknown.args[0]}") from None

@@ -30,7 +30,7 @@ def main(arguments: list[str]) -> None:
         "--gpus",
         type=positive,
         metavar="N",
-        help="number of GPUs, those of vLLM servers included (default: the GPUs of this machine)",
+        help="number of GPUs, those of vLLM servers included (default: this machine's; with --gpu or --gpu-memory one per process)",
     )
     parser.add_argument(
         "--gpu",

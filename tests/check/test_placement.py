@@ -164,6 +164,24 @@ def test_plan_knows_engines_without_reserved_memory_and_given_processes(
     assert {name: getattr(machine, name) for name in uses} == uses
 
 
+@pytest.mark.parametrize(
+    ("settings", "ranks", "servers"),
+    [
+        ({}, 1, 0),
+        ({"engine_servers": 2}, 1, 2),
+        ({"launch": "one-node-fsdp2"}, 8, 0),
+        ({"launch": "one-node-fsdp2", "trainer_processes": 4, "engine_servers": 2}, 4, 2),
+    ],
+)
+def test_plan_without_a_number_of_gpus_takes_one_for_each_process(
+    settings: dict[str, Any], ranks: int, servers: int
+) -> None:
+    machine, placement = requested_machine(InfraSettings(**settings), None, None, "H100")
+    assert machine is not None
+    assert machine.gpus == len(placement.ranks) == ranks
+    assert len(placement.servers) == servers
+
+
 def test_plan_for_other_gpus_is_made_on_any_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AGENTGYM_LAUNCH", "one-node-fsdp2")
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")

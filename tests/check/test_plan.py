@@ -7,7 +7,7 @@ import pytest
 from configs.infrastructure import InfraSettings
 from configs.recipe import RecipeError, load_recipe
 from environments.registry import load_world
-from flows.plan import plan
+from flows.plan import expert_episodes, plan
 from tasks.curriculum.work import ExpertEpisode, Work, play_expert, work
 from tasks.training.step_time import MeasuredSpeed
 
@@ -39,6 +39,15 @@ def test_a_gated_schedule_is_planned_without_advancing() -> None:
     )
     assert "1-40        6" in text
     assert "success-gated" in text
+
+
+def test_an_expert_that_is_slower_than_its_time_plays_one_task(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("flows.plan.EXPERT_SECONDS", 0.0)
+    recipe = load_recipe("textcraft")
+    sample, _ = expert_episodes(recipe, "evaluation.tasks", recipe.evaluation.tasks)
+    assert len(sample.episodes) == 1
 
 
 def test_estimates_without_an_expert_are_bounded_by_the_budgets() -> None:
