@@ -19,6 +19,9 @@ from flows.model_check import fit_source
 
 P = TypeVar("P", bound=Played)
 
+SECTIONS = ("source", "rollout", "environment")
+"""Parts of a request whose fields have their own defaults."""
+
 
 def trained_recipe(source: Mapping[str, Any]) -> Experiment | None:
     """Return the recipe of the checkpoint that acts or is served, or None for other policies.
@@ -197,10 +200,10 @@ def grid_of_run(experiment: Experiment, policy: str, **fields: Any) -> Evaluatio
 
 
 def _merged(defaults: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
-    """Merge `given` over `defaults`."""
+    """Merge `given` over `defaults`, and within `SECTIONS` field by field."""
     result = dict(defaults)
     for name, value in given.items():
-        if isinstance(value, Mapping):
+        if name in SECTIONS:
             result[name] = _merged(defaults.get(name, {}), value)
         elif value is not None:
             result[name] = value

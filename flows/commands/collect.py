@@ -84,7 +84,7 @@ def collection_arguments(arguments: list[str] | None = None) -> tuple[Collection
         }
         collection = collection_request(given, trained_by)
     check_output_folder(parser, parsed.out)
-    print_checkpoint_defaults(trained_by, parsed.environment)
+    print_checkpoint_defaults(trained_by, parsed, rest)
     return collection, parsed.out
 
 
@@ -248,19 +248,28 @@ def policy_of(
     return given, trained_recipe(source)
 
 
-def print_checkpoint_defaults(trained_by: Experiment | None, world: str) -> None:
-    """Print the settings that come from the checkpoint's recipe, for use in a world."""
+def print_checkpoint_defaults(
+    trained_by: Experiment | None, parsed: argparse.Namespace, rest: list[str]
+) -> None:
+    """Print the settings that come from the checkpoint's recipe and not from the command line.
+
+    Args:
+        parsed, rest: The command line, as in `policy_of`.
+    """
     if trained_by is None:
         return
-    values = {name.partition(".")[2]: value for name, value in format_of(trained_by).items()}
+    values = {name.removeprefix("policy."): value for name, value in format_of(trained_by).items()}
     values |= {
         "horizon": trained_by.evaluation.horizon,
         "temperature": trained_by.evaluation.temperature,
     }
-    if trained_by.environment.name == world:
+    if trained_by.environment.name == parsed.environment:
         changed = trained_by.environment.served().model_dump(
             exclude={"name"}, exclude_defaults=True
         )
         values |= {f"environment.{name}": shorten(str(each), 60) for name, each in changed.items()}
-    settings = ", ".join(f"{name} {str(value).lower()}" for name, value in values.items())
+    given = {**vars(parsed), **parse_overrides(rest)}
+    settings = ", ".join(
+        f"{name} {str(value).lower()}" for name, value in values.items() if given.get(name) is None
+    )
     print(f"Settings taken from the checkpoint's recipe: {settings}", file=sys.stderr)

@@ -110,5 +110,5 @@ def evaluation_arguments(
             f"--against: {parsed.against} has no evaluation.json. Give the folder of an evaluation."
         )
     check_output_folder(parser, parsed.out)
-    print_checkpoint_defaults(trained_by, parsed.environment)
+    print_checkpoint_defaults(trained_by, parsed, rest)
     return grid, parsed.out, parsed.against

@@ -26,7 +26,7 @@ from flows.checks import check_experiment
 from flows.collection_session import folder_name
 from flows.commands.collect import collection_arguments
 from flows.commands.evaluate import evaluation_arguments
-from flows.requests import completed, in_trained_format
+from flows.requests import collection_request, completed, in_trained_format, request_fields
 
 
 @pytest.mark.parametrize("name", recipe_names())
@@ -282,7 +282,9 @@ def test_collection_with_a_checkpoint_uses_its_format_and_evaluation_conditions(
     ) == ("bare", False, "float16")
     assert (collection.rollout.turn_tokens, collection.rollout.trajectory_tokens) == (33, 777)
     assert (collection.horizon, collection.temperature) == (8, 1.0)
-    assert "turn_tokens 33" in capsys.readouterr().err
+    printed = capsys.readouterr().err
+    assert "rollout.turn_tokens 33" in printed
+    assert "dtype float16" in printed
     options = [
         "--action-format",
         "react",
@@ -308,6 +310,21 @@ def test_collection_with_a_checkpoint_uses_its_format_and_evaluation_conditions(
         9,
     )
     assert collection.rollout.trajectory_tokens == 777
+    printed = capsys.readouterr().err
+    names = ("trajectory_tokens", "turn_tokens", "dtype", "horizon", "action_format")
+    assert [name for name in names if name in printed] == ["trajectory_tokens"]
+
+
+@pytest.mark.parametrize("given", [{}, {"date": "today"}])
+def test_template_variables_of_a_collection_replace_those_of_the_checkpoint(
+    given: dict[str, str],
+) -> None:
+    kept = {"policy.chat_template_kwargs": {"enable_thinking": True}, "rollout.turn_tokens": 33}
+    source = {"kind": "oracle", "chat_template_kwargs": given}
+    fields = request_fields("textcraft", source, {"rollout.retries": 4})
+    collection = collection_request(fields, load_recipe("textcraft", kept))
+    assert collection.source.chat_template_kwargs == given
+    assert (collection.rollout.turn_tokens, collection.rollout.retries) == (33, 4)
 
 
 def test_collection_from_a_server_of_a_checkpoint_uses_the_checkpoints_format(
