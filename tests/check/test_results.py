@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from pathlib import Path
 
@@ -14,7 +15,7 @@ from flows import api
 from flows.results import NoRunError, load_evaluation, load_run
 from tasks.evaluation.benchmark import EvaluationFileError
 from tasks.tracking.run_folder import COLLAPSED, FINISHED
-from tests.support.processes import run_python
+from tests.support.processes import ROOT, run_python
 from tests.support.recorded_runs import recorded_run
 
 
@@ -98,6 +99,21 @@ def test_a_policy_is_a_checkpoint_a_script_or_a_source() -> None:
             "rollout": {"retries": 4},
         }
     )
+
+
+def test_the_notebook_reads_and_writes_the_runs_of_the_project(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("AGENTGYM_RUNS", "RUN_FOLDER"):
+        monkeypatch.delenv(name, raising=False)
+    (tmp_path / "examples").mkdir()
+    recorded_run(tmp_path / "runs", tasks=1).path.rename(tmp_path / "runs" / "quickstart-1")
+    cells = json.loads((ROOT / "examples" / "run.ipynb").read_text())["cells"]
+    first = next("".join(cell["source"]) for cell in cells if cell["cell_type"] == "code")
+    settings = "from configs.infrastructure import infra_settings"
+    code = f"{first}\n{settings}\nprint(run.folder, infra_settings().runs)"
+    printed = run_python(code, cwd=tmp_path / "examples", PYTHONPATH=str(ROOT))
+    assert printed == f"{tmp_path}/runs/quickstart-1 {tmp_path}/runs"
 
 
 def test_importing_the_api_imports_no_slow_package() -> None:
