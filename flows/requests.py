@@ -203,7 +203,7 @@ def _merged(defaults: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, 
     """Merge `given` over `defaults`, and within `SECTIONS` field by field."""
     result = dict(defaults)
     for name, value in given.items():
-        if name in SECTIONS:
+        if name in SECTIONS and isinstance(value, Mapping):
             result[name] = _merged(defaults.get(name, {}), value)
         elif value is not None:
             result[name] = value
