@@ -1,10 +1,12 @@
 """Client of AgentGym's own environment servers, with the interface of `EnvironmentClient`.
 
-It works with any server that speaks their protocol. Three properties of the protocol matter:
+It works with any server that speaks their protocol. Four properties of the protocol matter:
 
 - It has no turn numbers. A step whose answer was lost is not repeated but raises UnreachableError,
   and the episode must be restarted.
 - Sessions have no leases. A session that is not closed stays on the server for ever.
+- A restarted server numbers its sessions from 0 again. No request of a former session is sent once
+  this client has a newer session of the same number.
 - Servers report no version. Their operator must make sure that the tasks do not change.
 """
 
@@ -25,6 +27,7 @@ from environments.errors import (
     BusyError,
     EnvironmentCallError,
     ServerFailedError,
+    SessionLostError,
     UnreachableError,
     WrongWorldError,
     error_of_status,
@@ -54,6 +57,11 @@ class Session:
     turn: int = 0
     score: float = 0.0
     state_key: str = ""
+
+    @property
+    def place(self) -> tuple[Replica, int]:
+        """Its server and number. After a restart of the server another session may have them."""
+        return self.server, self.number
 
 
 class AgentGymClient:
@@ -88,7 +96,7 @@ class AgentGymClient:
         self._deadline_s = deadline_s
         self._connections = connections
         self._http: HttpClient | None = None
-        self._sessions: set[Session] = set()
+        self._sessions: dict[tuple[Replica, int], Session] = {}
         self._abandoned: set[asyncio.Task[None]] = set()
 
     async def __aenter__(self) -> Self:
@@ -101,7 +109,9 @@ class AgentGymClient:
         try:
             if self._abandoned:
                 await asyncio.wait(self._abandoned, timeout=CLOSE_S)
-            await asyncio.gather(*(self.close(session) for session in list(self._sessions)))
+            await asyncio.gather(
+                *(self.close(session) for session in list(self._sessions.values()))
+            )
         finally:
             for task in self._abandoned:
                 task.cancel()
@@ -145,7 +155,7 @@ class AgentGymClient:
                 episode is unknown.
         """
         body = {"action": self._wire.sent(action), self._wire.field: session.number}
-        reply = await self._ask(session.server, "step", body, self._deadline())
+        reply = await self._ask(session.server, "step", body, self._deadline(), session)
         observation = _read(lambda answer: answer["observation"], reply, str)
         wire = self._wire
         score = _read(lambda answer: wire.score(answer) / wire.full, reply, float)
@@ -170,15 +180,15 @@ class AgentGymClient:
 
         If the call is cancelled, the session is still closed in the background.
         """
-        if session not in self._sessions:
+        if self._sessions.get(session.place) is not session:
             return
-        self._sessions.discard(session)
+        del self._sessions[session.place]
         session.server.sessions -= 1
         body, deadline = {self._wire.field: session.number}, time.monotonic() + CLOSE_S
 
         async def close() -> None:
             with suppress(EnvironmentCallError):
-                await self._ask(session.server, "close", body, deadline)
+                await self._ask(session.server, "close", body, deadline, session)
 
         await asyncio.shield(self._in_background(close()))
 
@@ -196,13 +206,16 @@ class AgentGymClient:
             if isinstance(fault, UnreachableError):
                 server.avoid()
             raise
-        self._sessions.add(session)
+        if session.place in self._sessions:  # the server has restarted
+            server.sessions -= 1
+        self._sessions[session.place] = session
         try:
             begun = await self._ask(
                 server,
                 "reset",
                 {**self._wire.reset(index), self._wire.field: session.number},
                 deadline,
+                session,
             )
             observation = _read(self._wire.first, begun, str)
             if observation == "TimeoutError":  # AgentGym's WebArena reports a failed reset this way
@@ -246,9 +259,16 @@ class AgentGymClient:
     def _deadline(self) -> float:
         return time.monotonic() + self._deadline_s
 
-    async def _ask(self, server: Replica, operation: str, body: Any, deadline: float) -> Any:
+    async def _ask(
+        self,
+        server: Replica,
+        operation: str,
+        body: Any,
+        deadline: float,
+        session: Session | None = None,
+    ) -> Any:
         sent = json.dumps(body).encode()
-        content = await self._exchange("POST", server, operation, sent, deadline)
+        content = await self._exchange("POST", server, operation, sent, deadline, session)
         url = f"{server.url}/{operation}"
         try:
             reply = json.loads(content)
@@ -262,12 +282,21 @@ class AgentGymClient:
         return reply
 
     async def _exchange(
-        self, method: str, server: Replica, path: str, body: bytes | None, deadline: float
+        self,
+        method: str,
+        server: Replica,
+        path: str,
+        body: bytes | None,
+        deadline: float,
+        session: Session | None = None,
     ) -> bytes:
         """Send a request and return its answer.
 
         Retry only requests that never reached the server, and those before the first action that a
         full server refused.
+
+        Raises:
+            SessionLostError: The session of the request is closed, or a newer one has its number.
         """
         if self._http is None:
             raise RuntimeError(
@@ -275,6 +304,13 @@ class AgentGymClient:
             )
         pause_s, url = FIRST_PAUSE_S, f"{server.url}/{path}"
         while True:
+            if session is not None:  # the server may have restarted during a pause
+                holder = self._sessions.get(session.place)
+                if holder is not session and not (path == "close" and holder is None):
+                    raise SessionLostError(
+                        f"{url}: session {session.number} is closed, or the server has restarted "
+                        "and given its number to another session"
+                    )
             try:
                 status, content = await self._http.exchange(
                     method, url, deadline, body, server.login

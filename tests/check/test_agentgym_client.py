@@ -307,6 +307,56 @@ def test_an_episode_waits_for_a_full_server_and_no_step_is_repeated() -> None:
     asyncio.run(play())
 
 
+def test_a_former_session_does_not_act_in_one_that_has_its_number_after_a_restart() -> None:
+    begun = {"id": 0, "observation": "first", "done": False, "reward": 0}
+
+    async def play() -> None:
+        async with scripted(create=[{"id": 0}, {"id": 0}], reset=[begun, begun], close=[True]) as (
+            url,
+            asked,
+        ):
+            async with AgentGymClient([url], "textcraft") as client:
+                first, _ = await client.start(0)
+                second, _ = await client.start(1)
+                with pytest.raises(SessionLostError):
+                    await client.step(first, "inventory")
+                await client.close(first)
+                operations = [operation for operation, _ in asked]
+                assert operations == ["create", "reset", "create", "reset"]
+                assert second.server.sessions == 1
+            assert asked[-1] == ("close", {"id": 0})
+            assert second.server.sessions == 0
+
+    asyncio.run(play())
+
+
+def test_a_request_that_waits_is_not_sent_once_a_newer_session_has_its_number(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("environments.agentgym_client.FIRST_PAUSE_S", 1.0)
+    begun = {"id": 0, "observation": "first", "done": False, "reward": 0}
+    full = HTTPStatus.SERVICE_UNAVAILABLE
+
+    async def play() -> None:
+        async with (
+            scripted(create=[{"id": 0}, {"id": 0}], reset=[begun, begun], close=[full, True]) as (
+                url,
+                asked,
+            ),
+            AgentGymClient([url], "textcraft") as client,
+        ):
+            first, _ = await client.start(0)
+            closing = asyncio.create_task(client.close(first))
+            while len(asked) < 3:  # noqa: ASYNC110 - one iteration of the event loop
+                await asyncio.sleep(0)
+            await client.start(1)
+            await closing
+            operations = [operation for operation, _ in asked]
+            assert operations == ["create", "reset", "close", "create", "reset"]
+
+    asyncio.run(play())
+
+
 def test_a_step_whose_answer_is_lost_is_not_performed_twice() -> None:
     begun = {"id": 0, "observation": "first", "done": False, "reward": 0}
 
