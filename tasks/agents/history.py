@@ -43,7 +43,8 @@ class History:
 
         Args:
             message: Token ids of the message.
-            observation: The answer. Lines of it are left out if it does not fit.
+            observation: The answer. Lines of it are left out if the next message would otherwise
+                have too few tokens.
             length: Maximum tokens of the context. None for no limit.
             turn_tokens: Tokens to leave for the next message.
 
@@ -63,7 +64,7 @@ class History:
             and len(self.tokens) + turn_tokens > length
         ):
             self._compact(length // 2)
-        if length is not None and len(self.tokens) >= length:
+        if length is not None and len(self.tokens) + turn_tokens > length:
             self._shorten(length - turn_tokens)
         self.begins_row = self.tokens[: len(before)] != before
         return [] if self.begins_row else self.tokens[len(before) :]

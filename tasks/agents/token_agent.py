@@ -57,7 +57,7 @@ class TokenAgent:
         length, _ = _limit(self.engine, budgets)
         chat_format = of_task(self.chat_formats, task)
         prompt = chat_format.prompt(observation)
-        if len(prompt) >= length:
+        if len(prompt) + budgets.turn_tokens > length:
             shorter = cut_to_fit(
                 observation,
                 length - budgets.turn_tokens,
@@ -94,18 +94,22 @@ class TokenConversation:
     async def act(self, turn: int) -> Message:
         """Sample a message with its own seed, as in `Conversation.act`.
 
-        A prompt that fills the context is an `EngineError`: no policy could act.
+        The first message must have room for `rollout.turn_tokens`. Otherwise it is an
+        `EngineError`: the budgets would end it, and not the policy. Later messages get what is
+        left.
         """
         engine, chat_format, budgets = self._engine, self._chat_format, self._budgets
         length, limit = _limit(engine, budgets)
         room = length - len(self._history.tokens)
-        if room < 1:
-            if turn > 0:
-                raise TokenBudgetError(limit)
+        if turn == 0 and room < budgets.turn_tokens:
             raise EngineError(
-                f"the prompt has {len(self._history.tokens)} tokens, which fill the "
-                f"{limit} of {length} tokens; raise it, or shorten environment.instruction"
+                f"rollout.turn_tokens: {budgets.turn_tokens} tokens for the first message of an "
+                f"episode and {len(self._history.tokens)} for its prompt exceed the {limit} of "
+                f"{length} tokens; lower the first, raise the last, or shorten "
+                "environment.instruction"
             )
+        if room < 1:
+            raise TokenBudgetError(limit)
         sampling = Sampling(
             temperature=budgets.temperature,
             max_tokens=min(budgets.turn_tokens, room),

@@ -120,9 +120,14 @@ def test_reached_budget_is_named(
 
 @pytest.mark.parametrize(
     ("context_length", "budget", "named"),
-    [(1000, 10, "rollout.trajectory_tokens"), (10, 1000, "context length of the engine")],
+    [
+        (1000, 10, "rollout.trajectory_tokens"),
+        (10, 1000, "context length of the engine"),
+        (1000, 15, "rollout.turn_tokens"),  # 5 tokens are left for a message of 6
+        (15, 1000, "rollout.turn_tokens"),
+    ],
 )
-def test_a_prompt_that_fills_the_context_is_a_fault_and_not_a_failed_episode(
+def test_a_prompt_without_room_for_a_message_is_a_fault_and_not_a_failed_episode(
     context_length: int, budget: int, named: str
 ) -> None:
     with pytest.raises(EngineError, match=named):
@@ -204,6 +209,15 @@ def test_later_observation_is_cut_to_the_remaining_budget() -> None:
     assert first == PAGE
     assert len(second) <= 700 - 4 - 50
     assert "[observation cut: " in second
+
+
+def test_an_observation_leaves_room_for_a_whole_message() -> None:
+    [first] = played(Budgets(1.0, 50, len(PAGE) + 10), 0)
+    assert 256 < len(first) <= len(PAGE) - 40
+    length = len(PAGE) + 4 + len(PAGE)
+    _, second = played(Budgets(1.0, 50, length + 10), 1)
+    assert 256 < len(second) <= len(PAGE) - 40
+    assert played(Budgets(1.0, 50, length + 50), 1) == [PAGE, PAGE]
 
 
 def test_observation_is_not_cut_below_the_minimum() -> None:
