@@ -17,6 +17,7 @@ from environments.environment import (
     Environment,
     EpisodeOverError,
     InvalidActionError,
+    SettingsError,
     Step,
     TaskIndexError,
     World,
@@ -195,7 +196,8 @@ class OpenEnv(World):
     def __init__(self) -> None:
         """
         Raises:
-            SettingsError: An environment variable is missing or has an invalid value.
+            SettingsError: An environment variable is missing or has an invalid value, or
+                OPENENV_RESET sets an argument that chooses the task.
             OpenEnvError: The server does not answer or does not speak OpenEnv's protocol.
         """
         self._settings = settings = read_settings()
@@ -207,6 +209,12 @@ class OpenEnv(World):
         self._tools = [_tool(each) for each in tools]
         found = _tasks_by_api(settings)
         self._resets, self._lists = found if found is not None else _seeds(settings.seeds)
+        if choosing := [name for name in settings.reset if any(name in r for r in self._resets)]:
+            raise SettingsError(
+                "OPENENV_RESET",
+                f"sets {', '.join(choosing)}, by which tasks are chosen, so all tasks would be the "
+                "same; remove it",
+            )
         self.instruction = f"{metadata['description']}\n{self._form.described}"
         content = [
             metadata["name"],

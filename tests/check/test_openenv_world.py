@@ -127,6 +127,16 @@ def test_a_wrong_setting_is_refused_by_name(variable: str, value: str) -> None:
     assert refused.value.variable == variable
 
 
+@pytest.mark.parametrize("reset", ['{"index": 0}', '{"level": 2, "split": "test"}'])
+def test_a_setting_that_replaces_the_task_is_refused(
+    reset: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OPENENV_RESET", reset)
+    with adding(1, monkeypatch), pytest.raises(SettingsError) as refused:
+        load_world("openenv")
+    assert refused.value.variable == "OPENENV_RESET"
+
+
 def test_a_server_that_does_not_answer_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OPENENV_URL", "http://127.0.0.1:9")
     with pytest.raises(OpenEnvError):
