@@ -238,6 +238,13 @@ class EnvironmentClient:
         except (SessionLostError, ServerFailedError):
             self._forget(session)
             raise
+        if reply.session is not None and reply.session != session.id:
+            # Only a repeated create opens another session, if the first one has ended.
+            self._forget(session)
+            self._close(session.replica, reply.session)
+            raise SessionLostError(
+                f"{session.replica.url}: the session of task {session.index} has ended"
+            )
         session.last = item
         return reply
 

@@ -104,6 +104,23 @@ def test_a_kept_session_outlives_its_lease_and_nothing_is_performed(serve: Serve
     asyncio.run(wait())
 
 
+def test_a_session_that_ended_before_its_first_action_is_lost_and_not_replaced(
+    serve: Serve,
+) -> None:
+    url = serve().url
+
+    async def keep() -> None:
+        async with EnvironmentClient([url]) as client, EnvironmentClient([url]) as other:
+            session, _ = await client.start(1)
+            await other.close(session)
+            with pytest.raises(SessionLostError):
+                await client.keep(session)
+            await asyncio.to_thread(wait_until, lambda: open_sessions(url) == 0)
+            assert session.replica.sessions == 0
+
+    asyncio.run(keep())
+
+
 def test_a_login_in_an_address_is_not_shown() -> None:
     async def ask() -> None:
         with socket.create_server(("127.0.0.1", 0)) as server:
