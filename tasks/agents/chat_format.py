@@ -8,7 +8,7 @@ end of its turn, the observation and the start of its next turn.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime
 from functools import cache, lru_cache, partial
@@ -351,15 +351,18 @@ class ChatFormat:
         return tokens
 
     def _spoken(self, text: str) -> Message:
-        """Return the text of a message in the parts that the chat template takes."""
-        if self._response_template:
+        """Return the text of a message in the parts that the chat template takes.
+
+        They have no special tokens, so a message cannot forge the end of a turn. Only the marks of
+        a thought stay.
+        """
+        if not self._response_template:
+            text = self._without_special_texts(text, kept=self._special_marks.values())
+        else:
             with suppress(MalformedActionError):
                 parsed, calls = self._parse(text)
-                parts = {
-                    name: self._without_special_texts(part)
-                    for name, part in parsed.items()
-                    if isinstance(part, str)
-                }
+                parsed = self._without_special_texts(parsed)
+                parts = {name: part for name, part in parsed.items() if isinstance(part, str)}
                 if calls:
                     identified = [{**call, "id": CALL_ID} for call in parsed["tool_calls"]]
                     return {"content": "", **parts, "role": "assistant", "tool_calls": identified}
@@ -715,10 +718,25 @@ class ChatFormat:
     def _has_special_text(self, text: str) -> bool:
         return any(special in text for special in self._special_texts)
 
-    def _without_special_texts(self, text: str) -> str:
-        for special in self._special_texts:
-            text = text.replace(special, "")
-        return text
+    def _without_special_texts(self, part: Any, kept: Collection[str] = ()) -> Any:
+        """Return a text, or lists and objects of texts, without special tokens other than `kept`.
+
+        Texts that removals have joined to a special token are removed, too.
+        """
+        if isinstance(part, list):
+            return [self._without_special_texts(each, kept) for each in part]
+        if isinstance(part, dict):
+            return {
+                self._without_special_texts(name, kept): self._without_special_texts(each, kept)
+                for name, each in part.items()
+            }
+        if not isinstance(part, str):
+            return part
+        removed = [special for special in self._special_texts if special not in kept]
+        while any(special in part for special in removed):
+            for special in removed:
+                part = part.replace(special, "")
+        return part
 
     def _encode_after_reply(self, tail: str) -> list[int]:
         """Encode the text after a message in context.
