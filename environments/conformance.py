@@ -234,7 +234,8 @@ class Kit:
         )
         if done.returncode:
             raise Failed(f"another process fails: {done.stderr.strip().splitlines()[-1][:300]}")
-        again = msgspec.json.decode(done.stdout.splitlines()[-1], type=list[Played])
+        last = done.stdout.rstrip("\n").rpartition("\n")[2]
+        again = msgspec.json.decode(last, type=list[Played])
         if (other := different(episodes, again)) is not None:
             raise Failed(f"task {other} gives other answers in another process")
         return f"{len(episodes)} episodes, {sum(len(p.steps) for p in episodes)} steps"

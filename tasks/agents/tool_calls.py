@@ -230,7 +230,7 @@ def plain_text(content: str, calls: Sequence[Call]) -> str:
 def plain_calls(message: str) -> list[Call]:
     """Return the calls in a text of `plain_text`: the JSON objects at its end."""
     calls: list[Call] = []
-    for line in reversed(message.splitlines()):
+    for line in reversed(message.split("\n")):  # JSON contains other line separators as they are
         try:
             read = from_json(line)
             calls.insert(0, Call(read["name"], read["arguments"]))

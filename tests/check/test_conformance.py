@@ -61,6 +61,10 @@ def test_world_that_satisfies_the_contract_passes_every_check() -> None:
     ]
 
 
+def test_an_observation_may_contain_a_line_separator_of_unicode() -> None:
+    kit("SeparatedWorld").determinism()
+
+
 def test_each_check_is_printed_when_it_ends() -> None:
     command = [sys.executable, "-m", "environments", "check", f"{ODD}:SoundWorld", "--tasks", "1"]
     variables = os.environ | {"PYTHONPATH": str(ROOT)}

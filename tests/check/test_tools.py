@@ -158,6 +158,12 @@ def test_a_plain_text_with_an_unreadable_call_has_no_call() -> None:
     assert plain_calls(text.replace("1", DEEP)) == []
 
 
+@pytest.mark.parametrize("separator", ["\u2028", "\u2029", "\x85"])
+def test_a_call_in_plain_text_may_contain_a_line_separator(separator: str) -> None:
+    call = Call("get", {"count": 1, "item": f"oak{separator}log"})
+    assert plain_calls(plain_text(f"I think.{separator}I act.", [call])) == [call]
+
+
 def test_only_a_message_with_a_call_is_answered_by_a_tool_message() -> None:
     form = chat_format()
     called, spoken = form.message(CALL), form.message("I do not know.")

@@ -36,6 +36,17 @@ class SoundWorld(Counting):
         return self._session()
 
 
+class Separated(Sound):
+    def reset(self, index: int) -> str:
+        return f"{super().reset(index)}\u2028Line 2"
+
+
+class SeparatedWorld(SoundWorld):
+    """A sound world whose first observation contains a line separator of Unicode."""
+
+    _session = Separated
+
+
 class NoInstruction(SoundWorld):
     """A world with an empty instruction."""
 
