@@ -413,6 +413,7 @@ async def _play(dispatcher: Dispatcher, socket: WebSocket) -> None:
         while (message := await asyncio.wait_for(socket.receive(), episode.lease_s))[
             "type"
         ] == "websocket.receive":
+            await dispatcher.sessions.find(episode.session)  # any message renews the lease
             reply = await _replied(episode, message.get("text") or message.get("bytes") or "")
             if reply is None:
                 break

@@ -116,6 +116,28 @@ def test_session_ends_with_its_socket_a_failed_world_or_its_lease(serve: Serve) 
     wait_until(lambda: open_sessions(url) == 0)
 
 
+@pytest.mark.parametrize(
+    ("kind", "data"),
+    [
+        ("state", {}),
+        ("step", {"type": "list_tools"}),
+        ("mcp", {"jsonrpc": "2.0", "id": 1, "method": "tools/list"}),
+        ("dance", {}),
+    ],
+)
+def test_every_message_renews_the_lease(kind: str, data: dict[str, Any]) -> None:
+    app, dispatcher = application(Echo(), Options())
+    create = {"jsonrpc": "2.0", "id": 1, "method": "openenv/session/create"}
+    with TestClient(app).websocket_connect("/ws") as socket:
+        socket.send_json({"type": "mcp", "data": create})
+        session = dispatcher.sessions.get(socket.receive_json()["data"]["result"]["session_id"])
+        assert session is not None
+        before = session.expires
+        socket.send_json({"type": kind, "data": data})
+        socket.receive_json()
+        assert session.expires > before
+
+
 def test_a_message_over_the_limit_ends_its_session(serve: Serve) -> None:
     url = serve().url
     with opened(url) as socket:
