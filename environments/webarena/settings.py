@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -37,6 +38,8 @@ class Settings:
             that compares answers. None disables it.
         page_characters: WEBARENA_PAGE_CHARACTERS, the maximum characters of a page in one
             observation, at least `MIN_PAGE_CHARACTERS`, see `PageParts`.
+        services: WEBARENA_SERVICES, further servers that pages may ask, each as host:port, e.g. the
+            routing servers of the map. The agent cannot write their addresses.
     """
 
     tasks: Path | None
@@ -44,6 +47,7 @@ class Settings:
     addresses: Addresses
     judge: Judge | None
     page_characters: int = PAGE_CHARACTERS
+    services: tuple[str, ...] = ()
 
     @classmethod
     def read(cls, variables: Mapping[str, str] = os.environ) -> Settings:
@@ -78,7 +82,20 @@ class Settings:
             addresses=addresses,
             judge=_judge(variables),
             page_characters=_page_characters(variables.get("WEBARENA_PAGE_CHARACTERS")),
+            services=_services(variables.get("WEBARENA_SERVICES", "")),
         )
+
+
+def _services(value: str) -> tuple[str, ...]:
+    for each in value.split():
+        if not re.fullmatch(r"([\w.-]+|\[[\da-fA-F:.]+\]):\d+", each, re.ASCII):
+            raise SettingsError(
+                "WEBARENA_SERVICES",
+                f"holds {each!r}; set it to servers as host:port, separated by spaces",
+            )
+        check_url("WEBARENA_SERVICES", f"http://{each}")
+        check_answers("WEBARENA_SERVICES", f"http://{each}")
+    return tuple(value.split())
 
 
 def _page_characters(value: str | None) -> int:

@@ -199,22 +199,11 @@ class WebArenaEnvironment(Environment):
         shared, task = self._shared, self.task
         assert task is not None
         browsers, hosts = shared.browsers, shared.addresses.hosts(task.sites)
-        embedded = shared.addresses.embedded
-        options: dict[str, Any] = dict(CONTEXT)
-        if not embedded:
-            options["proxy"] = {"server": browsers.gate.address, "bypass": ",".join(hosts)}
-            options["storage_state"] = shared.logins.get(task.storage_state)
-        if task.geolocation is not None:
-            latitude, longitude = task.geolocation
-            options |= {
-                "geolocation": {"latitude": latitude, "longitude": longitude},
-                "permissions": ["geolocation"],
-            }
-        page, close = await browsers.open_page(**options)
+        page, close = await browsers.open_page(**shared.context_options(task))
         window = self._window = Window(
             page.context, close, shared.addresses, hosts, shared.page_characters
         )
-        if embedded:
+        if shared.addresses.embedded:
             self._episode = browsers.gate.open(hosts, shared.shop(task.index))
             await window.context.add_cookies(embedded_cookies(self._episode, task))  # type: ignore[arg-type]
         else:
@@ -259,6 +248,7 @@ class SharedSites:
         self.judge = settings.judge
         self.addresses = settings.addresses
         self.page_characters = settings.page_characters
+        self.services = settings.services
         self.step_s = step_s
         if settings.tasks:
             tasks = read_tasks(settings.tasks, self.addresses)
@@ -305,6 +295,24 @@ class SharedSites:
                 "completions, WEBARENA_JUDGE_MODEL and, if it needs one, WEBARENA_JUDGE_KEY"
             )
         return task
+
+    def context_options(self, task: TaskFile) -> dict[str, Any]:
+        """Return Playwright's options for a window of a task.
+
+        On real sites its pages reach the task's hosts and the services, and nothing else.
+        """
+        options: dict[str, Any] = dict(CONTEXT)
+        if not self.addresses.embedded:
+            reached = [*self.addresses.hosts(task.sites), *self.services]
+            options["proxy"] = {"server": self.browsers.gate.address, "bypass": ",".join(reached)}
+            options["storage_state"] = self.logins.get(task.storage_state)
+        if task.geolocation is not None:
+            latitude, longitude = task.geolocation
+            options |= {
+                "geolocation": {"latitude": latitude, "longitude": longitude},
+                "permissions": ["geolocation"],
+            }
+        return options
 
     def oracle(self, task: TaskFile) -> Oracle | None:
         """Return the task's oracle. None for tasks on sites that are not embedded."""

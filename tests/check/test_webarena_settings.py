@@ -53,12 +53,14 @@ def test_settings_come_from_the_environment(site: str, tmp_path: Path) -> None:
             "WEBARENA_JUDGE_URL": f"{site}/v1",
             "WEBARENA_JUDGE_MODEL": "m",
             "WEBARENA_PAGE_CHARACTERS": "2000",
+            "WEBARENA_SERVICES": f"{site.removeprefix('http://')} ",
         }
     )
     assert given.logins == tmp_path
     assert given.addresses.urls == {"shopping": site}
     assert given.judge == Judge(f"{site}/v1", "m")
     assert given.page_characters == 2_000
+    assert (without.services, given.services) == ((), (site.removeprefix("http://"),))
 
 
 def files(folder: Path) -> dict[str, str]:
@@ -126,6 +128,11 @@ def files(folder: Path) -> dict[str, str]:
         ({"WEBARENA_JUDGE_MODEL": "m"}, "WEBARENA_JUDGE_URL"),
         ({"WEBARENA_PAGE_CHARACTERS": "many"}, "WEBARENA_PAGE_CHARACTERS is 'many'"),
         ({"WEBARENA_PAGE_CHARACTERS": "10"}, "WEBARENA_PAGE_CHARACTERS is '10'"),
+        ({"WEBARENA_SERVICES": "UNUSED"}, "WEBARENA_SERVICES"),
+        ({"WEBARENA_SERVICES": "routes.example"}, "WEBARENA_SERVICES"),
+        ({"WEBARENA_SERVICES": "*:5000"}, "WEBARENA_SERVICES"),
+        ({"WEBARENA_SERVICES": "routes.invalid:5000"}, "WEBARENA_SERVICES"),
+        ({"WEBARENA_SERVICES": "routes.example:99999"}, "WEBARENA_SERVICES"),
         ({"WEBARENA_CHROMIUM": "/nowhere/chromium"}, "WEBARENA_CHROMIUM is '/nowhere/chromium'"),
     ],
 )

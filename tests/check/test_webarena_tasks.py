@@ -17,13 +17,19 @@ from starlette.testclient import TestClient
 from environments.environment import SettingsError, TaskIndexError
 from environments.registry import load_world
 from environments.server.app import Options, application
-from environments.webarena.addresses import EMBEDDED, Addresses, from_environment
+from environments.webarena.addresses import (
+    EMBEDDED,
+    Addresses,
+    OutsideSitesError,
+    from_environment,
+)
 from environments.webarena.drawn_shops import LISTS, NO_ANSWER_LISTS, drawn_plan, drawn_task
 from environments.webarena.evaluators import string_match
+from environments.webarena.settings import Settings
 from environments.webarena.sites.database import drawn_state
 from environments.webarena.task_files import TaskFileError, parse_task, read_tasks
 from environments.webarena.tasks import embedded_entries, embedded_tasks, plan, task_lists
-from environments.webarena.world import WebArena
+from environments.webarena.world import SharedSites, WebArena
 from tests.support.processes import run_python
 
 REAL = {
@@ -380,6 +386,19 @@ def test_the_agent_sees_published_addresses_in_place_of_real_ones() -> None:
         "shop.example:7780",
     )
     assert Addresses(EMBEDDED).to_shown("http://shop.test/x") == "http://shop.test/x"
+
+
+def test_pages_reach_the_sites_of_their_task_and_the_services_alone(tmp_path: Path) -> None:
+    file = tmp_path / "task.json"
+    file.write_text(json.dumps(entry(sites=["shopping"], storage_state=None)))
+    addresses = from_environment(REAL)
+    services = ("routes.example:5000", "routes.example:5001")
+    settings = Settings(file, tmp_path, addresses, None, services=services)
+    shared = SharedSites(settings, 1.0)
+    options = shared.context_options(shared.task(21))
+    assert options["proxy"]["bypass"].split(",") == ["shop.example:7770", *services]
+    with pytest.raises(OutsideSitesError):
+        addresses.resolve("http://routes.example:5000/route", addresses.hosts(("shopping",)))
 
 
 @pytest.mark.parametrize(
