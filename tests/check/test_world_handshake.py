@@ -420,7 +420,7 @@ def test_agentgym_clients_are_served_by_the_rules_of_the_server(
 
 
 def test_textcraft_under_agentgyms_rules_ignores_the_output_count_over_http(
-    state_dir: Path,
+    textcraft_by_agentgyms_rules: str,
 ) -> None:
     async def play(url: str, world: World) -> float:
         world_info = await verify_servers([url], world)
@@ -433,11 +433,8 @@ def test_textcraft_under_agentgyms_rules_ignores_the_output_count_over_http(
             await client.close(session)
         return reward
 
-    for url in serving(
-        state_dir, "-m", "environments", "serve", "textcraft", "--rules", "agentgym"
-    ):
-        for world in (World(rules="agentgym"), World(**AGENTGYM_WORLD)):
-            assert asyncio.run(play(url, world)) == 1.0
+    for world in (World(rules="agentgym"), World(**AGENTGYM_WORLD)):
+        assert asyncio.run(play(textcraft_by_agentgyms_rules, world)) == 1.0
 
 
 # AgentGym's own servers

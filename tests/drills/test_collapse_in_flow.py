@@ -78,15 +78,6 @@ def test_with_report_a_collapse_is_recorded_and_the_run_continues(tmp_path: Path
     assert "step 17" in collapse_note(run.folder.metrics())
 
 
-@pytest.mark.parametrize("on_collapse", ["stop", "roll_back"])
-def test_collapse_ends_the_run_and_reports_the_last_healthy_step(
-    tmp_path: Path, on_collapse: str
-) -> None:
-    with pytest.raises(TrainingCollapsedError, match="step 17") as caught:
-        followed(tmp_path, on_collapse, *[0.6] * 12, *[0.0] * 6)
-    assert caught.value.last_good == 14
-
-
 def test_a_night_that_collapses_before_its_first_checkpoint_has_no_challenger(
     tmp_path: Path,
 ) -> None:
