@@ -192,7 +192,8 @@ def transfer_section(request: PlanRequest) -> str:
         return ""
     size = request.memory.plan.engine_weights
     if infrastructure.engine_weights == "nccl":
-        return f"New weights take at most two buffers of {PART_BYTES / GB:.1f} GB and one weight on the GPU of rank 0, beside its shard."
+        buffers = f"three buffers of {PART_BYTES / GB:.1f} GB, each with a weight more"
+        return f"New weights take at most {buffers}, on the GPU of rank 0, beside its shard."
     if infrastructure.ray_address:
         folder = "the runs folder"
     else:

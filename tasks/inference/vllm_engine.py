@@ -302,8 +302,14 @@ class VllmEngine:
             )
         if self._asleep:
             self._engine.wake_up(["weights"])
-        with self._torch.no_grad():
-            self._engine.apply_model(lambda model: model.load_weights(weights))
+        try:
+            with self._torch.no_grad():
+                self._engine.apply_model(lambda model: model.load_weights(weights))
+        except (KeyError, ValueError) as problem:  # transformers and vLLM name them differently
+            raise EngineError(
+                f"vLLM cannot read the trainer's weights of this model: {problem}. Set "
+                "rollout.engine: transformers"
+            ) from problem
         note_load()
         if self._asleep:
             self._engine.wake_up(["kv_cache"])

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     import torch
 
 PART_BYTES = 1 << 30
-"""Size of a file of weights for vLLM servers, and of each of the two buffers of vLLM's transfer."""
+"""Size of a file of weights for vLLM servers, and of each buffer of vLLM's transfer."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import base64
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from itertools import accumulate
 from threading import Thread
 from typing import Any, TypeAlias
@@ -34,6 +35,8 @@ from tasks.inference.token_guard import authorization
 from tasks.inference.weight_stream import WeightStream
 
 Group: TypeAlias = "TrainerWeightTransferEngine[Any]"
+REFUSAL_S = 2.0
+"""Time in seconds in which servers refuse to enter a group, e.g. for want of an option."""
 CreateGroup = Callable[[int, VLLMWeightSyncClient, WeightSource], Group]
 """Arguments: number of members, the servers, the weights."""
 
@@ -46,6 +49,8 @@ def nccl_group(members: int, servers: VLLMWeightSyncClient, weights: WeightSourc
     with ThreadPoolExecutor(1) as pool:  # all members enter at the same time
         payload = worker_payload(unique_id, members)
         workers = pool.submit(servers.init_weight_transfer_engine, payload)
+        with suppress(TimeoutError):  # servers that enter answer only once this process does too
+            workers.result(timeout=REFUSAL_S)
         group.model_update_group = uid_init_process_group(unique_id, 0, members, device)
         workers.result()
     return group
@@ -90,7 +95,7 @@ class WeightTransfer:
 
         Args:
             weights: The weights, on this process's GPU. They are gathered on the way, and vLLM
-                packs them into two buffers of 1 GiB.
+                packs them in buffers of 1 GiB.
             servers: Maps the URL to the number of workers.
             new_group: Whether a server was restarted since the last transfer, and so has left the
                 group.

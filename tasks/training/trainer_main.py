@@ -78,11 +78,13 @@ class TrainerMain:
             job.context_parallel, self.trainer.model, getattr(self.trainer, "ref_model", None)
         )
         checkpoints, fingerprint = job.folder / "checkpoints", self.experiment.fingerprint()
-        self.resume, self.notes = (
-            checkpoint.latest(checkpoints, fingerprint)
-            if job.from_step is None
-            else (checkpoint.of_step(checkpoints, job.from_step, fingerprint), [])
-        )
+        found: tuple[checkpoint.Checkpoint | None, list[str]] = (None, [])
+        if processes.is_main_process:  # on shared storage other nodes see a new folder later
+            if job.from_step is None:
+                found = checkpoint.latest(checkpoints, fingerprint)
+            else:
+                found = checkpoint.of_step(checkpoints, job.from_step, fingerprint), []
+        self.resume, self.notes = self.worker.broadcast(found)
         self.steps = read_steps(self.resume.folder / METRICS) if self.resume else {}
         self.trainer.prepare(self.resume.folder if self.resume else None)
         self.step = self.resume.step if self.resume else 0

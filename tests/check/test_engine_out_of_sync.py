@@ -9,16 +9,63 @@ from typing import Any
 
 import pytest
 import torch
+from transformers import AttentionInterface, AutoModelForCausalLM
 
-from configs.experiment import Experiment
+from configs.experiment import Experiment, StarterPolicy
+from tasks.inference import weight_sync_check
 from tasks.inference.engine import Sampling
 from tasks.inference.transformers_engine import TransformersEngine
-from tasks.inference.weight_sync_check import WeightSyncError
+from tasks.inference.weight_sync_check import CHECK_SLACK, WeightSyncError, tolerance
 from tasks.rollout.trajectory import Outcome, Trajectory, Turn
 from tasks.training import policy_gradient_trainer
 from tasks.training.out_of_sync import EPISODES, GAP, TOLERATED
 from tasks.training.token_scores import log_probabilities
 from tests.support.recorded import GROUPS, MEMBERS, small_experiment, trainer_of
+from tests.support.tiny_policy import build_tiny_policy
+
+
+def tf32(values: torch.Tensor) -> torch.Tensor:
+    """Round to the ten bits of TF32's mantissa, as a GPU's tensor cores do with their inputs."""
+    return ((values.contiguous().view(torch.int32) + 0x1000) & ~0x1FFF).view(torch.float32)
+
+
+def attention_in_tf32(
+    module: Any,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    mask: torch.Tensor | None,
+    scaling: float,
+    **_: Any,
+) -> tuple[torch.Tensor, None]:
+    """Compute causal attention as vLLM's Triton kernel does in float32 on a GPU."""
+    repeats, length = query.size(1) // key.size(1), query.size(2)
+    key, value = (each.repeat_interleave(repeats, 1) for each in (key, value))
+    scores = tf32(query) @ tf32(key).transpose(2, 3) * scaling
+    later = torch.ones(length, length, dtype=torch.bool).triu(1)
+    weights = scores.masked_fill(later, float("-inf")).softmax(-1)
+    return (tf32(weights) @ tf32(value)).transpose(1, 2).contiguous(), None
+
+
+def test_the_tf32_attention_of_a_gpu_counts_as_rounding(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    size = StarterPolicy(hidden_size=192, layers=4, heads=4)  # the quickstart's
+    folder = build_tiny_policy(tmp_path, size=size)
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
+    AttentionInterface.register("tf32", attention_in_tf32)
+    ids = torch.randint(0, model.config.vocab_size, (4, 64), generator=torch.manual_seed(0))
+    found = []
+    for attention in ("sdpa", "tf32"):
+        model.set_attn_implementation(attention)
+        with torch.no_grad():
+            scores = model(input_ids=ids).logits[:, :-1].log_softmax(-1)
+        found.append(scores.gather(2, ids[:, 1:, None]))
+    gap = float((found[0] - found[1]).abs().mean())
+    monkeypatch.setattr(weight_sync_check, "visible_gpus", list)
+    assert gap > CHECK_SLACK * tolerance("float32")
+    monkeypatch.setattr(weight_sync_check, "visible_gpus", lambda: ["0"])
+    assert gap < CHECK_SLACK * tolerance("float32") / 4
 
 
 def experiment_in(dtype: str, temperature: float) -> Experiment:

@@ -9,6 +9,7 @@ import signal
 from collections.abc import Iterator
 from contextlib import closing, suppress
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from weakref import finalize
 
@@ -18,7 +19,7 @@ import torch
 from vllm.distributed.weight_transfer.nccl_common import NCCLWeightTransferInitInfo
 
 from configs.infrastructure import InfraSettings
-from tasks.inference import pool_engine
+from tasks.inference import pool_engine, weight_transfer
 from tasks.inference.engine import EngineError, Generation, Sampling
 from tasks.inference.event_loop import in_event_loop
 from tasks.inference.pool_engine import VllmPoolEngine
@@ -306,6 +307,24 @@ def test_new_weights_are_gathered_one_at_a_time(
 def test_weights_that_do_not_fit_into_the_folder_are_refused(engine: VllmPoolEngine) -> None:
     with pytest.raises(EngineError, match="SHM_SIZE"):
         engine.load(WeightStream([WeightShape("weight", torch.float32, (10**15,))], ()))
+
+
+def test_servers_that_refuse_an_nccl_group_are_not_waited_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class Servers:
+        def init_weight_transfer_engine(self, _: Any) -> None:
+            raise requests.HTTPError("weight transfer is not configured")
+
+    entered = []
+    library = SimpleNamespace(ncclGetUniqueId=lambda: SimpleNamespace(internal=bytes(128)))
+    monkeypatch.setattr(weight_transfer, "NCCLLibrary", lambda: library)
+    monkeypatch.setattr(weight_transfer, "NCCLTrainerWeightTransferEngine", lambda **_: None)
+    monkeypatch.setattr(weight_transfer, "uid_init_process_group", lambda *_: entered.append(1))
+    monkeypatch.setattr(torch.accelerator, "current_device_index", lambda: 0)
+    with pytest.raises(requests.HTTPError):
+        weight_transfer.nccl_group(2, Servers(), None)  # type: ignore[arg-type]
+    assert not entered
 
 
 def test_nccl_group_is_announced_by_its_id_and_opens_no_store() -> None:
