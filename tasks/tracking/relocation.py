@@ -68,7 +68,11 @@ def follow_moved_folder(database: Path) -> None:
 
 
 def _former_folders(connection: sqlite3.Connection, now: Path) -> set[Path]:
-    """Return former parent folders of `artifacts` that experiments still name."""
+    """Return former parent folders of `artifacts` that experiments still name.
+
+    At least one experiment's artifacts must be at the new place. Otherwise the database is that of
+    another MLflow server, which keeps artifacts elsewhere.
+    """
     try:
         rows = connection.execute(
             "SELECT experiment_id, name, artifact_location FROM experiments WHERE "
@@ -86,6 +90,8 @@ def _former_folders(connection: sqlite3.Connection, now: Path) -> set[Path]:
         ):
             continue  # not written by this package or `make up`
         before = path.parent.parent
+        if not (now / "artifacts" / path.name).exists():
+            continue
         if before != now and not (before.exists() and before.samefile(now)):
             places.add(before)
     return places
