@@ -18,7 +18,7 @@ from urllib.parse import urlsplit
 from configs.infrastructure import InfraSettings
 from tasks.provision.ipc import ConnectionClosedError, TrainerConnection, accept_trainer, listen
 from tasks.provision.local import ON_LOOPBACK
-from tasks.provision.process import ChildProcess, importing
+from tasks.provision.process import ChildProcess, importing, sweep
 from tasks.training.launch import POLICY_READY, RESTARTS_AFTER
 from tasks.training.left_out import EpisodesLeftOutError
 from tasks.training.local_trainer import (
@@ -116,6 +116,9 @@ class TrainerProcess:
                 link.unlink(missing_ok=True)
                 link.symlink_to(self._job_file.absolute())
             clear_error(self._job.folder)
+            # A killed flow of this run used the same log. If it were swept later, this trainer would
+            # be killed with it.
+            sweep()
             self._process.start()
         except BaseException:
             self.__exit__()

@@ -28,7 +28,7 @@ from flows.gpu_memory import this_machine
 from tasks.inference.engine import EngineError
 from tasks.provision import accelerators
 from tasks.provision.ipc import TrainerConnection
-from tasks.provision.process import ChildProcess
+from tasks.provision.process import ROOT, ChildProcess, sweep
 from tasks.training import (
     forked_launch,
     local_trainer,
@@ -477,6 +477,30 @@ def test_trainer_on_several_nodes_restarts_only_if_no_rank_has_an_error_of_its_o
     with pytest.raises(TrainerFailedError) as error:
         list(trainer.train(1))
     assert error.type is kind
+
+
+def test_a_sweep_keeps_the_trainer_of_a_run_whose_former_flow_was_killed(tmp_path: Path) -> None:
+    """Continue a run with its log, then sweep as any other command does."""
+    log, sleep = tmp_path / "trainer.log", ["sleep", "600"]
+    code = (
+        "import sys, time; from pathlib import Path; from tasks.provision.process import *;"
+        f"ChildProcess('trainer', {sleep}, log_path=Path(sys.argv[1])).start();"
+        "print('begun', flush=True); time.sleep(600)"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", code, str(log)], cwd=ROOT, stdout=subprocess.PIPE
+    ) as killed:
+        assert killed.stdout is not None
+        assert killed.stdout.readline() == b"begun\n"
+        killed.kill()
+    job = TrainerJob.model_construct(
+        experiment=load_recipe("textcraft"), folder=tmp_path, engine_urls=[], engine_weights=""
+    )
+    trainer = TrainerProcess(job, InfraSettings(trainer_processes=1), lambda: None)
+    trainer._process = ChildProcess("trainer", sleep, log_path=log)
+    with trainer:
+        sweep()
+        assert trainer._process.alive()
 
 
 def test_vllm_servers_with_a_smaller_context_than_the_recipe_are_refused(tmp_path: Path) -> None:
