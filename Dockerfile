@@ -91,5 +91,5 @@ USER agentgym
 ENV AGENTGYM_RUNS=/runs PREFECT_DEFAULT_WORK_POOL_NAME=agentgym
 VOLUME /runs
 # Sets up the server, registers the deployments of prefect.yaml, then runs what is triggered or scheduled.
-CMD ["sh", "-euc", "python -m tasks.provision.prefect_set_up && prefect --no-prompt deploy --all \
+CMD ["sh", "-euc", "python -m tasks.provision.prefect_set_up && python -m tasks.provision.deploy \
     && exec python -m tasks.provision.worker start --pool agentgym --type process --limit 4 --with-healthcheck"]

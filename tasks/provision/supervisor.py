@@ -200,7 +200,7 @@ class _Services:
         set_up(self._api, POOL)
         self._start_worker()
         begun = time.monotonic()
-        deploy = self._child("deploy", "prefect", "--no-prompt", "deploy", "--all")
+        deploy = self._child("deploy", "tasks.provision.deploy")
         deploy.start()
         if deploy.wait(START_DEADLINE_S):
             raise ProvisionError(

@@ -12,6 +12,9 @@ from prefect.events.schemas.automations import AutomationCore
 from prefect.utilities.callables import parameter_schema
 from prefect.utilities.schema_tools.validation import validate
 
+from tasks.provision.deploy import keeping_pauses
+from tasks.provision.prefect_api import PrefectApi
+
 ROOT = Path(__file__).parents[2]
 DEPLOYMENTS: list[dict[str, Any]] = yaml.safe_load((ROOT / "prefect.yaml").read_text())[
     "deployments"
@@ -41,3 +44,34 @@ def test_every_deployment_has_the_tag_of_the_resume_automation() -> None:
     resumed = next(each for each in AUTOMATIONS if each["name"].startswith("resume"))
     tag = resumed["trigger"]["match_related"]["prefect.resource.id"].removeprefix("prefect.tag.")
     assert all(tag in deployment["tags"] for deployment in DEPLOYMENTS)
+
+
+def test_no_schedule_sets_its_own_toggle() -> None:
+    """`active` would switch on a schedule that a person has switched off."""
+    schedules = [schedule for each in DEPLOYMENTS for schedule in each.get("schedules", [])]
+    assert schedules
+    assert not any("active" in schedule for schedule in schedules)
+
+
+class Deployments(PrefectApi):
+    """Prefect's API for deployments that are paused or not."""
+
+    def __init__(self, paused: dict[str, bool]) -> None:
+        self.paused = paused
+
+    def ask(self, path: str, body: Any, method: str = "POST") -> Any:
+        match path.split("/"):
+            case ["deployments", "filter"]:
+                return [{"id": each, "paused": paused} for each, paused in self.paused.items()]
+            case ["deployments", each, "pause_deployment"]:
+                self.paused[each] = True
+                return None
+            case _:
+                raise NotImplementedError(path)
+
+
+def test_paused_deployments_stay_paused() -> None:
+    api = Deployments({"nightly": True, "train": False})
+    with keeping_pauses(api):
+        api.paused = dict.fromkeys([*api.paused, "new"], False)
+    assert api.paused == {"nightly": True, "train": False, "new": False}

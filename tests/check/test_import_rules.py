@@ -50,6 +50,7 @@ STARTED_BY_US = {
     "flows.settle",
     "tasks.agents.chat_format_check",
     "tasks.provision.containers",
+    "tasks.provision.deploy",
     "tasks.provision.empty_databases",
     "tasks.provision.heartbeats",
     "tasks.provision.prefect_set_up",
