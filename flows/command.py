@@ -138,13 +138,14 @@ class LocalRecords:
         from flows.prefect_stand_in import single_run_server
         from tasks.provision.empty_databases import place_empty_database
         from tasks.provision.errors import ProvisionError
-        from tasks.provision.local import free_port
+        from tasks.provision.local import free_port, no_proxy
         from tasks.provision.prefect_api import guarded
         from tasks.provision.private_files import private_folder, private_runs
         from tasks.provision.services import addresses, login, mlflow_login
 
         if handle_sigterm:
             exit_on_sigterm()
+        os.environ |= no_proxy()
         try:
             settings = infra_settings()
             runs = private_runs(settings.runs.absolute())

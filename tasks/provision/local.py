@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import http.client
+import os
 import random
 import socket
 import threading
@@ -148,6 +149,16 @@ def answers(url: str, timeout_s: float = 2.0) -> bool:
             return bool(response.status < 400)
     except (OSError, http.client.HTTPException):  # URLError is an OSError
         return False
+
+
+def no_proxy() -> dict[str, str]:
+    """Return the variables with which clients reach this machine's servers without a proxy.
+
+    `http_proxy` would otherwise send their requests, and the logins, to the proxy.
+    """
+    given = os.environ.get("no_proxy") or os.environ.get("NO_PROXY") or ""
+    hosts = given if given.strip() == "*" else ",".join(filter(None, [given, HOST, "localhost"]))
+    return {"no_proxy": hosts, "NO_PROXY": hosts}
 
 
 def free_port(host: str = HOST) -> int:

@@ -25,7 +25,7 @@ import psutil
 from configs.infrastructure import SettingsError, infra_settings
 from tasks.provision.empty_databases import place_empty_database
 from tasks.provision.errors import PortTakenError, ProvisionError, RunsFolderError
-from tasks.provision.local import HOST, LocalServer, is_free
+from tasks.provision.local import HOST, LocalServer, is_free, no_proxy
 from tasks.provision.prefect_api import PrefectApi, guarded
 from tasks.provision.prefect_set_up import set_up
 from tasks.provision.private_files import private_folder, private_runs
@@ -126,6 +126,7 @@ class _Services:
         )
         self._api = PrefectApi(self.addresses.prefect_api_url, login(runs))
         self._environment = {
+            **no_proxy(),
             **guarded(prefect_url, login(runs)),
             **mlflow_login(runs),
             "PREFECT_HOME": str(runs / "prefect"),

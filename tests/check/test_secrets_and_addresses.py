@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import time
+from pathlib import Path
 
 import pytest
 
@@ -23,6 +24,7 @@ from tasks.inference.engine import EngineError
 from tasks.inference.token_guard import VARIABLE as ENGINE_TOKEN
 from tasks.inference.vllm_client import VllmClient
 from tests.support.listener import Listener, listener, use_proxy
+from tests.support.processes import run_python
 
 
 @pytest.fixture(autouse=True)
@@ -101,6 +103,34 @@ def test_a_proxy_does_not_get_the_token_of_vllm_servers(monkeypatch: pytest.Monk
         asyncio.run(ask(server.origin))
     assert [headers.get("authorization") for headers in server.headers] == ["Bearer engine-secret"]
     assert proxy.headers == []
+
+
+BYPASSED = """
+import os, sys
+from pathlib import Path
+from urllib.request import proxy_bypass
+if sys.argv[1] == "command":
+    from flows.command import LocalRecords
+    LocalRecords()
+else:
+    from tasks.provision.supervisor import _Services
+    os.environ |= _Services(Path(os.environ["AGENTGYM_RUNS"]))._environment
+print(*(host for host in ("127.0.0.1", "localhost", "own", "other") if proxy_bypass(host)))
+"""
+
+
+@pytest.mark.parametrize("client", ["command", "services"])
+@pytest.mark.parametrize(
+    ("given", "bypassed"), [("own", "127.0.0.1 localhost own"), ("", "127.0.0.1 localhost")]
+)
+def test_a_proxy_gets_no_request_to_a_server_of_this_machine(
+    client: str, given: str, bypassed: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("no_proxy", raising=False)
+    monkeypatch.setenv("NO_PROXY", given)
+    monkeypatch.setenv("AGENTGYM_RUNS", str(tmp_path))
+    monkeypatch.setenv("PREFECT_API_URL", "http://127.0.0.1:1/api")  # so that no server starts
+    assert run_python(BYPASSED, client) == bypassed
 
 
 @pytest.mark.parametrize("moved", [False, True])
