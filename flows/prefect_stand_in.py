@@ -79,11 +79,11 @@ class RunServer:
 
     def _watch(self) -> None:
         while not self._over.wait(CHECK_S):
-            if self._is_missing():
-                try:
+            try:
+                if self._is_missing():
                     self._server.start()
-                except ProvisionError:
-                    continue  # another command was faster, or this one is ending
+            except (OSError, ProvisionError):
+                continue  # a full disk, another command was faster, or this one is ending
 
 
 def wait_for_prefect() -> None:

@@ -57,8 +57,8 @@ START_DEADLINE_S = 600.0
 A service that dies during its start is noticed at once.
 """
 WATCH_S = 0.5
-SETTLE_AGAIN_S = 10.0
-"""Seconds until records are retried that could not be completed because a server did not answer."""
+RETRY_S = 10.0
+"""Seconds until another attempt, e.g. because a server did not answer or the disk was full."""
 END_GRACE_S = 4.0
 """Seconds that flow runs have to end what they started, before they are killed."""
 
@@ -92,24 +92,34 @@ def supervise(runs: Path) -> None:
                 f"other processes took the servers' ports in {PORT_ATTEMPTS} attempts to start"
             )
         while True:
-            write(runs, replace(starting, addresses=services.addresses))
-            while services.alive():
-                time.sleep(WATCH_S)
-                if not record_path(runs).exists():
-                    raise RunsFolderError(
-                        f"{runs} was moved or deleted while its services were running, so they "
-                        "were stopped. Start them again with `make up`."
-                    )
-                services.settle()
-            write(runs, starting)
-            services.restart_dead()
+            try:
+                write(runs, replace(starting, addresses=services.addresses))
+                while services.alive():
+                    time.sleep(WATCH_S)
+                    _check_not_moved(runs)
+                    services.settle()
+                write(runs, starting)
+                services.restart_dead()
+            except OSError as problem:
+                _check_not_moved(runs)
+                with suppress(OSError):  # the log may be on the full disk
+                    print(f"{problem}. Trying again in {RETRY_S:g} s", flush=True)
+                time.sleep(RETRY_S)
     finally:
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, signal.SIG_IGN)
-        with suppress(FileNotFoundError):  # moved: its readers find that this process has ended
+        with suppress(OSError):  # moved, or a full disk: readers find that this process has ended
             write(runs, starting)
         services.end()
         record_path(runs).unlink(missing_ok=True)
+
+
+def _check_not_moved(runs: Path) -> None:
+    if not record_path(runs).exists():
+        raise RunsFolderError(
+            f"{runs} was moved or deleted while its services were running, so they were stopped. "
+            "Start them again with `make up`."
+        )
 
 
 class _Services:
@@ -245,7 +255,7 @@ class _Services:
             failed = self._settling.exit_status != 0
             self._settling.end()
             self._settling = None
-            self._settle_at = time.monotonic() + SETTLE_AGAIN_S if failed else None
+            self._settle_at = time.monotonic() + RETRY_S if failed else None
         if self._settle_at is not None and time.monotonic() < self._settle_at:
             return
         if self._settle_at is not None or notes_of_ended(self._runs, OWN_SERVER):

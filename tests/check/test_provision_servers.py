@@ -8,11 +8,14 @@ import socket
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 
 import psutil
 import pytest
 
+from flows import prefect_stand_in
+from flows.prefect_stand_in import RunServer
 from tasks.provision import local
 from tasks.provision.environment_servers import environment_replicas
 from tasks.provision.errors import (
@@ -104,6 +107,18 @@ def test_a_replica_is_restarted_until_a_full_disk_has_room_again() -> None:
         wait_until(lambda: replicas._failure is not None)
         with pytest.raises(RestartBudgetError, match="full"):
             replicas.check()
+
+
+def test_a_commands_own_prefect_server_is_restarted_until_a_full_disk_has_room_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(prefect_stand_in, "CHECK_S", 0.01)
+    server: Any = DyingServer(2)
+    server.start()
+    kept = RunServer(server, server.url, lambda: not server.alive())
+    wait_until(lambda: server.lives or not kept._thread.is_alive())
+    assert server.lives
+    kept.close()
 
 
 def test_check_raises_after_the_restart_budget(tmp_path: Path) -> None:

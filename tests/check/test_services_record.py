@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import socket
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -51,6 +53,34 @@ def test_used_port_is_skipped() -> None:
         assert supervisor._free_port(port) > port
 
 
+class Pieces:
+    """Services that are always alive."""
+
+    addresses = Addresses(
+        "http://127.0.0.1:1", "http://127.0.0.1:1/api", "http://127.0.0.1:2", "http://127.0.0.1:3"
+    )
+    ended = False
+
+    def start(self) -> None:
+        pass
+
+    def alive(self) -> bool:
+        return True
+
+    def end(self) -> None:
+        self.ended = True
+
+
+@pytest.fixture
+def signals() -> Iterator[None]:
+    """Restore the signal handlers that a supervisor replaces."""
+    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
+@pytest.mark.usefixtures("signals")
 def test_services_end_if_their_folder_is_moved(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -59,17 +89,7 @@ def test_services_end_if_their_folder_is_moved(
     Services that stayed up would write to the old path, and the moved record would still name them.
     """
 
-    class Pieces:
-        def __init__(self, runs: Path) -> None:
-            self.addresses = Addresses(
-                "http://127.0.0.1:1",
-                "http://127.0.0.1:1/api",
-                "http://127.0.0.1:2",
-                "http://127.0.0.1:3",
-            )
-            self.ended = False
-            made.append(self)
-
+    class Moved(Pieces):
         def start(self) -> None:
             assert addresses(tmp_path / "old") is None
 
@@ -78,18 +98,37 @@ def test_services_end_if_their_folder_is_moved(
                 (tmp_path / "old").rename(tmp_path / "new")
             return True
 
-        def end(self) -> None:
-            self.ended = True
-
-    made: list[Pieces] = []
     (tmp_path / "old").mkdir()
-    monkeypatch.setattr(supervisor, "_Services", Pieces)
-    before = [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)]
-    try:
-        with pytest.raises(RunsFolderError, match=str(tmp_path / "old")):
-            supervisor.supervise(tmp_path / "old")
-    finally:
-        for number, handler in zip((signal.SIGTERM, signal.SIGINT), before, strict=True):
-            signal.signal(number, handler)
-    assert made[0].ended
+    services = Moved()
+    monkeypatch.setattr(supervisor, "_Services", lambda _: services)
+    with pytest.raises(RunsFolderError, match=str(tmp_path / "old")):
+        supervisor.supervise(tmp_path / "old")
+    assert services.ended
     assert not (tmp_path / "old").exists()
+
+
+@pytest.mark.usefixtures("signals")
+def test_services_outlast_a_full_disk_and_end_on_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    full = OSError(errno.ENOSPC, "No space left on device")
+
+    class Full(Pieces):
+        settled = 0
+
+        def settle(self) -> None:
+            self.settled += 1
+            if self.settled == 1:
+                raise full
+            monkeypatch.setattr(supervisor, "write", fail)
+            raise SystemExit  # as SIGTERM does
+
+    def fail(runs: Path, state: Record) -> None:
+        raise full
+
+    services = Full()
+    monkeypatch.setattr(supervisor, "_Services", lambda _: services)
+    monkeypatch.setattr(supervisor, "RETRY_S", 0.0)
+    with pytest.raises(SystemExit):
+        supervisor.supervise(tmp_path)
+    assert (services.settled, services.ended) == (2, True)
