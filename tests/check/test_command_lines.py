@@ -203,14 +203,29 @@ def test_error_is_printed_before_the_usage(capsys: pytest.CaptureFixture[str]) -
 
 @pytest.mark.parametrize(
     ("end", "status", "message"),
-    [("None", 0, ""), ("3", 3, ""), ("sys.exit('refused')", 1, "refused\n")],
+    [
+        ("None", 0, ""),
+        ("3", 3, ""),
+        ("sys.exit('refused')", 1, "refused\n"),
+        ("interrupted()", 130, "\nStopped.\n"),
+    ],
 )
 def test_a_process_exits_with_the_status_of_its_command_after_the_exit_handlers(
     end: str, status: int, message: str
 ) -> None:
-    program = (
-        "import atexit, sys; from flows.exit import exit_with; atexit.register(print, 'handled');"
-        f"exit_with(lambda: {end})"
+    program = f"""
+import atexit, sys, threading
+from concurrent.futures import ThreadPoolExecutor
+from flows.exit import exit_with
+
+def interrupted():
+    ThreadPoolExecutor(1).submit(threading.Event().wait)  # Python would wait for it
+    raise KeyboardInterrupt
+
+atexit.register(print, 'handled')
+exit_with(lambda: {end})
+"""
+    ended = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=60
     )
-    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
     assert (ended.returncode, ended.stdout, ended.stderr) == (status, "handled\n", message)
