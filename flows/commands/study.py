@@ -30,10 +30,12 @@ def main(arguments: list[str]) -> None:
     if parsed.report:
         from flows.study import report
         from tasks.evaluation.benchmark import EvaluationFileError
+        from tasks.rollout.trajectory_parquet import TrajectoryFileError
+        from tasks.tracking.run_folder import RunFileError
 
         try:
             print(report(parsed.study, overrides))
-        except EvaluationFileError as problem:
+        except (EvaluationFileError, OSError, RunFileError, TrajectoryFileError) as problem:
             raise SystemExit(f"agentgym study: {problem}") from None
         return
     records = LocalRecords()

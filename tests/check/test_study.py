@@ -23,7 +23,7 @@ from configs.study import Study, load_study, study_names
 from environments.handshake import check_same
 from flows.checks import check_study
 from flows.collection_session import check_same_weights
-from flows.commands.study import study_arguments
+from flows.commands.study import main, study_arguments
 from flows.job import EvaluateJob, TrainJob, read_job, write_job
 from flows.model_check import fit_experiment
 from flows.requests import grid_of_run
@@ -58,8 +58,8 @@ from tasks.evaluation.study_results import (
 )
 from tasks.evaluation.study_runs_file import read_runs, write_runs
 from tasks.rollout.trajectory import Outcome, Trajectory
-from tasks.rollout.trajectory_parquet import write_trajectories
-from tasks.tracking.run_folder import FINISHED, RunFolder
+from tasks.rollout.trajectory_parquet import TrajectoryFileError, write_trajectories
+from tasks.tracking.run_folder import FINISHED, RunFileError, RunFolder
 from tasks.training.checkpoint import publish
 
 TREE: dict[str, Any] = {
@@ -862,3 +862,15 @@ def test_a_job_keeps_every_field_of_an_evaluation(tmp_path: Path) -> None:
     )
     write_job(tmp_path / "job.json", job)
     assert read_job(tmp_path / "job.json") == job
+
+
+@pytest.mark.parametrize("error", [EvaluationFileError, OSError, RunFileError, TrajectoryFileError])
+def test_a_damaged_file_ends_a_report_with_one_message(
+    error: type[Exception], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def damaged(name: str, overrides: dict[str, Any]) -> Path:
+        raise error("turns.parquet")
+
+    monkeypatch.setattr("flows.study.report", damaged)
+    with pytest.raises(SystemExit, match=r"turns\.parquet"):
+        main(["quickstart", "--report"])
