@@ -71,7 +71,7 @@ compose: compose.env compose.secrets/postgres-password ## Start all worlds, Pref
 	@echo "Login    agentgym:$$(sed -n 's/^LOGIN_PASSWORD=//p' compose.env)"
 
 compose-down: compose.env compose.secrets/postgres-password ## Stop the containers, including those of runs (volumes are kept)
-	@$(compose) --env-file compose.env --profile $(PROFILE) down --remove-orphans
+	@$(compose) --env-file compose.env --profile cpu --profile gpu down --remove-orphans
 
 compose.env:
 	@umask 077; for name in LOGIN_PASSWORD ENVIRONMENT_TOKEN; do \

@@ -48,3 +48,10 @@ def test_base_images_come_from_one_file() -> None:
         assert re.fullmatch(r"[a-z0-9./-]+:[A-Za-z0-9._-]+(@sha256:[0-9a-f]{64})?", image)
     for service in SERVICES.values():
         assert service["image"].startswith(("agentgym-", "${POSTGRES_IMAGE:?"))
+
+
+def test_compose_down_stops_the_services_of_every_profile() -> None:
+    recipe = (ROOT / "Makefile").read_text().partition("\ncompose-down:")[2].split("\n")[1]
+    profiles = {each for service in SERVICES.values() for each in service.get("profiles", [])}
+    assert profiles
+    assert set(re.findall(r"--profile (\S+)", recipe)) == profiles
