@@ -20,6 +20,8 @@ RUN locks/image.sh worlds \
     && find pc -mindepth 1 -maxdepth 1 ! -name '1.16*' ! -name 1.13.2 -exec rm -r {} +
 COPY configs/ configs/
 COPY environments/ environments/
+# COPY keeps the modes of the checkout, which a umask of 077 closes to other users.
+RUN chmod -R a+rX .
 
 # SearchQA's embedded questions, built here once and not by every container that starts, from packages of 330 MB that no server needs.
 FROM env-packages AS searchqa-facts
@@ -65,7 +67,7 @@ COPY pyproject.toml README.md LICENSE ./
 COPY configs/ configs/
 COPY environments/ environments/
 COPY tasks/ tasks/
-RUN pip install --no-deps --no-build-isolation -e . && mkdir /artifacts && chown 65534:65534 /artifacts
+RUN chmod -R a+rX . && pip install --no-deps --no-build-isolation -e . && mkdir /artifacts && chown 65534:65534 /artifacts
 USER 65534:65534
 ENV HOME=/tmp PREFECT_UI_STATIC_DIRECTORY=/tmp/prefect-ui
 
@@ -85,7 +87,7 @@ COPY tasks/ tasks/
 COPY flows/ flows/
 COPY dashboards/ dashboards/
 COPY docs/evidence/registry.jsonl docs/evidence/
-RUN pip install --no-deps --no-build-isolation -e . \
+RUN chmod -R a+rX . && pip install --no-deps --no-build-isolation -e . \
     && useradd --create-home agentgym && mkdir -p -m 700 /runs && mkdir -p /home/agentgym/.cache/huggingface && chown -R agentgym /runs /home/agentgym/.cache
 USER agentgym
 ENV AGENTGYM_RUNS=/runs PREFECT_DEFAULT_WORK_POOL_NAME=agentgym

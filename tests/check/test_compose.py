@@ -55,3 +55,25 @@ def test_compose_down_stops_the_services_of_every_profile() -> None:
     profiles = {each for service in SERVICES.values() for each in service.get("profiles", [])}
     assert profiles
     assert set(re.findall(r"--profile (\S+)", recipe)) == profiles
+
+
+def stages() -> dict[str, list[str]]:
+    """Return the instructions of each stage of the Dockerfile, with those of its base."""
+    text = (ROOT / "Dockerfile").read_text().replace("\\\n", " ")
+    found: dict[str, list[str]] = {}
+    for stage in re.split(r"^FROM ", text, flags=re.MULTILINE)[1:]:
+        head, *lines = stage.splitlines()
+        base, name = head.split(" AS ")
+        found[name] = [*found.get(base, []), *lines]
+    return found
+
+
+@pytest.mark.parametrize("stage", ["env-light", "env-java", "env-browser", "services", "worker"])
+def test_the_user_of_an_image_can_read_its_code_whatever_the_umask_of_the_checkout(
+    stage: str,
+) -> None:
+    lines = stages()[stage]
+    copies = [n for n, line in enumerate(lines) if re.match(r"COPY (?!--from)", line)]
+    opened = [n for n, line in enumerate(lines) if re.match(r"RUN chmod -R a\+rX \.( |$)", line)]
+    users = [n for n, line in enumerate(lines) if re.match(r"USER (?!root)", line)]
+    assert max(copies) < max(opened) < min(users)
