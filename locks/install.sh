@@ -32,8 +32,8 @@ version() { "$1" -c 'import sys; print("%d.%d" % sys.version_info[:2])' 2>/dev/n
 is_right_python() { [ -x .venv/bin/python ] && { [ -z "${PYTHON:-}" ] || [ "$(version "$PYTHON")" = "$(version .venv/bin/python)" ]; }; }
 is_complete() { [ "$(cat .venv/.complete 2>/dev/null)" = "$wanted" ] && is_right_python; }
 is_complete && exit 0
-# One installation at a time in a checkout; whoever waited looks again.
-exec 9<locks/install.sh
+# One installation at a time in a checkout; whoever waited looks again. NFSv4 locks only what is open for writing.
+exec 9>>locks/install.sh
 flock 9
 is_complete && exit 0
 

@@ -125,6 +125,30 @@ def test_set_up_refuses_an_unsupported_python(tmp_path: Path, version: tuple[int
     assert not (tmp_path / ".venv").exists()
 
 
+def test_set_up_opens_the_file_that_it_locks_for_writing(tmp_path: Path) -> None:
+    """NFSv4 refuses an exclusive lock on a file that is open for reading only."""
+    shutil.copytree(LOCKS, tmp_path / "locks")
+    shutil.copy(ROOT / "pyproject.toml", tmp_path)
+    flock = tmp_path / "flock"
+    flock.write_text(
+        f"#!{sys.executable}\n"
+        "import fcntl, os, sys\n"
+        "mode = fcntl.fcntl(int(sys.argv[1]), fcntl.F_GETFL) & os.O_ACCMODE\n"
+        "open(__file__ + '.mode', 'w').write(str(mode))\n"
+        "sys.exit(1)\n"
+    )
+    flock.chmod(0o755)
+    before = (LOCKS / "install.sh").read_bytes()
+    subprocess.run(
+        [tmp_path / "locks" / "install.sh", "cpu"],
+        env={**os.environ, "PATH": f"{tmp_path}{os.pathsep}{os.environ['PATH']}"},
+        check=False,
+    )
+    assert int((tmp_path / "flock.mode").read_text()) in (os.O_WRONLY, os.O_RDWR)
+    assert (tmp_path / "locks" / "install.sh").read_bytes() == before
+    assert not (tmp_path / ".venv").exists()
+
+
 @pytest.mark.parametrize("image", sorted(IMAGES))
 def test_an_image_installs_all_that_its_packages_require(image: str) -> None:
     pinned = {
