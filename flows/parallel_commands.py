@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -14,6 +13,7 @@ import psutil
 from configs.infrastructure import InfraSettings
 from configs.placement import PlacementError, place
 from configs.recipe import RecipeError
+from environments.cgroup import cpu_cores, memory_limit
 from tasks.provision.accelerators import visible_gpus
 from tasks.provision.process import ChildProcess, importing, sweep
 from tasks.training.local_trainer import trainer_launch
@@ -121,9 +121,9 @@ def max_parallel_commands(infrastructure: InfraSettings, dtypes: Collection[str]
     """Return the number of runs in parallel.
 
     It is the setting if given, else one per slot of GPUs, or as many as have a CPU core for each
-    trainer process, as far as memory allows (4 GiB each). Without a GPU, a run in another dtype
-    than float32 takes all cores. Runs on several nodes share an address, and those on running vLLM
-    servers share the weights, so they take turns.
+    trainer process, as far as memory allows (4 GiB each). In a container its limits count. Without
+    a GPU, a run in another dtype than float32 takes all cores. Runs on several nodes share an
+    address, and those on running vLLM servers share the weights, so they take turns.
 
     Args:
         infrastructure: The setting, and the trainer processes and vLLM servers of a run.
@@ -139,8 +139,9 @@ def max_parallel_commands(infrastructure: InfraSettings, dtypes: Collection[str]
         return infrastructure.study_runs_at_once
     if not slots and set(dtypes) - {"float32"}:
         return 1
-    places = len(slots) or len(os.sched_getaffinity(0)) // trainer_processes(infrastructure)
-    return max(1, min(places, int(psutil.virtual_memory().available / 2**30 / GIB_EACH)))
+    places = len(slots) or cpu_cores() // trainer_processes(infrastructure)
+    memory = min(psutil.virtual_memory().available, memory_limit())
+    return max(1, min(places, int(memory / 2**30 / GIB_EACH)))
 
 
 def trainer_processes(infrastructure: InfraSettings) -> int:

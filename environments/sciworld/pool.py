@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import logging
-import os
 import threading
-from pathlib import Path
 
+from environments.cgroup import cpu_cores, memory_limit
 from environments.sciworld.simulator import Simulator
 
 log = logging.getLogger(__name__)
@@ -19,17 +18,6 @@ MOST_PROCESSES = 8
 """
 BYTES_EACH = 1.25e9
 """Memory for each process in a container with a limit. All may have successors at the same time."""
-MEMORY_LIMIT = Path("/sys/fs/cgroup/memory.max")
-"""The container's memory limit in bytes, or "max". Absent outside containers."""
-
-
-def _most_in_memory() -> int:
-    """Return the number of processes that the container's memory allows, at least 1."""
-    try:
-        limit = int(MEMORY_LIMIT.read_text(encoding="ascii"))
-    except (OSError, ValueError):  # there is none
-        return MOST_PROCESSES
-    return max(1, int(limit / BYTES_EACH))
 
 
 class SimulatorPool:
@@ -47,8 +35,8 @@ class SimulatorPool:
                 at most `MOST_PROCESSES`, and as many as the container's memory allows.
             episodes: Number of episodes after which a simulator is replaced.
         """
-        cores = len(os.sched_getaffinity(0))
-        self.processes = processes or min(cores, MOST_PROCESSES, _most_in_memory())
+        most = min(cpu_cores(), MOST_PROCESSES, memory_limit() / BYTES_EACH)
+        self.processes = processes or max(1, int(most))
         self._episodes = episodes
         self._lock = threading.Lock()
         self._serving: list[Simulator] = []

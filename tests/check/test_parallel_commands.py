@@ -14,6 +14,7 @@ from pydantic import SecretStr
 
 from configs.infrastructure import InfraSettings, infra_settings
 from configs.recipe import RecipeError
+from environments import cgroup
 from flows.parallel_commands import (
     Command,
     gpu_slots,
@@ -148,8 +149,9 @@ def test_the_trainer_processes_of_a_study_come_from_the_settings_and_the_launch_
 
 
 def test_the_number_of_slots_is_the_setting_or_one_per_gpu_or_core(
-    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(cgroup, "FOLDER", tmp_path)
     small, large = {"float32"}, {"float32", "bfloat16"}
     monkeypatch.setattr("flows.parallel_commands.GIB_EACH", 1e-3)
     see_gpus("0,1,2", monkeypatch)
@@ -163,6 +165,29 @@ def test_the_number_of_slots_is_the_setting_or_one_per_gpu_or_core(
     assert (
         max_parallel_commands(InfraSettings(), small) == 1
     )  # one run starts even if memory is short
+
+
+def test_the_limits_of_a_container_limit_the_number_of_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cgroup, "FOLDER", tmp_path)
+    monkeypatch.setattr("flows.parallel_commands.GIB_EACH", 1e-3)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(64)))
+    see_gpus("", monkeypatch)
+
+    def runs() -> int:
+        return max_parallel_commands(InfraSettings(), {"float32"})
+
+    (tmp_path / "cpu.max").write_text("max 100000\n")
+    (tmp_path / "memory.max").write_text("max\n")
+    assert runs() == 64
+    (tmp_path / "cpu.max").write_text("250000 100000\n")
+    assert runs() == 2
+    (tmp_path / "cpu.max").write_text("50000 100000\n")
+    assert runs() == 1
+    (tmp_path / "cpu.max").write_text("max 100000\n")
+    (tmp_path / "memory.max").write_text(f"{2**22}\n")
+    assert runs() == 3
 
 
 def test_processes_of_a_killed_owner_are_ended_before_a_new_command_starts(tmp_path: Path) -> None:

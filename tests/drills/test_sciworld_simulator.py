@@ -14,6 +14,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from environments import cgroup
 from environments.sciworld import pool
 from environments.sciworld.frames import (
     JavaMissingError,
@@ -223,7 +224,7 @@ def test_another_version_of_the_package_is_refused(monkeypatch: pytest.MonkeyPat
 def test_the_memory_of_a_container_limits_the_processes(
     limit: str, most: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pool, "MEMORY_LIMIT", tmp_path / "memory.max")
+    monkeypatch.setattr(cgroup, "FOLDER", tmp_path)
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(16)))
     (tmp_path / "memory.max").write_text(f"{limit}\n")
     assert pool.SimulatorPool().processes == most
