@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import logging
 import os
+import platform
 import secrets
 import shutil
 import stat
@@ -138,20 +139,21 @@ def stored_secret(path: Path, make: Callable[[], str] = lambda: secrets.token_ur
 class OwnedFolder:
     """A temporary folder of this process.
 
-    If the process is killed, the next process that creates such a folder removes it. A lock on the
-    folder shows that its owner lives. The kernel releases it however the owner ends. Unlike process
-    ids, it also works between containers.
+    If the process is killed, the next process on this machine that creates such a folder removes
+    it. A lock on the folder shows that its owner lives. The kernel releases it however the owner
+    ends. Unlike process ids, it also works between containers. On NFS it is local to a machine, so
+    the name of the folder holds that of the machine.
     """
 
     def __init__(self, prefix: str, parent: Path) -> None:
         """
         Args:
-            prefix: Prefix of the folder's name, which identifies folders of dead owners.
+            prefix: Start of the folder's name, which identifies folders of dead owners.
             parent: Where it is created, e.g. /dev/shm.
         """
         sweep_owned(prefix, parent)
         while True:
-            self.path = Path(tempfile.mkdtemp(prefix=prefix, dir=parent))
+            self.path = Path(tempfile.mkdtemp(prefix=_of_this_machine(prefix), dir=parent))
             try:
                 self._lock = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY)
             except FileNotFoundError:  # another process's sweep removed it before it was locked
@@ -170,9 +172,9 @@ class OwnedFolder:
 
 
 def sweep_owned(prefix: str, parent: Path) -> list[Path]:
-    """Remove the OwnedFolders that killed processes of this user left, and return their paths."""
+    """Remove OwnedFolders of this user's killed processes on this machine. Return their paths."""
     swept = []
-    for folder in parent.glob(f"{prefix}*"):
+    for folder in parent.glob(f"{_of_this_machine(prefix)}*"):
         try:
             lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
         except OSError:
@@ -187,3 +189,7 @@ def sweep_owned(prefix: str, parent: Path) -> list[Path]:
         finally:
             os.close(lock)
     return swept
+
+
+def _of_this_machine(prefix: str) -> str:
+    return f"{prefix}{platform.node()}_"

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import platform
 import signal
 import stat
 import subprocess
@@ -234,7 +235,7 @@ def test_folder_swept_before_its_lock_is_created_again(
     def swept_at_once(prefix: str, dir: Path) -> str:
         made.append(mkdtemp(prefix=prefix, dir=dir))
         if len(made) == 1:
-            assert sweep_owned(prefix, dir) == [Path(made[0])]
+            assert sweep_owned("weights-", dir) == [Path(made[0])]
         return made[-1]
 
     mkdtemp = tempfile.mkdtemp
@@ -244,9 +245,22 @@ def test_folder_swept_before_its_lock_is_created_again(
     folder.remove()
 
 
+def test_folder_of_another_machine_is_not_swept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name = f"{platform.node()}-2"  # starts with the name of this machine
+    with monkeypatch.context() as other:
+        other.setattr(platform, "node", lambda: name)
+        folder = OwnedFolder("weights-", tmp_path)
+    os.close(folder._lock)  # on NFS, locks of other machines do not count here
+    folder._lock = -1
+    assert sweep_owned("weights-", tmp_path) == []
+    assert folder.path.is_dir()
+
+
 @as_root
 def test_folder_of_another_user_is_not_swept(tmp_path: Path) -> None:
-    foreign = tmp_path / "weights-theirs"
+    foreign = tmp_path / f"weights-{platform.node()}_theirs"
     foreign.mkdir()
     os.chown(foreign, NOBODY, NOBODY)
     assert sweep_owned("weights-", tmp_path) == []
