@@ -199,9 +199,7 @@ def test_the_plan_names_the_learning_rate_of_adapters() -> None:
     assert adapter_section(PlanRequest(load_recipe("textcraft"), InfraSettings(), None)) == ""
 
 
-@pytest.mark.parametrize(
-    ("weights", "gigabytes"), [("folder", "15.2 GB"), ("nccl", "one weight on the GPU of rank 0")]
-)
+@pytest.mark.parametrize(("weights", "gigabytes"), [("folder", "15.2 GB"), ("nccl", "1.1 GB")])
 def test_plan_shows_the_size_of_a_weight_transfer(weights: str, gigabytes: str) -> None:
     infrastructure = InfraSettings(engine_servers=2, engine_weights=weights)
     machine, placement = requested_machine(infrastructure, 4, 80)
