@@ -17,6 +17,8 @@ from tasks.inference.token_guard import VARIABLE as ENGINE_TOKEN
 from tasks.tracking.step_metrics_file import read_steps
 from tests.support import small_runs
 from tests.support.strangers import (
+    FIRST_ANSWER_S,
+    LONGEST_ANSWER_S,
     AttackSurface,
     answers,
     as_nobody,
@@ -31,6 +33,8 @@ pytestmark = [
     pytest.mark.skipif(os.geteuid() != 0, reason="needs root to become another user"),
 ]
 
+HTTP = ("environments serve", "vllm.entrypoints", "prefect_app:one_run")
+"""Parts of the commands of HTTP servers."""
 STEPS = 3000
 """More steps than the run takes during the tests."""
 OPEN_TO_ALL = re.compile(r"user GET (/health|/api/health)")
@@ -137,13 +141,19 @@ def test_only_known_servers_listen_and_only_on_loopback(surface: AttackSurface) 
 
 def test_no_port_serves_another_user_or_a_web_page(surface: AttackSurface, tmp_path: Path) -> None:
     tmp_path.chmod(0o777)
-    served = []
+    served, attacked, requests = [], set[str](), attacks(tmp_path)
     for _, port, command in surface.ports:
-        for request, status, headers in as_nobody(answers, port, attacks(tmp_path)):
+        kinds = {kind for kind in HTTP if kind in command}
+        timeout = LONGEST_ANSWER_S if kinds else FIRST_ANSWER_S
+        found = as_nobody(answers, port, requests, timeout)
+        if len(found) == 3 * len(requests):
+            attacked |= kinds
+        for request, status, headers in found:
             if status < 400 and not OPEN_TO_ALL.fullmatch(request):
                 served.append((command, request, status))
             assert "access-control-allow-origin" not in headers, (command, request)
     assert not served
+    assert attacked == set(HTTP)
     assert not list(tmp_path.iterdir())
 
 

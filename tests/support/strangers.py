@@ -22,7 +22,7 @@ PREFLIGHT = {
 }
 
 FIRST_ANSWER_S = 3.0
-"""Timeout in seconds of the first request. A port without a response is not an HTTP port."""
+"""Timeout in seconds of the first request to a port that may not speak HTTP."""
 LONGEST_ANSWER_S = 30.0
 """Timeout in seconds of later requests. Prefect takes seconds to build its schema."""
 
@@ -74,7 +74,7 @@ def as_nobody(work: Callable[..., T], *arguments: Any) -> T:
 
 
 def answers(
-    port: int, requests: Sequence[tuple[str, str, Any]]
+    port: int, requests: Sequence[tuple[str, str, Any]], first_answer_s: float
 ) -> list[tuple[str, int, dict[str, str]]]:
     """Send each request as a program, as a page and as its preflight.
 
@@ -90,7 +90,7 @@ def answers(
             ("preflight", "OPTIONS", PREFLIGHT),
         ):
             connection = http.client.HTTPConnection(
-                "127.0.0.1", port, timeout=LONGEST_ANSWER_S if found else FIRST_ANSWER_S
+                "127.0.0.1", port, timeout=LONGEST_ANSWER_S if found else first_answer_s
             )
             try:
                 connection.request(
