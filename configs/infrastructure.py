@@ -146,8 +146,9 @@ class InfraSettings(BaseSettings):
     engine_sleep: bool = False
     """Free the memory of vLLM in the trainer's process while the trainer updates.
 
-    This uses vLLM's sleep mode, level 2, or level 1 with LoRA. A GPU then holds only one of the two at a time, apart from
-    what stays in memory for both. Each step takes a few seconds longer, to sleep and to wake up.
+    This uses vLLM's sleep mode, level 2, or level 1 with LoRA. A GPU then holds only one of the two
+    at a time, apart from what stays in memory for both. Each step takes a few seconds longer, to
+    sleep and to wake up.
     """
     engine_cpu_cache_gb: PositiveFloat = 1.0
     """KV cache of vLLM on a CPU, in GiB."""

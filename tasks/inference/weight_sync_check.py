@@ -37,17 +37,17 @@ class WeightSyncError(EngineError):
     """After a load the engine still computes with other weights than the trainer."""
 
 
-def episode_tolerance(dtype: str, tokens: int) -> float:
+def episode_tolerance(rounding: float, tokens: int) -> float:
     """Return the largest mean absolute difference in an episode that rounding explains, in nats.
 
     Single tokens with a low probability can differ by much more than the mean, so short episodes
     have a larger tolerance.
 
     Args:
-        dtype: The engine's dtype.
+        rounding: `tolerance` of the engine's dtype.
         tokens: Number of the policy's tokens in the episode.
     """
-    return tolerance(dtype) * (SLACK + SLACK_OF_FEW / math.sqrt(tokens))
+    return rounding * (SLACK + SLACK_OF_FEW / math.sqrt(tokens))
 
 
 def tolerance(dtype: str) -> float:

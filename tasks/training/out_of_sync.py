@@ -12,7 +12,7 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import ArrayLike
 
-from tasks.inference.weight_sync_check import episode_tolerance
+from tasks.inference.weight_sync_check import episode_tolerance, tolerance
 from tasks.rollout.trajectory import Outcome, Trajectory
 
 S = TypeVar("S", bound=ArrayLike)
@@ -79,7 +79,7 @@ def compare(
     ]
     if count_everywhere(len(fresh)) == 0:
         return gaps, scores
-    groups = in_loss or {t.group for t in fresh[:1]}
+    groups, rounding = in_loss or {t.group for t in fresh[:1]}, tolerance(dtype)
     for part in (
         [t for t in fresh if t.group in groups],
         [t for t in fresh if t.group not in groups],
@@ -89,7 +89,7 @@ def compare(
             sampled = np.array(t.log_probabilities, dtype=np.float64)
             compared = np.array(t.sampled_under(step), dtype=bool)
             differences = np.abs(np.asarray(row, dtype=np.float64) - sampled)[compared]
-            allowed = episode_tolerance(dtype, len(differences))
+            allowed = episode_tolerance(rounding, len(differences))
             gaps[id(t)] = Gap(float(differences.mean()), allowed)
         if count_everywhere(sum(gap.is_foreign for gap in gaps.values())) == 0:
             break

@@ -121,9 +121,9 @@ def clipped_tokens(
         return none, none
     above = ratio > 1 + algorithm.clip_high
     if algorithm.loss == "cispo":
-        return none, above | none
+        return none, above
     below = ratio < 1 - algorithm.clip_low
-    return (below & (advantages < 0)) | none, (above & (advantages > 0)) | none
+    return below & (advantages < 0), above & (advantages > 0)
 
 
 @torch.no_grad()

@@ -28,7 +28,7 @@ from flows.gpu_memory import this_machine
 from tasks.inference.engine import EngineError
 from tasks.provision import accelerators
 from tasks.provision.ipc import TrainerConnection
-from tasks.provision.process import ROOT, ChildProcess, sweep
+from tasks.provision.process import ChildProcess, sweep
 from tasks.training import (
     forked_launch,
     local_trainer,
@@ -49,7 +49,7 @@ from tasks.training.rank_watch import Heartbeats, RankWatch
 from tasks.training.rollout_worker import RolloutWorker
 from tasks.training.trainer_client import TrainerFailedError, TrainerLostError, TrainerProcess
 from tests.support import completion_server
-from tests.support.processes import run_python
+from tests.support.processes import kill_once_begun, run_python
 from tests.support.served_endpoint import serving
 
 
@@ -487,12 +487,7 @@ def test_a_sweep_keeps_the_trainer_of_a_run_whose_former_flow_was_killed(tmp_pat
         f"ChildProcess('trainer', {sleep}, log_path=Path(sys.argv[1])).start();"
         "print('begun', flush=True); time.sleep(600)"
     )
-    with subprocess.Popen(
-        [sys.executable, "-c", code, str(log)], cwd=ROOT, stdout=subprocess.PIPE
-    ) as killed:
-        assert killed.stdout is not None
-        assert killed.stdout.readline() == b"begun\n"
-        killed.kill()
+    kill_once_begun(code, str(log))
     job = TrainerJob.model_construct(
         experiment=load_recipe("textcraft"), folder=tmp_path, engine_urls=[], engine_weights=""
     )

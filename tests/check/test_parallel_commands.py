@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -22,7 +20,7 @@ from flows.parallel_commands import (
     run_chains,
     trainer_processes,
 )
-from tests.support.counting_servers import ROOT
+from tests.support.processes import kill_once_begun
 
 
 def chain(name: str, logs: Path, *modules: list[str]) -> Iterator[Command]:
@@ -204,12 +202,7 @@ def test_processes_of_a_killed_owner_are_ended_before_a_new_command_starts(tmp_p
         "flush=True))"
     )
     log = tmp_path / "same.log"
-    with subprocess.Popen(
-        [sys.executable, "-c", code, str(log)], cwd=ROOT, stdout=subprocess.PIPE
-    ) as killed:
-        assert killed.stdout is not None
-        assert killed.stdout.readline() == b"begun\n"
-        killed.kill()
+    kill_once_begun(code, str(log))
     sweeps = [
         "timeit",
         "-n",

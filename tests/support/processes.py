@@ -61,6 +61,19 @@ def wait_until(
         time.sleep(every_s)
 
 
+def kill_once_begun(code: str, *arguments: str) -> None:
+    """Run Python code in a new process, and kill it as soon as it has printed the line "begun".
+
+    The processes that it started live on.
+    """
+    with subprocess.Popen(
+        [sys.executable, "-c", code, *arguments], cwd=ROOT, stdout=subprocess.PIPE
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"begun\n"
+        process.kill()
+
+
 def run_python(
     code: str, *arguments: str, cwd: Path = ROOT, status: int = 0, **variables: str
 ) -> str:
