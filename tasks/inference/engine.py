@@ -113,8 +113,9 @@ class Engine(Protocol):
     def load(self, weights: WeightStream) -> None:
         """Replace the weights by name and drop the cached prefixes of the old weights.
 
-        The weights are an iterable of (name, full tensor). An engine must not hold all of them at
-        once beside its own. No request may be in flight.
+        The weights are an iterable of (name, full tensor). The names are those of the model in
+        transformers, and for vLLM those of its files. An engine must not hold all weights at once
+        beside its own. No request may be in flight.
         """
         ...
 

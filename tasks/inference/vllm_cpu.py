@@ -209,12 +209,19 @@ def prepare_vllm() -> None:
     import torch._dynamo
     from vllm.lora.punica_wrapper.punica_cpu import PunicaWrapperCPU
     from vllm.model_executor.layers import utils as layer_utils
+    from vllm.model_executor.layers.fused_moe.unquantized_fused_moe_method import (
+        UnquantizedFusedMoEMethod,
+    )
     from vllm.v1.sample.ops.topk_topp_sampler import TopKTopPSampler, apply_top_k_top_p
 
     def dispatch(layer: torch.nn.Module, remove_weight: bool) -> None:
         note_load()  # vLLM calls this when it reloads layers, and others may be tied to them
         invariant = layer.weight.dtype == torch.float32 or layer.weight.ndim != 2
         layer.cpu_linear = invariant_linear if invariant else PackedLinear()  # type: ignore[assignment]
+
+    def set_up(self: Any, *tensors: Any, **named: Any) -> None:
+        self.moe_kernel = None  # otherwise vLLM does not pack the experts of a later load
+        first_set_up(self, *tensors, **named)
 
     # vLLM compiles its sampler at the first request even in eager mode. That takes 16 s and a C++
     # compiler, which may be missing.
@@ -226,6 +233,8 @@ def prepare_vllm() -> None:
         setattr(PunicaWrapperCPU, method, lambda *_, **__: None)
     if TopKTopPSampler.forward_cpu.__module__ == __name__:
         return
+    first_set_up: Any = UnquantizedFusedMoEMethod._setup_kernel
+    UnquantizedFusedMoEMethod._setup_kernel = set_up
     by_exponentials: Any = TopKTopPSampler.forward_cpu
 
     def sample(

@@ -29,7 +29,7 @@ from tasks.inference.engine import (
     Generation,
     Sampling,
 )
-from tasks.inference.vllm_cpu import BLOCK_TOKENS, note_load, prepare_vllm
+from tasks.inference.vllm_cpu import BLOCK_TOKENS, prepare_vllm
 from tasks.provision.local import ON_LOOPBACK
 from tasks.provision.private_files import memory_folder
 from tasks.provision.process import variables_set
@@ -294,7 +294,8 @@ class VllmEngine:
     def load(self, weights: Iterable[tuple[str, torch.Tensor]]) -> None:
         """Replace the weights, as in `Engine.load`, and wake a sleeping engine.
 
-        The KV cache is woken last, when no more weights are being gathered.
+        The names are those of the model's files. The KV cache is woken last, when no more weights
+        are being gathered.
         """
         if self._waiting:
             raise EngineBusyError(
@@ -303,14 +304,12 @@ class VllmEngine:
         if self._asleep:
             self._engine.wake_up(["weights"])
         try:
-            with self._torch.no_grad():
-                self._engine.apply_model(lambda model: model.load_weights(weights))
-        except (KeyError, ValueError) as problem:  # transformers and vLLM name them differently
+            self._engine.collective_rpc("reload_weights", kwargs={"weights_iterator": weights})
+        except (KeyError, ValueError) as problem:
             raise EngineError(
                 f"vLLM cannot read the trainer's weights of this model: {problem}. Set "
                 "rollout.engine: transformers"
             ) from problem
-        note_load()
         if self._asleep:
             self._engine.wake_up(["kv_cache"])
             self._asleep = False

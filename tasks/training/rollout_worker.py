@@ -30,6 +30,7 @@ from tasks.training.episode_counts import EpisodeCounts
 from tasks.training.lora import adapters, computed_weights
 from tasks.training.messages import TrainerJob
 from tasks.training.rank_watch import WEIGHTS_S, Heartbeats
+from tasks.training.stored_weights import stored_weights
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -227,9 +228,10 @@ class RolloutWorker:
                     cast("AdapterEngine", self.engine).load_adapter(adapter)
             else:
                 weights = computed_weights(model, trainer.engine_dtype)
+                in_vllm = isinstance(self.engine, (VllmEngine, VllmPoolEngine))
                 try:
                     if loads:
-                        self.engine.load(weights)
+                        self.engine.load(stored_weights(model, weights) if in_vllm else weights)
                 finally:
                     weights.drain()
             if servers is not None:

@@ -449,10 +449,11 @@ def test_weight_sync_check_detects_missing_weights(engine: Engine, trainer_model
 
 
 def test_weights_under_names_that_vllm_does_not_know_are_an_engine_error(
-    vllm_engine: VllmEngine,
+    vllm_engine: VllmEngine, trainer_model: Any
 ) -> None:
     with pytest.raises(EngineError):
         vllm_engine.load([("model.layers.0.mlp.gate.weight", torch.zeros(2, 2))])
+    vllm_engine.load(trainer_model.named_parameters())
 
 
 def test_weights_cannot_be_replaced_during_a_request(
