@@ -40,7 +40,7 @@ drills: setup ## Run the long tests: kills, floods, browsers, containers, severa
 docs: setup ## Build the documentation site in build/site; broken links and anchors are errors
 	@NO_MKDOCS_2_WARNING=1 $(python) -m mkdocs build --strict --quiet
 
-bench: setup ## Run the benchmarks side by side and write results/bench.json
+bench: lm ## Run the benchmarks side by side and write results/bench.json
 	@$(python) -m tests.benchmarks
 
 bench-gpu: lm ## Measure a GPU: updates from 0.5 to 7 billion parameters, and training of SmolLM2-135M

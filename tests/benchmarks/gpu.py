@@ -82,6 +82,7 @@ def update(size_name: str, side: str, small: bool, lora: bool = False) -> dict[s
         Ours,
         Stock,
         build_policy,
+        recipe,
         tokens_of,
         trajectories,
     )
@@ -92,11 +93,11 @@ def update(size_name: str, side: str, small: bool, lora: bool = False) -> dict[s
         policy = Path(folder) / "policy"
         build_policy(size, policy)
         batch = trajectories(size)
-        options = {"lora_rank": 32} if lora else {}
+        experiment = recipe(size, 32 if lora else None)
         made = (
             Stock(size, str(policy), batch, Path(folder) / side)
             if side == "stock"
-            else Ours(size, str(policy), batch, Path(folder) / side, **options)
+            else Ours(experiment, str(policy), batch, Path(folder) / side)
         )
     first = measure(made)
     measured = [measure(made) for _ in range(REPEATS)]

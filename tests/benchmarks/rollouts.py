@@ -147,19 +147,6 @@ class Sides:
         await asyncio.gather(*(client.close(session) for session, _ in begun))
         return tokens
 
-    def offline(self, requests: Sequence[tuple[list[int], Sampling]]) -> int:
-        """Sample the responses to all prompts with one call of the engine."""
-        from vllm.inputs.engine import tokens_input
-
-        llm, tokens = self.engine._engine, 0
-        for number, (prompt, sampling) in enumerate(requests):
-            llm.add_request(f"offline {number}", tokens_input(prompt), vllm_parameters(sampling))
-        while llm.has_unfinished_requests():
-            tokens += sum(
-                len(output.outputs[0].token_ids) for output in llm.step() if output.finished
-            )
-        return tokens
-
 
 @contextmanager
 def sides(size: StarterPolicy) -> Generator[Sides, None, None]:
@@ -209,6 +196,18 @@ class Recorder:
 
     def __exit__(self, *_: object) -> None:
         del self._engine.generate  # type: ignore[method-assign]
+
+
+def offline(engine: VllmEngine, requests: Sequence[tuple[list[int], Sampling]]) -> int:
+    """Sample the responses to all prompts with one call of the engine."""
+    from vllm.inputs.engine import tokens_input
+
+    llm, tokens = engine._engine, 0
+    for number, (prompt, sampling) in enumerate(requests):
+        llm.add_request(f"offline {number}", tokens_input(prompt), vllm_parameters(sampling))
+    while llm.has_unfinished_requests():
+        tokens += sum(len(output.outputs[0].token_ids) for output in llm.step() if output.finished)
+    return tokens
 
 
 def clear_prefix_cache(engine: VllmEngine) -> None:
@@ -290,7 +289,7 @@ def against_offline(bench: Sides, name: str, pairs: int) -> dict[str, Any]:
     ours, baseline = alternate(
         bench.engine,
         lambda: bench.ours(no_latency),
-        lambda: bench.offline(recorder.requests),
+        lambda: offline(bench.engine, recorder.requests),
         pairs,
     )
     return row(

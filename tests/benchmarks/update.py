@@ -28,6 +28,7 @@ from tests.benchmarks.update_sides import (
     Size,
     Stock,
     build_policy,
+    recipe,
     tokens_of,
     trajectories,
 )
@@ -110,7 +111,7 @@ def compare(size: Size, repeats: int = REPEATS) -> list[dict[str, Any]]:
         build_policy(size, policy)
         batch = trajectories(size)
         ours, stock = (
-            Ours(size, str(policy), batch, Path(folder) / "ours"),
+            Ours(recipe(size), str(policy), batch, Path(folder) / "ours"),
             Stock(size, str(policy), batch, Path(folder) / "stock"),
         )
         for side in (ours, stock):

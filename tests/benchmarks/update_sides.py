@@ -185,14 +185,13 @@ class Ours:
 
     def __init__(
         self,
-        size: Size,
+        experiment: Experiment,
         policy: str,
         batch: list[Trajectory],
         folder: Path,
-        lora_rank: int | None = None,
     ) -> None:
         tokenizer = AutoTokenizer.from_pretrained(policy)
-        self.trainer = PolicyGradientTrainer(recipe(size, lora_rank), policy, tokenizer, folder)
+        self.trainer = PolicyGradientTrainer(experiment, policy, tokenizer, folder)
         self.batch = batch
         _prepare(self.trainer)
         # Use the policy's own log-probabilities: the ratio is 1, as in TRL without vLLM.
