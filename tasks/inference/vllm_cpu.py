@@ -202,8 +202,8 @@ def add_adapter(
 def prepare_vllm() -> None:
     """Patch vLLM for engines on a CPU that are started later.
 
-    Their linear layers follow each load of weights, and their samplers are fast for a large
-    vocabulary. A LoRA adapter is computed as the trainer does, once per layer and only in the
+    Their linear layers and experts follow each load of weights, and their samplers are fast for a
+    large vocabulary. A LoRA adapter is computed as the trainer does, once per layer and only in the
     linear layers.
     """
     import torch._dynamo

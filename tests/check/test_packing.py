@@ -35,6 +35,7 @@ from tasks.training.packing import (
 )
 from tasks.training.row_tensors import pad_trajectories
 from tests.support.recorded import recorded_trajectories
+from tests.support.tiny_policy import SMALL
 
 OURS = Policy(attn_implementation=SHARED)
 IDS = torch.tensor([[0, 5, 6, 7, 8], [5, 6, 7, 9, 0], [5, 6, 0, 0, 0], [3, 0, 0, 0, 0]])
@@ -167,16 +168,6 @@ def test_attention_refuses_unsupported_options(name: str) -> None:
     states = torch.zeros(1, 2, 3, 4)
     with pytest.raises(ValueError, match=name):
         shared_prefix_attention(None, states, states, states, None, **{name: 1})
-
-
-SMALL: dict[str, Any] = {
-    "hidden_size": 8,
-    "intermediate_size": 8,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 2,
-    "num_key_value_heads": 1,
-    "vocab_size": 16,
-}
 
 
 @pytest.mark.parametrize(

@@ -14,15 +14,8 @@ from transformers import AutoModelForCausalLM, LlamaConfig, MixtralConfig, Qwen3
 from tasks.inference.engine import EngineError
 from tasks.training.lora import computed_weights
 from tasks.training.stored_weights import stored_weights
+from tests.support.tiny_policy import SMALL
 
-SMALL: dict[str, Any] = {
-    "hidden_size": 8,
-    "intermediate_size": 8,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 2,
-    "num_key_value_heads": 1,
-    "vocab_size": 16,
-}
 EXPERTS: dict[str, Any] = {"num_experts": 3, "moe_intermediate_size": 8, "num_experts_per_tok": 1}
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
@@ -12,6 +13,16 @@ from environments.registry import load_world
 from tasks.starter.starting_model import build_model, build_tokenizer
 
 TINY = StarterPolicy(hidden_size=64, layers=2, heads=2)
+
+SMALL: dict[str, Any] = {
+    "hidden_size": 8,
+    "intermediate_size": 8,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "num_key_value_heads": 1,
+    "vocab_size": 16,
+}
+"""Sizes for configurations of transformers."""
 
 
 def build_tiny_policy(folder: Path, seed: int = 0, size: StarterPolicy = TINY) -> str:
