@@ -10,8 +10,9 @@ import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection
 from http import HTTPStatus
 from typing import Any
+from urllib.parse import urlsplit
 
-from playwright.async_api import BrowserContext, Error, Page
+from playwright.async_api import BrowserContext, Error, Page, Request, Response
 
 from environments.webarena import page_scripts
 from environments.webarena.accessibility import FIELDS, VIEWPORT, Element, View, view
@@ -35,6 +36,8 @@ from environments.webarena.tab import Tab
 MAX_TABS = 8
 NO_PAGE = ("ERR_ABORTED", "invalid URL", "Download is starting")
 """Parts of Playwright's errors for addresses that open no page. The tab stays where it is."""
+STOPPED_BY_BROWSER = ("ERR_ABORTED", "ERR_BLOCKED_BY")
+"""Parts of the reasons of requests that the page or the browser ended. The server did not fail."""
 NO_ELEMENT = "with given id"
 """Part of DevTools' errors for elements of earlier documents. A closed page has other errors."""
 CONTEXT = {
@@ -70,7 +73,17 @@ class Window:
         addresses: Addresses,
         hosts: Collection[str],
         page_characters: int = PAGE_CHARACTERS,
+        services: Collection[str] = (),
     ) -> None:
+        """
+        Args:
+            context: The browser context, with one page.
+            close: Closes the context.
+            addresses: The sites' URLs.
+            hosts: Hosts of the task's sites.
+            page_characters: Maximum characters of a page in one observation.
+            services: Further servers that pages ask, each as host:port, see `Settings`.
+        """
         self.context = context
         self.parts = PageParts(page_characters)
         self.tabs: list[Tab] = []
@@ -80,6 +93,9 @@ class Window:
         self._hosts = hosts
         self._broken: set[str] = set()
         """Addresses that the agent wrote and that their sites cannot handle."""
+        self._services = {each.lower() for each in services}
+        self._lost_service: tuple[str, str] | None = None
+        """Address and reason of the last request that a service did not answer."""
         self._front = 0
         self._keyboard = Keyboard()
         self._arrived = asyncio.Condition()
@@ -96,6 +112,9 @@ class Window:
 
     async def open(self, urls: Collection[str]) -> None:
         """Open the start pages, one tab each. The first tab becomes the current one."""
+        if self._services:
+            self.context.on("requestfailed", self._service_failed)
+            self.context.on("response", self._service_answered)
         for url in urls:
             page = await self.context.new_page() if self.tabs else self.context.pages[0]
             self.tabs.append(await Tab.of(page))
@@ -125,16 +144,36 @@ class Window:
         return self.seen
 
     def check_site(self) -> None:
-        """Check that the current tab's site has responded since the last check.
+        """Check that the current tab's site and the services have responded since the last check.
 
         Raises:
-            SiteUnreachableError: It is one of the task's sites, and it did not.
+            SiteUnreachableError: A service did not, or the site is one of the task's and did not.
         """
+        if self._lost_service is not None:
+            address, reason = self._lost_service
+            raise SiteUnreachableError(f"{address[:200]} did not answer: {reason}")
         failure, self.tab.failure = self.tab.failure, None
         if failure is None or failure[0] in self._broken:
             return
         if host_of(failure[0]) in self._hosts:
             raise SiteUnreachableError(f"{failure[0][:200]} did not answer: {failure[1]}")
+
+    def _service_failed(self, request: Request) -> None:
+        reason = request.failure or "no reason given"
+        asked = self._is_of_service(request.url)
+        if asked and not any(sign in reason for sign in STOPPED_BY_BROWSER):
+            self._lost_service = (request.url, reason)
+
+    def _service_answered(self, response: Response) -> None:
+        if response.status >= HTTPStatus.INTERNAL_SERVER_ERROR and self._is_of_service(
+            response.url
+        ):
+            self._lost_service = (response.url, f"status {response.status}")
+
+    def _is_of_service(self, url: str) -> bool:
+        parts = urlsplit(url)
+        port = "" if parts.port else {"http": ":80", "https": ":443"}.get(parts.scheme, "")
+        return parts.netloc.lower() + port in self._services
 
     async def show(self, url: str, *, written: bool = False) -> None:
         """Open a page in the current tab, on any host.

@@ -201,7 +201,7 @@ class WebArenaEnvironment(Environment):
         browsers, hosts = shared.browsers, shared.addresses.hosts(task.sites)
         page, close = await browsers.open_page(**shared.context_options(task))
         window = self._window = Window(
-            page.context, close, shared.addresses, hosts, shared.page_characters
+            page.context, close, shared.addresses, hosts, shared.page_characters, shared.services
         )
         if shared.addresses.embedded:
             self._episode = browsers.gate.open(hosts, shared.shop(task.index))

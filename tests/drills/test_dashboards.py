@@ -114,7 +114,7 @@ def test_the_drawing_follows_the_keys_and_the_turn_of_the_address(page: Page, ru
     page.locator(".world[data-turn='0']").wait_for()
     page.keyboard.press("]")
     page.keyboard.press("Space")
-    last = page.locator(".turn").count() - 1  # a busy machine can miss an earlier turn of the replay
+    last = page.locator(".turn").count() - 1  # a busy machine can miss an earlier turn
     page.locator(f".turn.now#turn-{last}").wait_for()
     page.keyboard.press("?")
     page.locator("dialog#keys").wait_for()

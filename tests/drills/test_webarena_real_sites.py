@@ -8,6 +8,7 @@ import re
 import socket
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +37,9 @@ SHOP = """<title>Store</title><h1>Hello {user}</h1>
 <label>Kind <select name="kind"><option>red</option><option value="g">green</option></select></label></form>
 <label>Note <input name="note"></label><p class="price">$5</p>"""
 
+SHARED = {"Access-Control-Allow-Origin": "*"}
+"""Lets pages of other hosts read an answer."""
+
 
 class Store:
     """A small store with Magento's REST interface, on a port of its own."""
@@ -45,6 +49,8 @@ class Store:
         self.released = asyncio.Event()
         self.is_down = False
         self.orders = [{"increment_id": "000000042"}]
+        self.asked = ""
+        """Address that the page /map asks."""
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
         self._thread.start()
         asyncio.run_coroutine_threadsafe(self._start(), self._loop).result(60)
@@ -70,12 +76,16 @@ class Store:
     async def _answer(self, request: web.Request) -> web.StreamResponse:
         path = request.path
         if self.is_down or path in ("/broken", "/f/baking/9/"):
-            return web.Response(status=500, text="<h1>Broken</h1>", content_type="text/html")
+            return web.Response(
+                status=500, text="<h1>Broken</h1>", content_type="text/html", headers=SHARED
+            )
         if path == "/gone":
             assert request.transport is not None
             request.transport.close()
         if path == "/missing":
-            return web.Response(status=404, text="<h1>Missing</h1>", content_type="text/html")
+            return web.Response(
+                status=404, text="<h1>Missing</h1>", content_type="text/html", headers=SHARED
+            )
         if path == "/never":
             await self.released.wait()
         if path == "/away":
@@ -107,6 +117,7 @@ class Store:
             "/long": "<title>Long</title><style>p{margin:0;font-size:4px;line-height:5px}</style>"
             + "".join(f"<p>line {n} of the list" for n in range(120))
             + "<div style='height:900px'></div><p>the end",
+            "/map": f"<title>Map</title><h1>Map</h1><script>fetch('{self.asked}')</script>",
             "/child": "<title>Child</title><h1>Child</h1>",
             "/chosen": f"<title>Chosen</title><h1>You chose {request.query.get('kind')}</h1>",
         }
@@ -144,6 +155,7 @@ def begin(store: Store, browsers: Browsers, tmp_path: Path) -> Iterator[Begin]:
         step_s: float = 60,
         site: str | None = None,
         page_characters: int = 8_000,
+        services: str = "",
         **changes: Any,
     ) -> tuple[WebArenaEnvironment, str]:
         entry = {
@@ -154,6 +166,7 @@ def begin(store: Store, browsers: Browsers, tmp_path: Path) -> Iterator[Begin]:
         (tmp_path / "config_files" / "7.json").write_text(json.dumps(entry | changes))
         settings = {"WEBARENA_TASKS": str(tmp_path / "config_files"), "SHOPPING": site or store.url}
         settings["WEBARENA_PAGE_CHARACTERS"] = str(page_characters)
+        settings["WEBARENA_SERVICES"] = services
         world = WebArena(settings, step_s=step_s)
         world._shared.browsers = browsers
         sessions.append(world.create())
@@ -348,6 +361,25 @@ def test_a_page_with_a_server_error_is_a_fault(begin: Begin, link: str) -> None:
         play(session, f"click [<link '{link}'>]")
     with pytest.raises(EpisodeOverError):
         session.step("stop")
+
+
+@pytest.mark.parametrize(
+    ("path", "is_fault"), [("broken", True), ("gone", True), ("missing", False)]
+)
+def test_a_service_that_does_not_answer_a_page_is_a_fault(
+    begin: Begin, store: Store, path: str, is_fault: bool
+) -> None:
+    routes = Store()
+    store.asked = f"{routes.url}/{path}"
+    try:
+        session, _ = begin(services=routes.url.removeprefix("http://"))
+        with pytest.raises(SiteUnreachableError) if is_fault else nullcontext():
+            session.step("goto [http://onestopmarket.com/map]")
+            for _ in range(5):  # the page's request may end after it has loaded
+                session.step("scroll [down]")
+            session.step("stop")
+    finally:
+        routes.stop()
 
 
 @pytest.mark.parametrize("path", ["missing", "broken", "f/baking/9/x", "f/baking/it's"])
