@@ -34,7 +34,7 @@ from tasks.training.checkpoint import weights_digest
 from tasks.training.task_order import evaluation_plans
 
 WEIGHTS = "weights"
-"""File in a collection's folder with the digest of the checkpoint's weights that played it."""
+"""File in a collection's folder with the digest of the model's weights that played it."""
 
 
 class CollectionSession:
@@ -82,8 +82,8 @@ class CollectionSession:
 
         Raises:
             CollectionBusyError: Another process is collecting into the folder.
-            DifferentCollectionError: The folder holds another collection, or the checkpoint was
-                trained again.
+            DifferentCollectionError: The folder holds another collection, or the model was trained
+                again.
             WrongWorldError: The servers host another world than the collection names or was started
                 on.
         """
@@ -218,9 +218,9 @@ class Tally:
 
 
 def weights_of(source: Source) -> str:
-    """Return the digest of a checkpoint's weights. Empty for other policies.
+    """Return the digest of a model's weights on this machine. Empty for other policies.
 
-    A vLLM server may have loaded a checkpoint of this machine.
+    A vLLM server may have loaded them.
     """
     if source.kind not in ("model", "vllm") or source.model is None:
         return ""
@@ -228,16 +228,16 @@ def weights_of(source: Source) -> str:
 
 
 def has_same_weights(folder: Path, source: Source) -> bool:
-    """Return whether the weights of a collection are those that its checkpoint has now.
+    """Return whether the weights of a collection are those that its model has now.
 
-    Collections that record no weights, and other policies than checkpoints, are not checked.
+    Collections that record no weights, and policies without files on this machine, are not checked.
     """
     file, now = folder / WEIGHTS, weights_of(source)
     return not now or not file.is_file() or file.read_text(encoding="utf-8").strip() == now
 
 
 def check_same_weights(folder: Path, source: Source) -> None:
-    """Record the digest of a checkpoint's weights in a collection, or check it.
+    """Record the digest of a model's weights in a collection, or check it.
 
     Raises:
         DifferentCollectionError: The collection has episodes of other weights.

@@ -11,6 +11,7 @@ import urllib.error
 import urllib.parse
 import urllib.request
 import uuid
+from http.client import HTTPException
 from typing import Any
 
 PATIENCE_S = 180.0
@@ -57,7 +58,7 @@ class PrefectApi:
         """Send a request and return the answer.
 
         Raises:
-            OSError: The server does not answer, or refuses (urllib.error.HTTPError).
+            OSError: The server does not answer, or not in full, or refuses (urllib.error.HTTPError).
         """
         client = urllib.parse.quote(self._headers["Prefect-Csrf-Client"])
         try:
@@ -76,7 +77,10 @@ class PrefectApi:
         request = urllib.request.Request(
             f"{self._url}/{path}", data, self._headers | headers, method=method
         )
-        with urllib.request.build_opener(urllib.request.ProxyHandler({})).open(
-            request, timeout=self._patience_s
-        ) as response:
-            return json.loads(response.read() or "null")
+        try:
+            with urllib.request.build_opener(urllib.request.ProxyHandler({})).open(
+                request, timeout=self._patience_s
+            ) as response:
+                return json.loads(response.read() or "null")
+        except (HTTPException, ValueError) as broken:  # the server ended, or a proxy answered
+            raise OSError(f"no valid answer from {self._url}: {broken!r}") from broken

@@ -12,6 +12,7 @@ import re
 import shutil
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -21,6 +22,8 @@ from safetensors import SafetensorError, safe_open
 MANIFEST = "manifest.json"
 FORMATS = frozenset({".safetensors", ".json", ".jsonl", ".yaml", ".txt", ".jinja", ".model", ".md"})
 """File formats allowed in a checkpoint. None of them can contain code that a reader executes."""
+WEIGHT_FORMATS = frozenset({".safetensors", ".bin", ".gguf"})
+"""Formats of weights that other programs write."""
 _NAME = re.compile(r"step-(\d{6})")
 
 
@@ -110,21 +113,39 @@ def verify(folder: Path, fingerprint: str | None = None) -> Checkpoint:
     return Checkpoint(folder, step, _digest(files))
 
 
-def weights_digest(folder: Path) -> str:
-    """Return the digest of the model's weights in a checkpoint's manifest, without its other state.
+def weights_digest(model: Path) -> str:
+    """Return the digest of a model's weights, without other state.
 
-    Empty if the folder is no checkpoint.
+    Args:
+        model: A checkpoint, whose manifest is read; another folder or a file, which is read in
+            full; or a name of the model hub.
+
+    Returns:
+        The digest. Empty if there are no weights at this path.
     """
     try:
-        files = listed(read_json(folder / MANIFEST), folder)
+        files = listed(read_json(model / MANIFEST), model)
+        weights = {
+            name: described
+            for name, described in files.items()
+            if name.endswith(".safetensors") and "/" not in name
+        }
     except CheckpointError:
-        return ""
-    weights = {
-        name: described
-        for name, described in files.items()
-        if name.endswith(".safetensors") and "/" not in name
-    }
+        found = sorted(model.iterdir()) if model.is_dir() else [model]
+        weights = {
+            path.name: _described_once(path, path.stat().st_mtime_ns)
+            for path in found
+            if path.suffix in WEIGHT_FORMATS and path.is_file()
+        }
+        if not weights:
+            return ""
     return _digest(weights)
+
+
+@lru_cache
+def _described_once(path: Path, _changed_ns: int) -> list[object]:
+    """Describe a file, and read it again only after a change."""
+    return _describe(path)
 
 
 def listed(manifest: Any, folder: Path | str) -> dict[str, list[object]]:

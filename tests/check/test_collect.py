@@ -176,6 +176,24 @@ def test_episodes_of_a_checkpoint_that_was_trained_again_are_not_reused(tmp_path
         check_same_weights(served, server)
 
 
+@pytest.mark.parametrize("name", ["model/model.safetensors", "model.gguf"])
+def test_episodes_of_a_model_that_another_program_wrote_again_are_not_reused(
+    tmp_path: Path, name: str
+) -> None:
+    (tmp_path / "model").mkdir()
+    (weights := tmp_path / name).write_bytes(b"first")
+    model = weights if weights.suffix == ".gguf" else weights.parent
+    source = Source(kind="model", model=str(model))
+    check_same_weights(tmp_path, source)
+    copied = tmp_path / "copied"  # the same weights with another time
+    copied.write_bytes(b"first")
+    copied.replace(weights)
+    check_same_weights(tmp_path, source)
+    weights.write_bytes(b"other")
+    with pytest.raises(DifferentCollectionError):
+        check_same_weights(tmp_path, source)
+
+
 def test_a_different_collection_is_refused_in_the_same_folder(tmp_path: Path) -> None:
     ResumableTrajectoryWriter(tmp_path, ORACLE.model_dump(mode="json"), 2).close()
     with pytest.raises(DifferentCollectionError) as refused:
