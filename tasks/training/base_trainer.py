@@ -233,8 +233,9 @@ class BaseTrainer(Trainer):
         algorithm = self.experiment.algorithm
         if algorithm.micro_batch_tokens is None:
             return deal(rows, algorithm.passes * mini_batches)
-        needed = torch.tensor([max(1, len(rows.within(algorithm.micro_batch_tokens)))])
-        return deal(rows, int(self.all_reduce_max(needed).item()))
+        budget = algorithm.micro_batch_tokens
+        needed = torch.tensor([max(1, len(rows.within(budget)))])
+        return deal(rows, int(self.all_reduce_max(needed).item()), budget)
 
     def add_gradient(self, micro_batch: Tensors, number: int, of: int) -> None:
         """Run a forward and backward pass of the loss.

@@ -116,26 +116,43 @@ class PackedRows:
         self.total = sum(self._lengths) - sum(self._shared)
 
     def within(self, budget: int) -> list[list[int]]:
-        """Split the rows as `PaddedRows.within` does, with neighbours that share a prefix."""
-        runs, used = list[list[int]](), 0
+        """Split the rows as `PaddedRows.within` does.
+
+        Each row goes where it adds the fewest tokens, among the micro-batches with room for it.
+        """
+        runs, used = list[list[int]](), list[int]()
+        common = list[int]()  # tokens that the next row shares with the last of each micro-batch
         for i, shared in zip(self._order, self._shared, strict=True):
-            own = self._lengths[i] - shared
-            if runs and used + own <= budget:
-                runs[-1].append(i)
-                used += own
+            common = [min(tokens, shared) for tokens in common]
+            length = self._lengths[i]
+            room = [n for n in range(len(runs)) if used[n] + length - common[n] <= budget]
+            if room:
+                best = max(room, key=lambda n: common[n])
             else:
-                runs.append([i])
-                used = self._lengths[i]
+                best = len(runs)
+                runs.append([])
+                used.append(0)
+                common.append(0)
+            runs[best].append(i)
+            used[best] += length - common[best]
+            common[best] = length
         return runs
 
 
-def deal(rows: PaddedRows | PackedRows, parts: int) -> list[list[int]]:
-    """Split a batch into `parts` micro-batches so that the largest is as small as possible.
+def deal(rows: PaddedRows | PackedRows, parts: int, budget: int | None = None) -> list[list[int]]:
+    """Split a batch into `parts` micro-batches so that the largest is about as small as possible.
+
+    Args:
+        rows: The rows.
+        parts: Number of micro-batches.
+        budget: Most tokens of a micro-batch of several rows, if `parts` suffice for it. None: any
+            number.
 
     Returns:
         `parts` lists of row indices, each index exactly once. The last lists may be empty.
     """
-    low, high = rows.longest, rows.total
+    high = rows.total if budget is None else budget
+    low = min(rows.longest, high)
     while low < high:
         middle = (low + high) // 2
         if len(rows.within(middle)) <= parts:

@@ -410,22 +410,25 @@ def _attended(
     )
     parts = []
     for part, (queries, keys, values) in zip(segments.parts, own, strict=True):
-        bias = None
+        bias, length = None, part.end - part.begin
         if part.context is not None:
             keys, values = (tensor.index_select(2, part.context) for tensor in (key, value))
-            bias = causal_lower_right(queries.size(2), keys.size(2))
-        parts.append(
-            scaled_dot_product_attention(
-                queries,
-                keys,
-                values,
-                attn_mask=bias,
-                dropout_p=dropout,
-                is_causal=bias is None,
-                scale=scaling,
-                enable_gqa=True,
-            )
+            if len(part.context) < 2 * length:
+                # A causal kernel skips half of the square, and no kernel skips a part of a bias.
+                queries = query.index_select(2, part.context)
+            else:
+                bias = causal_lower_right(length, len(part.context))
+        attended = scaled_dot_product_attention(
+            queries,
+            keys,
+            values,
+            attn_mask=bias,
+            dropout_p=dropout,
+            is_causal=bias is None,
+            scale=scaling,
+            enable_gqa=True,
         )
+        parts.append(attended[:, :, -length:])
     return torch.cat(parts, dim=2).transpose(1, 2).contiguous()
 
 

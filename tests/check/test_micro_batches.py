@@ -87,15 +87,31 @@ def test_ragged_trajectories_waste_at_most_a_quarter() -> None:
 ROWS = st.lists(st.lists(st.integers(0, 2), min_size=1, max_size=6), max_size=12)
 
 
-@given(ROWS, st.integers(1, 5), st.booleans())
-def test_packed_micro_batches_hold_every_row_once_and_cost_what_they_pack(
-    rows: list[list[int]], parts: int, share: bool
+@given(ROWS, st.integers(1, 20), st.integers(0, 2), st.booleans())
+def test_packed_micro_batches_hold_every_row_once_within_the_budget(
+    rows: list[list[int]], budget: int, more: int, share: bool
 ) -> None:
     packed = PackedRows(rows, share=share)
-    dealt = deal(packed, parts)
-    assert sorted(i for part in dealt for i in part) == list(range(len(rows)))
-    sizes = [packed_size([rows[i] for i in part], share=share) for part in dealt]
-    assert packed.within(max(sizes, default=0)) == [part for part in dealt if part]
+    parts = packed.within(budget)
+    dealt = deal(packed, len(parts) + more, budget)
+    assert len(dealt) == len(parts) + more
+    for split in (parts, dealt):
+        assert sorted(i for part in split for i in part) == list(range(len(rows)))
+        sizes = [packed_size([rows[i] for i in part], share=share) for part in split]
+        assert all(
+            size <= budget or len(part) == 1 for size, part in zip(sizes, split, strict=True)
+        )
+
+
+def test_packed_rows_fill_micro_batches_that_have_room() -> None:
+    lengths = (3, 3, 2, 2)
+    packed = PackedRows([[number] * length for number, length in enumerate(lengths)], share=True)
+    assert sorted(map(sorted, packed.within(5))) == [[0, 2], [1, 3]]
+
+
+def test_packed_rows_stay_with_those_that_share_most_of_their_tokens() -> None:
+    rows = [[0] * 3, [5] * 7 + [6], [5] * 6 + [7]]  # the last one also fits beside the first one
+    assert sorted(map(sorted, PackedRows(rows, share=True).within(10))) == [[0], [1, 2]]
 
 
 def packed_size(rows: list[list[int]], *, share: bool) -> int:

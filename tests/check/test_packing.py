@@ -114,6 +114,9 @@ def test_shared_prefixes_match_padding_in_log_probabilities_entropies_and_gradie
     ids, mask = tensors["input_ids"], tensors["attention_mask"]
     own = pad(tensors["tool_mask"], (ids.size(1) - tensors["tool_mask"].size(1), 0)).bool()
     weights = torch.randn(ids.shape, dtype=torch.float64)
+    contexts = [(p.end - p.begin, p.context) for p in pack(ids, mask, share=True).segments.parts]
+    # Both forms of the attention below: the prefix is shorter than the row's own tokens, or not.
+    assert {len(c) < 2 * own for own, c in contexts if c is not None} == {True, False}
     seen: list[int] = []
     ours.model.layers[0].register_forward_pre_hook(lambda _, x: seen.append(x[0].size(1)))
 
