@@ -39,6 +39,7 @@ async def evaluate(
     Raises:
         WorldError: The episode could not be judged, because a site or the judge did not respond.
     """
+    await window.wait_for_services()
     window.check_site()
     last_url = window.page.url
     if "string_match" in task.evaluators and not await string_match(task, answer, judge):
@@ -151,6 +152,7 @@ async def _open(url: str, window: Window, addresses: Addresses, *, written: bool
         # Real sites keep building a page after it has loaded.
         with contextlib.suppress(Error):
             await window.page.wait_for_load_state("networkidle", timeout=QUIET_S * 1000)
+        await window.wait_for_services()
 
 
 async def _locate(check: Check, window: Window, queries: Queries) -> str:

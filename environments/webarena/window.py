@@ -38,6 +38,8 @@ NO_PAGE = ("ERR_ABORTED", "invalid URL", "Download is starting")
 """Parts of Playwright's errors for addresses that open no page. The tab stays where it is."""
 STOPPED_BY_BROWSER = ("ERR_ABORTED", "ERR_BLOCKED_BY")
 """Parts of the reasons of requests that the page or the browser ended. The server did not fail."""
+SERVICE_S = 30.0
+"""Seconds within which a service must answer a page."""
 NO_ELEMENT = "with given id"
 """Part of DevTools' errors for elements of earlier documents. A closed page has other errors."""
 CONTEXT = {
@@ -94,6 +96,9 @@ class Window:
         self._broken: set[str] = set()
         """Addresses that the agent wrote and that their sites cannot handle."""
         self._services = {each.lower() for each in services}
+        self._waiting: set[Request] = set()
+        """Requests that the services have not answered yet."""
+        self._answered = asyncio.Event()
         self._lost_service: tuple[str, str] | None = None
         """Address and reason of the last request that a service did not answer."""
         self._front = 0
@@ -113,6 +118,8 @@ class Window:
     async def open(self, urls: Collection[str]) -> None:
         """Open the start pages, one tab each. The first tab becomes the current one."""
         if self._services:
+            self.context.on("request", self._service_asked)
+            self.context.on("requestfinished", self._service_done)
             self.context.on("requestfailed", self._service_failed)
             self.context.on("response", self._service_answered)
         for url in urls:
@@ -132,8 +139,9 @@ class Window:
         """Return the current view.
 
         Raises:
-            SiteUnreachableError: One of the task's sites did not respond.
+            SiteUnreachableError: One of the task's sites or a service did not respond.
         """
+        await self.wait_for_services()
         self.check_site()
         devtools = self.tab.devtools
         tree, snapshot = await asyncio.gather(
@@ -144,25 +152,53 @@ class Window:
         return self.seen
 
     def check_site(self) -> None:
-        """Check that the current tab's site and the services have responded since the last check.
+        """Check that the current tab's site has responded since the last check.
 
         Raises:
-            SiteUnreachableError: A service did not, or the site is one of the task's and did not.
+            SiteUnreachableError: It is one of the task's sites, and it did not.
         """
-        if self._lost_service is not None:
-            address, reason = self._lost_service
-            raise SiteUnreachableError(f"{address[:200]} did not answer: {reason}")
         failure, self.tab.failure = self.tab.failure, None
         if failure is None or failure[0] in self._broken:
             return
         if host_of(failure[0]) in self._hosts:
             raise SiteUnreachableError(f"{failure[0][:200]} did not answer: {failure[1]}")
 
+    async def wait_for_services(self) -> None:
+        """Wait until the services have answered all requests of pages, and the pages read that.
+
+        Raises:
+            SiteUnreachableError: A service has failed in this episode, or does not answer within
+                `SERVICE_S`.
+        """
+        waited = bool(self._waiting)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(SERVICE_S):
+                while self._waiting:
+                    self._answered.clear()
+                    await self._answered.wait()
+        if self._waiting:
+            late = next(iter(self._waiting)).url
+            raise SiteUnreachableError(f"{late[:200]} did not answer within {SERVICE_S:g} s")
+        if self._lost_service is not None:
+            address, reason = self._lost_service
+            raise SiteUnreachableError(f"{address[:200]} did not answer: {reason}")
+        if waited:
+            await self.tab.rest()
+
+    def _service_asked(self, request: Request) -> None:
+        if self._is_of_service(request.url):
+            self._waiting.add(request)
+
+    def _service_done(self, request: Request) -> None:
+        self._waiting.discard(request)
+        self._answered.set()
+
     def _service_failed(self, request: Request) -> None:
         reason = request.failure or "no reason given"
         asked = self._is_of_service(request.url)
         if asked and not any(sign in reason for sign in STOPPED_BY_BROWSER):
             self._lost_service = (request.url, reason)
+        self._service_done(request)
 
     def _service_answered(self, response: Response) -> None:
         if response.status >= HTTPStatus.INTERNAL_SERVER_ERROR and self._is_of_service(

@@ -117,13 +117,16 @@ class Store:
             "/long": "<title>Long</title><style>p{margin:0;font-size:4px;line-height:5px}</style>"
             + "".join(f"<p>line {n} of the list" for n in range(120))
             + "<div style='height:900px'></div><p>the end",
-            "/map": f"<title>Map</title><h1>Map</h1><script>fetch('{self.asked}')</script>",
+            "/map": f"<title>Map</title><h1>Map</h1><script>fetch('{self.asked}')"
+            ".then(answer => answer.text()).then(text => { document.body.innerHTML += text })"
+            "</script>",
             "/child": "<title>Child</title><h1>Child</h1>",
             "/chosen": f"<title>Chosen</title><h1>You chose {request.query.get('kind')}</h1>",
         }
         return web.Response(
             text=texts.get(path, f"<title>Other</title><p id=path>{path}</p>"),
             content_type="text/html",
+            headers=SHARED,
         )
 
 
@@ -363,21 +366,39 @@ def test_a_page_with_a_server_error_is_a_fault(begin: Begin, link: str) -> None:
         session.step("stop")
 
 
+@pytest.mark.parametrize("action", ["goto [http://onestopmarket.com/map]", "stop"])
 @pytest.mark.parametrize(
-    ("path", "is_fault"), [("broken", True), ("gone", True), ("missing", False)]
+    ("path", "is_fault"), [("broken", True), ("gone", True), ("never", True), ("missing", False)]
 )
 def test_a_service_that_does_not_answer_a_page_is_a_fault(
-    begin: Begin, store: Store, path: str, is_fault: bool
+    begin: Begin,
+    store: Store,
+    path: str,
+    is_fault: bool,
+    action: str,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr("environments.webarena.window.SERVICE_S", 1.0)
     routes = Store()
     store.asked = f"{routes.url}/{path}"
     try:
-        session, _ = begin(services=routes.url.removeprefix("http://"))
+        session, _ = begin(
+            html("__SHOPPING__/map", "", must_include=["Map"]),
+            services=routes.url.removeprefix("http://"),
+        )
         with pytest.raises(SiteUnreachableError) if is_fault else nullcontext():
-            session.step("goto [http://onestopmarket.com/map]")
-            for _ in range(5):  # the page's request may end after it has loaded
-                session.step("scroll [down]")
-            session.step("stop")
+            session.step(action)
+    finally:
+        routes.stop()
+
+
+def test_an_observation_has_what_a_page_asked_a_service_for(begin: Begin, store: Store) -> None:
+    routes = Store()
+    store.asked = f"{routes.url}/slow"
+    try:
+        session, _ = begin(services=routes.url.removeprefix("http://"))
+        seen = session.step("goto [http://onestopmarket.com/map]").observation
+        assert "Slow at last" in seen
     finally:
         routes.stop()
 
