@@ -232,23 +232,26 @@ def has_same_weights(folder: Path, source: Source) -> bool:
 
     Collections that record no weights, and policies without files on this machine, are not checked.
     """
-    file, now = folder / WEIGHTS, weights_of(source)
-    return not now or not file.is_file() or file.read_text(encoding="utf-8").strip() == now
+    file = folder / WEIGHTS
+    if not file.is_file() or not (now := weights_of(source)):
+        return True
+    return file.read_text(encoding="utf-8").strip() == now
 
 
 def check_same_weights(folder: Path, source: Source) -> None:
-    """Record the digest of a model's weights in a collection, or check it.
+    """Record the digest of a model's weights in a new collection, or check it.
 
     Raises:
         DifferentCollectionError: The collection has episodes of other weights.
     """
     if not has_same_weights(folder, source):
         raise DifferentCollectionError(
-            f"{folder} holds episodes of other weights: {source.model} was trained again. Delete "
-            "the folder, or choose another one.",
+            f"{folder} holds episodes of other weights: those of {source.model} have changed. "
+            "Delete the folder, or choose another one.",
             ("source.model",),
         )
-    if not (folder / WEIGHTS).is_file() and (now := weights_of(source)):
+    is_new = not any(folder.glob("*.parquet"))  # nobody knows what played an old one
+    if is_new and not (folder / WEIGHTS).is_file() and (now := weights_of(source)):
         replace_file(folder / WEIGHTS, now + "\n")
 
 

@@ -62,11 +62,10 @@ class PrefectApi:
         """
         client = urllib.parse.quote(self._headers["Prefect-Csrf-Client"])
         try:
-            token = {
-                "Prefect-Csrf-Token": self._send("GET", f"csrf-token?client={client}", None, {})[
-                    "token"
-                ]
-            }
+            given = self._send("GET", f"csrf-token?client={client}", None, {})
+            if not isinstance(given, dict) or "token" not in given:
+                raise OSError(f"no valid answer from {self._url}: a token without its field")
+            token = {"Prefect-Csrf-Token": given["token"]}
         except urllib.error.HTTPError as refused:
             if refused.code != NO_SUCH_PROTECTION:
                 raise

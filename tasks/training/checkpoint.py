@@ -12,7 +12,7 @@ import re
 import shutil
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -22,8 +22,8 @@ from safetensors import SafetensorError, safe_open
 MANIFEST = "manifest.json"
 FORMATS = frozenset({".safetensors", ".json", ".jsonl", ".yaml", ".txt", ".jinja", ".model", ".md"})
 """File formats allowed in a checkpoint. None of them can contain code that a reader executes."""
-WEIGHT_FORMATS = frozenset({".safetensors", ".bin", ".gguf"})
-"""Formats of weights that other programs write."""
+WEIGHT_FILES = ("*.safetensors", "pytorch_model*.bin", "*.gguf")
+"""Weights that other programs write. The first form that a folder has counts."""
 _NAME = re.compile(r"step-(\d{6})")
 
 
@@ -58,11 +58,11 @@ def publish(written: Path, checkpoints: Path, step: int, fingerprint: str) -> Ch
             checkpoint.
     """
     (written / MANIFEST).unlink(missing_ok=True)  # stale if an attempt was interrupted
-    files = {
-        str(path.relative_to(written)): _describe(path)
-        for path in sorted(written.rglob("*"))
-        if path.is_file()
-    }
+    files = {}
+    for path in sorted(written.rglob("*")):
+        if path.is_file():
+            _flush(path)
+            files[str(path.relative_to(written))] = _describe(path)
     manifest = {"step": step, "experiment": fingerprint, "files": files}
     with (written / MANIFEST).open("w", encoding="utf-8") as stream:
         json.dump(manifest, stream, indent=1)
@@ -73,7 +73,7 @@ def publish(written: Path, checkpoints: Path, step: int, fingerprint: str) -> Ch
         shutil.rmtree(target)
     checkpoints.mkdir(parents=True, exist_ok=True)
     written.rename(target)
-    _flush_folder(checkpoints)
+    _flush(checkpoints)
     return Checkpoint(target, step, _digest(files))
 
 
@@ -131,21 +131,25 @@ def weights_digest(model: Path) -> str:
             if name.endswith(".safetensors") and "/" not in name
         }
     except CheckpointError:
-        found = sorted(model.iterdir()) if model.is_dir() else [model]
+        found = ([model] if model.is_file() else sorted(model.glob(form)) for form in WEIGHT_FILES)
         weights = {
-            path.name: _described_once(path, path.stat().st_mtime_ns)
-            for path in found
-            if path.suffix in WEIGHT_FORMATS and path.is_file()
+            path.name: _described_once(path, _state_of(path))
+            for path in next(filter(None, found), [])
         }
         if not weights:
             return ""
     return _digest(weights)
 
 
-@lru_cache
-def _described_once(path: Path, _changed_ns: int) -> list[object]:
+@cache
+def _described_once(path: Path, _state: tuple[int, ...]) -> list[object]:
     """Describe a file, and read it again only after a change."""
     return _describe(path)
+
+
+def _state_of(path: Path) -> tuple[int, ...]:
+    status = path.stat()
+    return status.st_size, status.st_ino, status.st_mtime_ns, status.st_ctime_ns
 
 
 def listed(manifest: Any, folder: Path | str) -> dict[str, list[object]]:
@@ -258,10 +262,9 @@ def folder_name(step: int) -> str:
 
 
 def _describe(path: Path) -> list[object]:
-    """Return size and digest of a file, and flush it to disk."""
+    """Return size and digest of a file."""
     digest = xxhash.xxh3_128()
     with path.open("rb") as stream:
-        os.fsync(stream.fileno())
         while chunk := stream.read(1 << 22):
             digest.update(chunk)
     return [path.stat().st_size, digest.hexdigest()]
@@ -271,8 +274,8 @@ def _digest(files: Mapping[str, object]) -> str:
     return xxhash.xxh3_128_hexdigest(json.dumps(files, sort_keys=True).encode())
 
 
-def _flush_folder(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY)
+def _flush(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
     finally:

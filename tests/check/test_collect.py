@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import math
+import os
 import re
 import sys
 from collections.abc import Awaitable, Callable, Iterator
@@ -20,7 +21,7 @@ from configs.infrastructure import InfraSettings
 from environments.client import EnvironmentClient, Session
 from environments.protocol import WorldInfo
 from environments.registry import load_world
-from flows.collection_session import CollectionSession, check_same_weights
+from flows.collection_session import WEIGHTS, CollectionSession, check_same_weights
 from flows.commands.collect import collection_arguments
 from tasks.agents.agent_factory import open_agent
 from tasks.rollout.collect_to_disk import collect_to_disk
@@ -182,16 +183,26 @@ def test_episodes_of_a_model_that_another_program_wrote_again_are_not_reused(
 ) -> None:
     (tmp_path / "model").mkdir()
     (weights := tmp_path / name).write_bytes(b"first")
+    (arguments := tmp_path / "model" / "training_args.bin").write_bytes(b"first")
     model = weights if weights.suffix == ".gguf" else weights.parent
     source = Source(kind="model", model=str(model))
     check_same_weights(tmp_path, source)
     copied = tmp_path / "copied"  # the same weights with another time
     copied.write_bytes(b"first")
     copied.replace(weights)
+    arguments.write_bytes(b"other")
     check_same_weights(tmp_path, source)
     weights.write_bytes(b"other")
+    os.utime(weights, (1, 1))
     with pytest.raises(DifferentCollectionError):
         check_same_weights(tmp_path, source)
+
+
+def test_weights_are_not_recorded_for_episodes_that_others_may_have_played(tmp_path: Path) -> None:
+    (model := tmp_path / "model.gguf").write_bytes(b"weights")
+    (tmp_path / "part-000000.parquet").write_bytes(b"")
+    check_same_weights(tmp_path, Source(kind="model", model=str(model)))
+    assert not (tmp_path / WEIGHTS).exists()
 
 
 def test_a_different_collection_is_refused_in_the_same_folder(tmp_path: Path) -> None:

@@ -109,6 +109,11 @@ def test_packed_rows_fill_micro_batches_that_have_room() -> None:
     assert sorted(map(sorted, packed.within(5))) == [[0, 2], [1, 3]]
 
 
+def test_equal_packed_rows_are_dealt_evenly_below_the_budget() -> None:
+    packed = PackedRows([[number] * 5 for number in range(4)], share=True)
+    assert sorted(deal(packed, 4, budget=20)) == [[0], [1], [2], [3]]
+
+
 def test_packed_rows_stay_with_those_that_share_most_of_their_tokens() -> None:
     rows = [[0] * 3, [5] * 7 + [6], [5] * 6 + [7]]  # the last one also fits beside the first one
     assert sorted(map(sorted, PackedRows(rows, share=True).within(10))) == [[0], [1, 2]]

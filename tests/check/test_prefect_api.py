@@ -15,10 +15,11 @@ from tasks.provision.prefect_api import PrefectApi
     [
         b"HTTP/1.1 200 OK\r\nContent-Length: 40\r\n\r\n{",
         b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\n<p>busy</",
+        b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}",
         b"no HTTP\r\n\r\n",
-        b"",
     ],
-    ids=["cut", "page", "not HTTP", "nothing"],
+    ids=["cut", "page", "empty", "no token", "not HTTP"],
 )
 def test_an_answer_that_is_not_whole_counts_as_no_answer(answer: bytes) -> None:
     def serve() -> None:
