@@ -2,7 +2,7 @@
 
     agentgym before-after RECIPE [--n-seeds N] [--field.path value ...]
 
-Further rows are more behaviour cloning for the same number of seconds, and scripted policies. The
+Further columns are more behaviour cloning, planned for as many seconds, and scripted policies. The
 flow trains by the recipe unless that run is finished. It then evaluates once on
 `evaluation.final_tasks`, which no design choice was based on. The same command continues where it
 was interrupted.
@@ -33,6 +33,7 @@ from flows.killed_flow_runs import note_flow_run
 from flows.model_check import fit_experiment
 from flows.progress import Details, say
 from flows.recipe_form import Recipe
+from flows.recorded_weights import check_start
 from flows.records import is_finished
 from flows.requests import grid_of_run
 from flows.results import BeforeAfterResult, cell_folder
@@ -88,7 +89,8 @@ def before_after(
     baselines = scripted(experiment, infrastructure)
     table = before_after_table(found, baselines)
     seeds = f"{n_seeds}-seeds" if n_seeds > 1 else f"seed-{experiment.seeds.training}"
-    path = infrastructure.runs / "before-after" / f"{experiment.name}-{seeds}.md"
+    name = f"{experiment.name}-{seeds}-{found[0].run.removeprefix(f'{experiment.name}-')}"
+    path = infrastructure.runs / "before-after" / f"{name}.md"
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(table, encoding="utf-8")
     create_markdown_artifact(table, key="before-after", description=experiment.name)
@@ -100,8 +102,10 @@ def measured(run: RunFolder, infrastructure: InfraSettings) -> BeforeAfter:
     """Evaluate the three policies of one seed on the final tasks.
 
     Raises:
-        RunFileError: The run has no checkpoint.
+        RunFileError: The run has no checkpoint, or `policy.model` no longer has the weights that
+            it began with.
     """
+    check_start(run)
     experiment, last = run.experiment, max(steps_in(run.path / "checkpoints"), default=0)
     if not last:
         fall = run.collapse()
@@ -113,7 +117,8 @@ def measured(run: RunFolder, infrastructure: InfraSettings) -> BeforeAfter:
     end = results(run, str(run.checkpoint(last)), infrastructure)
     if experiment.policy.model != "starter":
         say("Evaluating the policy before RL")
-        return BeforeAfter(results(run, experiment.policy.model, infrastructure), end, None)
+        before = results(run, experiment.policy.model, infrastructure)
+        return BeforeAfter(before, end, None, run.path.name, training_seconds(run))
     starters = infrastructure.runs.absolute() / "starter"
     world = experiment.environment.name
     seed = experiment.seeds.starter
@@ -128,14 +133,22 @@ def measured(run: RunFolder, infrastructure: InfraSettings) -> BeforeAfter:
     more = starter.model_copy(
         update={"tokens": tokens, "demonstrations": unseen, "stop_at_exact_match": None}
     )
-    say("Cloning the expert for as long as RL took")
-    longer = starter_policy(
-        policy.model_copy(update={"starter": more}), world, seed, starters, Details()
-    )
+    say("Cloning the expert for about as long as RL took")
+    policy = policy.model_copy(update={"starter": more})
+    longer = starter_policy(policy, world, seed, starters, Details())
+    cloned = find_starter_policy(policy, world, seed, starters)
+    assert cloned is not None
     say("Evaluating the policy before RL")
     before = results(run, start, infrastructure)
     say("Evaluating the policy of more behaviour cloning")
-    return BeforeAfter(before, end, results(run, longer, infrastructure))
+    return BeforeAfter(
+        before,
+        end,
+        results(run, longer, infrastructure),
+        run.path.name,
+        training_seconds(run),
+        cloned.seconds - made.seconds,
+    )
 
 
 def training_seconds(run: RunFolder) -> float:

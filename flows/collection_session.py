@@ -17,10 +17,10 @@ from configs.placement import OWN_FRACTION
 from environments.handshake import check_same, task_indices, task_tags, verify_servers
 from environments.protocol import WorldInfo
 from flows.progress import EpisodeBar, say
+from flows.recorded_weights import has_same_weights, record_weights
 from tasks.agents.agent import Agent
 from tasks.agents.agent_factory import open_agent
 from tasks.agents.token_agent import TokenAgent
-from tasks.files import replace_file
 from tasks.provision.environment_servers import environment_replicas
 from tasks.provision.replica_set import Replicas
 from tasks.rollout.collect_to_disk import collect_to_disk
@@ -30,11 +30,7 @@ from tasks.rollout.resumable_writer import (
     ResumableTrajectoryWriter,
 )
 from tasks.rollout.trajectory import Outcome, Trajectory
-from tasks.training.checkpoint import weights_digest
 from tasks.training.task_order import evaluation_plans
-
-WEIGHTS = "weights"
-"""File in a collection's folder with the digest of the model's weights that played it."""
 
 
 class CollectionSession:
@@ -217,25 +213,9 @@ class Tally:
             )
 
 
-def weights_of(source: Source) -> str:
-    """Return the digest of a model's weights on this machine. Empty for other policies.
-
-    A vLLM server may have loaded them.
-    """
-    if source.kind not in ("model", "vllm") or source.model is None:
-        return ""
-    return weights_digest(Path(source.model).expanduser())
-
-
-def has_same_weights(folder: Path, source: Source) -> bool:
-    """Return whether the weights of a collection are those that its model has now.
-
-    Collections that record no weights, and policies without files on this machine, are not checked.
-    """
-    file = folder / WEIGHTS
-    if not file.is_file() or not (now := weights_of(source)):
-        return True
-    return file.read_text(encoding="utf-8").strip() == now
+def model_of(source: Source) -> str | None:
+    """Return the model of a policy that this machine or a vLLM server loads, None for others."""
+    return source.model if source.kind in ("model", "vllm") else None
 
 
 def check_same_weights(folder: Path, source: Source) -> None:
@@ -244,15 +224,14 @@ def check_same_weights(folder: Path, source: Source) -> None:
     Raises:
         DifferentCollectionError: The collection has episodes of other weights.
     """
-    if not has_same_weights(folder, source):
+    if not has_same_weights(folder, model_of(source)):
         raise DifferentCollectionError(
             f"{folder} holds episodes of other weights: those of {source.model} have changed. "
             "Delete the folder, or choose another one.",
             ("source.model",),
         )
-    is_new = not any(folder.glob("*.parquet"))  # nobody knows what played an old one
-    if is_new and not (folder / WEIGHTS).is_file() and (now := weights_of(source)):
-        replace_file(folder / WEIGHTS, now + "\n")
+    if not any(folder.glob("*.parquet")):  # nobody knows what played an old one
+        record_weights(folder, model_of(source))
 
 
 async def ask(urls: tuple[str, ...], collection: Collection) -> tuple[WorldInfo, list[int]]:

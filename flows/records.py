@@ -134,9 +134,20 @@ def is_readable(path: Path) -> bool:
         return False
 
 
+def lost_steps(folder: RunFolder) -> list[int]:
+    """Return the steps whose metrics a run lacks that has finished. Changes nothing.
+
+    A run that collapsed may have ended after any step, so for it the last one is unknown.
+    """
+    history, last = folder.metrics(), folder.experiment.algorithm.steps
+    if folder.is_done(COLLAPSED):
+        last = max(history, default=1)
+    return [step for step in range(1, last + 1) if step not in history]
+
+
 def is_finished(folder: RunFolder) -> bool:
     """Return whether a run is finished and no part of it is missing. Changes nothing."""
-    if not folder.is_done(FINISHED) or missing_measurements(folder):
+    if not folder.is_done(FINISHED) or lost_steps(folder) or missing_measurements(folder):
         return False
     on_collapse = folder.experiment.algorithm.on_collapse
     rolled_back = folder.is_done(COLLAPSED) and on_collapse == "roll_back"

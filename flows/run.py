@@ -20,7 +20,8 @@ from flows.model_check import loadable
 from flows.page_progress import PageProgress
 from flows.progress import RunBar
 from flows.recorded_files import recorded_files
-from flows.records import evaluations, open_tracker, phase_name
+from flows.recorded_weights import check_start, record_weights
+from flows.records import evaluations, lost_steps, open_tracker, phase_name
 from flows.shared_storage import mirrored, shared_starter_policy
 from flows.starter_policy import starter_policy
 from flows.task_lists import TaskLists
@@ -30,12 +31,14 @@ from tasks.inference.engine_servers import engine_replicas
 from tasks.provision.environment_servers import environment_replicas
 from tasks.provision.replica_set import Replicas
 from tasks.starter.starter_policy import starter_name
-from tasks.tracking.run_folder import FINISHED, RunFolder
+from tasks.tracking.run_folder import FINISHED, RunFileError, RunFolder
 from tasks.tracking.run_mirror import RunMirror
 from tasks.tracking.runs import PARENT_RUN_TAG
 from tasks.tracking.shared_storage import opened
+from tasks.tracking.step_metrics_file import METRICS
 from tasks.tracking.system_metrics import SystemMetrics
 from tasks.tracking.tracker import Tracker
+from tasks.training.checkpoint import steps_in
 from tasks.training.collapse import (
     COLLAPSED,
     TrainingCollapsedError,
@@ -49,6 +52,8 @@ from tasks.training.messages import Evaluated, Event, Saved, StepDone, TrainerJo
 from tasks.training.out_of_sync import out_of_sync_note
 from tasks.training.trainer_client import TrainerLostError, TrainerProcess
 
+WORLD = "world"
+"""File in a run's folder with the identity of its world."""
 RESTARTS = 10
 """Maximum number of restarts after a trainer node was lost. Then the run fails."""
 
@@ -147,6 +152,25 @@ class Run:
             (phase for phase in schedule if not self.folder.is_done(phase_name(phase.number))), None
         )
 
+    def restore_metrics(self) -> None:
+        """Restore metrics that were lost after the end of the run from its last checkpoint.
+
+        Raises:
+            RunFileError: The checkpoint does not have them.
+        """
+        if not self.folder.is_done(FINISHED) or not (lost := lost_steps(self.folder)):
+            return
+        held = self.folder.metrics_in_checkpoint(
+            max(steps_in(self.folder.path / "checkpoints"), default=0)
+        )
+        if gone := [step for step in lost if step not in held]:
+            raise RunFileError(
+                f"{self.folder.path / METRICS} lacks the metrics of {len(gone)} steps of a finished "
+                f"run, e.g. step {gone[0]}. Restore the file, or delete {self.folder.path} to train "
+                "again."
+            )
+        self.folder.replace_metrics(held | self.folder.metrics())
+
     def continue_from(self, step: int) -> None:
         """Reset the records to those of the checkpoint from which training continues.
 
@@ -191,7 +215,11 @@ class Run:
 def opened_run(
     folder: RunFolder, infrastructure: InfraSettings, clock: TimeBreakdown, name: str
 ) -> Iterator[Run]:
-    """Claim the run's folder and open its records; the tracker ends a run that raises."""
+    """Claim the run's folder and open its records; the tracker ends a run that raises.
+
+    Raises:
+        RunFileError: `policy.model` no longer has the weights that the run began with.
+    """
     experiment, runs, log = folder.experiment, infrastructure.runs.absolute(), flow_log()
     with (
         folder.claimed(),
@@ -201,6 +229,9 @@ def opened_run(
         RunBar(experiment.algorithm.steps, log, page.show) as bar,
         SystemMetrics() as system,
     ):
+        if not (folder.path / WORLD).is_file() and experiment.policy.model != "starter":
+            record_weights(folder.path, experiment.policy.model)  # nothing was measured before
+        check_start(folder)
         folder.begin(name)
         with clock.part("MLflow"):
             parent = tracker.start_run(
@@ -282,7 +313,7 @@ def task_lists(run: Run, servers: Replicas | None) -> TaskLists:
     async def ask() -> TaskLists:
         environment, evaluation = experiment.environment, experiment.evaluation
         world = await verify_servers(urls, environment)
-        check_same(run.folder.path / "world", world.identity, "run")
+        check_same(run.folder.path / WORLD, world.identity, "run")
         train = await task_indices(
             urls, environment, environment.train_tasks, "environment.train_tasks"
         )

@@ -35,6 +35,7 @@ from flows.killed_flow_runs import note_flow_run
 from flows.model_check import fit_experiment
 from flows.prefect_stand_in import wait_for_prefect
 from flows.recipe_form import NOTHING_CHANGED, Recipe, RecipeForm, requested_run
+from flows.recorded_weights import check_start
 from flows.records import (
     Measurement,
     earlier_records_sent,
@@ -120,12 +121,15 @@ def scaling_inter(
 
     Raises:
         RecipeError: A value is invalid. Nothing has been started.
+        RunFileError: `policy.model` no longer has the weights that the run began with, or metrics
+            of the run are lost.
     """
     clock = TimeBreakdown(time.time()) if is_subflow() else TimeBreakdown()
     clock.add("Prefect start", time.time() - clock.began)
     requested, infrastructure = requested_run(recipe, changes, overrides), infra_settings()
     folder = RunFolder(infrastructure.runs, fit_experiment(requested.experiment))
     if is_finished(folder):
+        check_start(folder)
         upload_missing(folder, infrastructure.shared_storage)
         show_finished(folder, infrastructure)
         return training_run(folder)
@@ -159,6 +163,7 @@ def is_subflow() -> bool:
 
 def learn(run: Run) -> None:
     """Run the unfinished part of the curriculum."""
+    run.restore_metrics()
     run.record_evaluations()
     missing = missing_measurements(run.folder)
     trained = run.folder.collapse() is not None or run.next_phase() is None

@@ -76,5 +76,5 @@ def scripted_in_study(
         if played := scripted_results(
             experiment.environment, tasks, horizon, infrastructure, folder
         ):
-            found[f"{name}, horizon {horizon}"] = played
+            found[f"{name}, {len(tasks)} tasks, horizon {horizon}"] = played
     return found

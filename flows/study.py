@@ -98,7 +98,9 @@ def study(
     at_once = max_parallel_commands(infrastructure, runs.dtypes())
     chains = runs.commands(only_seeds)
     runs.found()  # Refuse runs on different versions of a world before training more.
-    registration = register(what, runs.folder, registries(infrastructure), look_again)
+    registration = register(
+        what, runs.folder, registries(infrastructure), look_again, runs.are_begun()
+    )
     with open_tracker(infrastructure, what.name, runs.folder) as tracker:
         run = tracker.start_run(
             f"study {what.name}",

@@ -52,17 +52,18 @@ def write_page(
     whole = {arm: of_arm for arm, of_arm in runs.items() if of_arm}
     found, timed = (findings(study, whole, scripted), timings(study, whole)) if whole else ([], [])
     lines = [f"# {study.name}", filled(study.question), _setting(study)]
-    lines += [_registered(registration), _progress(study, whole)]
+    lines += [_registered(registration), _progress(study, whole), *_starts(whole)]
     pictures: tuple[Path, ...] = ()
     if whole:
         shown = [section for section in family_section(study, whole) if section.rows]
-        pictures = folder / CURVES, folder / TRAINING
-        draw_study(pictures[0], whole, shown[0].data if shown else {}, study.endpoint.measure)
-        draw_mechanism(pictures[1], whole)
+        curves, training = folder / CURVES, folder / TRAINING
+        draw_study(curves, whole, shown[0].data if shown else {}, study.endpoint.measure)
+        draw_mechanism(training, whole)
+        pictures = tuple(each for each in (curves, training) if each.is_file())
         lines += [
             f"![success]({CURVES})",
             *(section.markdown() for section in found),
-            f"![training]({TRAINING})",
+            *[f"![training]({TRAINING})"] * (training in pictures),
         ]
         lines += [
             "## Results that depend on the machine",
@@ -134,6 +135,18 @@ def _progress(study: Study, runs: Runs) -> str:
     if made == wanted:
         return f"All {wanted} runs are finished."
     return f"{made} of {wanted} runs are finished. The tables contain only these."
+
+
+def _starts(runs: Runs) -> list[str]:
+    """State the digests of the weights before training, as far as they were recorded."""
+    seeds: dict[str, set[int]] = {}
+    for run in (run for of_arm in runs.values() for run in of_arm):
+        if run.weights:
+            seeds.setdefault(run.weights[:16], set()).add(run.seed)
+    digests = [
+        f"`{digest}` (seed {', '.join(map(str, sorted(of)))})" for digest, of in seeds.items()
+    ]
+    return [filled(f"Digest of the weights before training: {', '.join(digests)}.")] * bool(digests)
 
 
 def _fields(fields: dict[str, Any]) -> str:

@@ -19,10 +19,11 @@ from configs.rules import Rules
 from configs.study import Study
 from environments.handshake import recorded_version
 from environments.registry import load_world
-from flows.collection_session import digest, has_same_weights
+from flows.collection_session import digest, model_of
 from flows.job import EvaluateJob, TrainJob, write_job
 from flows.model_check import fit_experiment
 from flows.parallel_commands import Command
+from flows.recorded_weights import check_start, has_same_weights, recorded_weights
 from flows.records import evaluations, is_finished
 from flows.requests import grid_of_run
 from flows.results import cell_folder, cells_in, read_results, stored_episodes
@@ -54,6 +55,13 @@ class StudyRuns:
         """Return the dtypes of the policies."""
         return {experiment.policy.dtype for experiment in self._experiments.values()}
 
+    def are_begun(self) -> bool:
+        """Return whether a run of the study exists on this machine."""
+        return any(
+            RunFolder(self._infrastructure.runs, experiment).path.exists()
+            for experiment in self._experiments.values()
+        )
+
     def commands(self, only_seeds: Collection[int] | None = None) -> list[Iterator[Command]]:
         """Return one chain of commands for each run that still has work to do.
 
@@ -76,11 +84,14 @@ class StudyRuns:
             kept: Results by run key (see `key`), for runs that are not on this machine.
 
         Raises:
-            EvaluationFileError: The runs were measured on different versions of a world.
+            EvaluationFileError: The runs were measured on different versions of a world, or began
+                with different weights although their recipes name the same model.
         """
         each: dict[str, list[StudyRun]] = {arm: [] for arm in self._study.arms}
         # The folders that were measured on each version of each world.
         worlds: dict[tuple[str, Rules], dict[str, set[str]]] = {}
+        # The runs that began with each digest of each model's weights.
+        models: dict[str, dict[str, set[str]]] = {}
         for (arm, seed), experiment in self._experiments.items():
             if (run := self._found(arm, seed)) is not None:
                 measured = self._versions(arm, seed)
@@ -89,28 +100,37 @@ class StudyRuns:
             else:
                 continue
             each[arm].append(run)
+            if run.weights:
+                of_model = models.setdefault(experiment.policy.model, {})
+                of_model.setdefault(run.weights, set()).add(f"{arm}, seed {seed}")
             world = experiment.environment
             of_world = worlds.setdefault((world.name, world.rules), {})
             for folder, version in measured:
                 of_world.setdefault(version, set()).add(folder)
         for (name, _), of_world in worlds.items():
-            self._check_one_version(name, of_world)
+            self._check_one("versions", name, of_world)
+        for name, of_model in models.items():
+            self._check_one("weights", name, of_model)
         return each
 
-    def _check_one_version(self, world: str, folders: Mapping[str, set[str]]) -> None:
+    def _check_one(self, what: str, of: str, runs: Mapping[str, set[str]]) -> None:
         """
+        Args:
+            what: What the runs must have in common.
+            of: The world or model that has it.
+            runs: Maps each value to the runs that have it.
+
         Raises:
-            EvaluationFileError: The folders were measured on different versions of the world.
+            EvaluationFileError: There are several values.
         """
-        if len(folders) < 2:
+        if len(runs) < 2:
             return
-        lines = [f"version {version}: {', '.join(sorted(folders[version]))}" for version in folders]
+        lines = [f"{value[:16]}: {', '.join(sorted(runs[value]))}" for value in runs]
         raise EvaluationFileError(
-            f"The runs of the study {self._study.name} were measured on different versions of "
-            f"{world}, so they cannot be compared:\n"
+            f"The runs of the study {self._study.name} have different {what} of {of}, so they "
+            "cannot be compared:\n"
             + "\n".join(lines)
-            + "\nDelete the folders of "
-            "all versions but one, and run the study again on that version."
+            + "\nDelete the runs of all but one, and run the study again."
         )
 
     def key(self, arm: str, seed: int) -> str:
@@ -170,6 +190,7 @@ class StudyRuns:
             )
         for side, folder, grid in self._further(arm, seed, experiment):
             if not is_whole(folder, grid.source) and folder not in self._begun:
+                check_start(RunFolder(self._infrastructure.runs, experiment))
                 self._begun.add(folder)
                 words = write_job(
                     jobs / f"{arm}-{seed}-{side}.json",
@@ -213,6 +234,7 @@ class StudyRuns:
             bool(collapse_note(steps)),
             further["first"],
             further["last"],
+            recorded_weights(folder.path),
         )
 
     def episodes(self, run: StudyRun) -> dict[str, list[Trajectory]]:
@@ -297,5 +319,7 @@ def is_whole(folder: Path, source: Source) -> bool:
     return (
         (folder / "evaluation.json").is_file()
         and all(result.complete for result in read_results(folder).values())
-        and all(has_same_weights(folder / cell, source) for cell in cells_in(folder).values())
+        and all(
+            has_same_weights(folder / cell, model_of(source)) for cell in cells_in(folder).values()
+        )
     )

@@ -51,6 +51,8 @@ NEEDS = {
 """
 SAMPLES = {RANDOM: 4, NO_REPEAT: 4}
 """Episodes per task. All other policies are deterministic and play one."""
+VERSIONS = {REPLAY: 2}
+"""Version of each policy's code, 1 if absent. Results of an earlier version are not reused."""
 
 
 def baselines(
@@ -83,7 +85,8 @@ def baselines(
     path = folder / f"{world.name.replace(':', '.')}-{sha256(facts.encode()).hexdigest()[:16]}"
     found: dict[str, EvaluationResult] = {}
     for name in names or (*NEEDS, *world.scripts):
-        file = path.with_name(f"{path.name}-{name.replace(' ', '-')}.json")
+        version = f"-{VERSIONS[name]}" if name in VERSIONS else ""
+        file = path.with_name(f"{path.name}-{name.replace(' ', '-')}{version}.json")
         try:
             found[name] = read_evaluation(file)
         except (FileNotFoundError, EvaluationFileError):

@@ -1,6 +1,6 @@
 """The table of RL's gain: a policy before and after RL, more behaviour cloning, and baselines.
 
-More behaviour cloning takes as many seconds as RL. The baselines are scripted policies.
+More behaviour cloning is planned for as many seconds as RL. The baselines are scripted policies.
 """
 
 from __future__ import annotations
@@ -23,8 +23,7 @@ Results = Mapping[str, EvaluationResult]
 NOTE = (
     "A row has one temperature for all policies. Brackets are 95 % intervals. With one seed they "
     "are over tasks. With several seeds, seeds and tasks are both resampled. Differences are "
-    "paired by task and seed. Differences of success rates are in percentage points. Further "
-    "behaviour cloning takes as many seconds as RL."
+    "paired by task and seed. Differences of success rates are in percentage points."
 )
 
 
@@ -37,11 +36,17 @@ class BeforeAfter:
         end: The policy after training.
         cloned: The starter policy after further behaviour cloning for the duration of training.
             None without behaviour cloning.
+        run: Name of the run's folder.
+        seconds: Seconds of RL.
+        cloning_seconds: Seconds of further behaviour cloning, measured.
     """
 
     start: Results
     end: Results
     cloned: Results | None
+    run: str = ""
+    seconds: float = 0.0
+    cloning_seconds: float = 0.0
 
 
 def before_after_table(seeds: Sequence[BeforeAfter], scripted: Mapping[str, Results]) -> str:
@@ -82,7 +87,16 @@ def before_after_table(seeds: Sequence[BeforeAfter], scripted: Mapping[str, Resu
             reward = _columns(starts, ends, others, "reward")
             rows.append([f"{cell}: mean reward", *reward, *scripts])
     note = filled(f"{len(seeds)} seed{'s' * (len(seeds) > 1)}. {NOTE}")
-    return f"{markdown(header, rows)}\n\n{note}\n"
+    columns = ["run", "minutes of RL", *["minutes of further cloning"] * cloned]
+    runs = [
+        [f"`{each.run}`", _minutes(each.seconds), *[_minutes(each.cloning_seconds)] * cloned]
+        for each in seeds
+    ]
+    return f"{markdown(header, rows)}\n\n{note}\n\n{markdown(columns, runs)}\n"
+
+
+def _minutes(seconds: float) -> str:
+    return f"{seconds / 60:.1f}"
 
 
 def _columns(

@@ -174,7 +174,7 @@ def nights_table(nights: Sequence[Night]) -> str:
         [
             *lines,
             "",
-            f"Champion: `{now}`." if now else "There is no champion yet.",
+            f"Promoted last: `{now}`." if now else "No challenger has been promoted yet.",
             "Both are measured on the same held-out tasks with the night's seed. Brackets are 95 % "
             "intervals over tasks, and the difference is paired by task. The challenger becomes "
             "the champion only if the whole interval of the difference is above zero.",

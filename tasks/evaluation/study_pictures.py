@@ -61,28 +61,32 @@ def draw_study(
 
 
 def draw_mechanism(path: Path, runs: Runs) -> None:
-    """Draw the training metrics step by step, averaged over seeds, as a PNG."""
+    """Draw the training metrics step by step, averaged over seeds, as a PNG.
+
+    Without any of them no file is written, and an earlier one is deleted.
+    """
     metrics = [
         each
         for each in MECHANISM
-        if any(each in m for of_arm in runs.values() for run in of_arm for m in run.steps.values())
+        if any(run.metric(each) for of_arm in runs.values() for run in of_arm)
     ]
-    figure, axes = _panels(max(1, len(metrics)))
-    for panel, metric in zip(axes, metrics, strict=False):
+    if not metrics:
+        path.unlink(missing_ok=True)
+        return
+    figure, axes = _panels(len(metrics))
+    for panel, metric in zip(axes, metrics, strict=True):
         for arm, of_arm in runs.items():
-            steps = sorted({step for run in of_arm for step, m in run.steps.items() if metric in m})
-            values = [
-                fmean(
-                    run.steps[step][metric] for run in of_arm if metric in run.steps.get(step, {})
-                )
-                for step in steps
-            ]
+            by_step: dict[int, list[float]] = {}
+            for run in of_arm:
+                for step, value in run.metric(metric).items():
+                    by_step.setdefault(step, []).append(value)
+            steps = sorted(by_step)
+            values = [fmean(by_step[step]) for step in steps]
             panel.plot(steps, values, label=arm, linewidth=1.3)
         panel.set_title(MECHANISM[metric], fontsize=10)
         panel.set_xlabel("training step")
         panel.grid(axis="y", alpha=0.2)
-    if metrics:
-        axes[0].legend(frameon=False)
+    axes[0].legend(frameon=False)
     save(figure, path)
 
 

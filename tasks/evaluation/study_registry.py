@@ -104,7 +104,7 @@ class Registration(ConfigModel):
     lists: tuple[RegisteredList, ...]
     """The task lists of training and evaluation."""
     registered: str | None
-    """Time in UTC. Empty: the study ran before the registry existed."""
+    """Time in UTC. Empty: a run of the study is older than its registration."""
     look_again: str | None = None
     """The stated reason to measure tasks that other studies had measured."""
     looks: tuple[Look, ...] = ()
@@ -112,7 +112,11 @@ class Registration(ConfigModel):
 
 
 def register(
-    study: Study, folder: Path, files: tuple[Path, Path], look_again: str | None
+    study: Study,
+    folder: Path,
+    files: tuple[Path, Path],
+    look_again: str | None,
+    begun: bool = False,
 ) -> Registration:
     """Register a study, unless it is registered already, and keep a copy in its folder.
 
@@ -120,6 +124,8 @@ def register(
         folder: Its folder. It is created if the study is accepted.
         files: The registry that is written, and the published one that is only read.
         look_again: A reason to measure held-out tasks that other studies have measured.
+        begun: Whether one of its runs exists. A new registration then has no time, since it is not
+            from before the first run.
 
     Raises:
         StudyChangedError: The study differs from the one that was registered under its name.
@@ -140,7 +146,11 @@ def register(
             if same and not look_again:
                 raise TasksLookedAtError(_looked_at(study, same), same)
             made = new.model_copy(
-                update={"looks": looks, "look_again": look_again if same else None}
+                update={
+                    "looks": looks,
+                    "look_again": look_again if same else None,
+                    "registered": None if begun else new.registered,
+                }
             )
             append_row(files[0], made.model_dump(mode="json"), durable=True)
     folder.mkdir(parents=True, exist_ok=True)

@@ -22,6 +22,7 @@ from tasks.evaluation.report import answers_from, bracketed, change, share
 from tasks.evaluation.seed_tests import equivalence_p
 from tasks.evaluation.statistics import Estimate, mean
 from tasks.evaluation.study_results import (
+    RECORDED,
     Axis,
     Measure,
     Runs,
@@ -142,7 +143,11 @@ def timings(study: Study, runs: Runs) -> list[Section]:
 
 
 def _trajectories(run: StudyRun) -> float:
-    return sum(metrics.get("rollout/episodes", 0.0) for metrics in run.steps.values())
+    return sum(
+        metrics.get("rollout/episodes", 0.0)
+        for metrics in run.steps.values()
+        if RECORDED not in metrics
+    )
 
 
 def arms_section(study: Study, runs: Runs) -> Section:

@@ -21,6 +21,8 @@ from tasks.evaluation.statistics import Values
 Measure = Literal["success", "reward"]
 Axis = Literal["turns", "seconds"]
 SECONDS = ("rollout/seconds", "update/seconds", "sync/seconds")
+RECORDED = "rollout/recorded_unused"
+"""A metric of the steps that train on recorded episodes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +35,7 @@ class StudyRun:
         collapsed: Whether training collapsed.
         first: Maps the cell of a further evaluation to the result of the policy before training.
         last: Maps the cell of a further evaluation to the result of the policy after training.
+        weights: Digest of the weights before training. Empty: not recorded.
 
     Raises:
         IncompleteEvaluationError: One of the evaluations is incomplete.
@@ -45,6 +48,7 @@ class StudyRun:
     collapsed: bool = False
     first: Mapping[str, EvaluationResult] = field(default_factory=dict)
     last: Mapping[str, EvaluationResult] = field(default_factory=dict)
+    weights: str = ""
 
     def __post_init__(self) -> None:
         check_complete(
@@ -52,11 +56,23 @@ class StudyRun:
             f"the cell of arm {self.arm}, seed {self.seed}",
         )
 
+    def metric(self, name: str) -> dict[int, float]:
+        """Return a metric of training by step.
+
+        Steps without episodes have no metric of rollouts. Earlier versions recorded zeros there.
+        """
+        rollouts = name.startswith("rollout/")
+        return {
+            step: metrics[name]
+            for step, metrics in self.steps.items()
+            if name in metrics and not (rollouts and metrics.get("rollout/episodes") == 0)
+        }
+
     def spent(self, axis: Axis, until: int) -> float:
         """Return the amount spent in the first `until` steps.
 
-        For "turns" this is the number of turns that the environment answered. For "seconds" it is
-        the time of rollouts, updates and weight sync.
+        For "turns" this is the number of turns that the environment answered. Steps on recorded
+        episodes have none. For "seconds" it is the time of rollouts, updates and weight sync.
         """
         done = [metrics for step, metrics in self.steps.items() if step <= until]
         if axis == "turns":
@@ -64,6 +80,7 @@ class StudyRun:
                 sum(
                     round(m.get("rollout/turns", 0.0) * m.get("rollout/episodes", 0.0))
                     for m in done
+                    if RECORDED not in m
                 )
             )
         return sum(m.get(name, 0.0) for m in done for name in SECONDS)
@@ -244,7 +261,6 @@ def over_training(runs: Sequence[StudyRun], metric: str) -> list[float]:
     found: list[list[float]] = [[], [], []]
     for run in runs:
         last = max(run.steps, default=0)
-        for step, metrics in run.steps.items():
-            if metric in metrics:
-                found[(step - 1) * 3 // last].append(metrics[metric])
+        for step, value in run.metric(metric).items():
+            found[(step - 1) * 3 // last].append(value)
     return [fmean(values) for values in found] if all(found) else []

@@ -19,10 +19,10 @@ from tasks.evaluation.benchmark import (
     evaluation_tree,
 )
 from tasks.evaluation.study_report import MECHANISM
-from tasks.evaluation.study_results import SECONDS, StudyRun
+from tasks.evaluation.study_results import RECORDED, SECONDS, StudyRun
 from tasks.files import replacing
 
-METRICS = {"rollout/turns", "rollout/episodes", *SECONDS, *MECHANISM}
+METRICS = {"rollout/turns", "rollout/episodes", RECORDED, *SECONDS, *MECHANISM}
 """Metrics of the training steps that the report uses."""
 
 
@@ -93,6 +93,7 @@ def _tree(run: StudyRun) -> dict[str, Any]:
         "collapsed": run.collapsed,
         "first": {cell: evaluation_tree(result) for cell, result in run.first.items()},
         "last": {cell: evaluation_tree(result) for cell, result in run.last.items()},
+        "weights": run.weights,
     }
 
 
@@ -105,6 +106,7 @@ def _run(tree: Mapping[str, Any]) -> StudyRun:
         collapsed=tree["collapsed"],
         first=_cells(tree["first"]),
         last=_cells(tree["last"]),
+        weights=tree.get("weights", ""),  # earlier versions recorded none
     )
 
 

@@ -36,6 +36,7 @@ def rollout_metrics(
     Returns:
         Metrics named rollout/...:
         success, reward, turns: Means over episodes.
+        zero_variance_groups: Share of the groups, in [0, 1]. Absent without a group.
         malformed_share: Share of turns without an action, in [0, 1].
         refused_share: Share of turns whose action the world refused. Absent if the server does not
             report it.
@@ -55,14 +56,15 @@ def rollout_metrics(
         "rollout/groups": float(len(groups.kept)),
         "rollout/groups_left_out": float(groups.left_out),
         **left_out(trajectories, complete_groups).metrics(),
-        "rollout/zero_variance_groups": _mean(
-            [float(zero_variance(group)) for group in groups.kept]
-        ),
         "rollout/horizon": float(horizon),
         "rollout/episodes": float(len(finished)),
         "rollout/failed": float(len(trajectories) - len(finished)),
         "rollout/repeated_attempts": float(sum(t.attempts - 1 for t in trajectories)),
     }
+    if groups.kept:
+        metrics["rollout/zero_variance_groups"] = _mean(
+            [float(zero_variance(group)) for group in groups.kept]
+        )
     if not finished:
         return metrics
     turns = [turn for t in finished for turn in t.turns]

@@ -26,6 +26,7 @@ from tasks.evaluation.baselines import (
     RANDOM,
     REPLAY,
     SIMILAR,
+    VERSIONS,
     baseline_table,
     baselines,
     main,
@@ -153,6 +154,21 @@ def test_truncated_baseline_is_not_a_success_and_results_are_reused(
         baselines("textcraft", tasks, task_lists()["train"], 3, tmp_path, [ORACLE])[ORACLE].tallies
         == short.tallies
     )
+
+
+def test_results_of_an_earlier_version_of_a_policy_are_not_reused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tasks = task_lists()["test"][:2]
+
+    def files() -> set[str]:
+        baselines("textcraft", tasks, tasks, 3, tmp_path, [REPLAY])
+        return {file.name for file in tmp_path.iterdir()}
+
+    before = files()
+    assert files() == before
+    monkeypatch.setitem(VERSIONS, REPLAY, VERSIONS[REPLAY] + 1)
+    assert len(files() - before) == 1
 
 
 def test_scripted_policies_are_judged_by_the_success_score_of_the_recipe(tmp_path: Path) -> None:

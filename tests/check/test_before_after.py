@@ -39,8 +39,12 @@ def test_table_has_columns_for_before_after_further_cloning_and_scripted_policie
         {CELL: result(solved(2, 4, 6))},
         {CELL: result(solved(4, 6, 8))},
         {CELL: result(solved(4, 4, 4))},
+        "run-1a2b",
+        seconds=120,
+        cloning_seconds=150,
     )
     table = before_after_table([one], {"wood-test": {"oracle": result(solved(8, 8, 8))}})
+    assert table.splitlines()[-1] == "| `run-1a2b` | 2.0 | 2.5 |"
     header, _, row = table.splitlines()[:3]
     assert [cell.strip() for cell in header.strip("|").split("|")] == [
         "evaluation", "before RL", "after RL", "after - before", "further behaviour cloning", "after RL - further cloning", "oracle",

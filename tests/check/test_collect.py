@@ -21,8 +21,9 @@ from configs.infrastructure import InfraSettings
 from environments.client import EnvironmentClient, Session
 from environments.protocol import WorldInfo
 from environments.registry import load_world
-from flows.collection_session import WEIGHTS, CollectionSession, check_same_weights
+from flows.collection_session import CollectionSession, check_same_weights
 from flows.commands.collect import collection_arguments
+from flows.recorded_weights import WEIGHTS
 from tasks.agents.agent_factory import open_agent
 from tasks.rollout.collect_to_disk import collect_to_disk
 from tasks.rollout.resumable_writer import DifferentCollectionError, ResumableTrajectoryWriter

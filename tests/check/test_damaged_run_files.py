@@ -11,13 +11,17 @@ from configs.evaluation_grid import EvaluationGrid
 from configs.infrastructure import InfraSettings
 from configs.recipe import load_recipe
 from flows.evaluate import comparable
+from flows.recorded_weights import check_start, record_weights
+from flows.records import lost_steps
 from flows.run import Run
 from tasks.curriculum.horizon import phases
 from tasks.evaluation.benchmark import EvaluationFileError
 from tasks.evaluation.time_breakdown import TimeBreakdown
 from tasks.tracking.orphans import send_left_over
 from tasks.tracking.outbox import OUTBOX, Outbox, OutboxError
-from tasks.tracking.run_folder import RunFileError, RunFolder
+from tasks.tracking.run_folder import FINISHED, RunFileError, RunFolder
+from tasks.tracking.step_metrics_file import METRICS, write_steps
+from tasks.training.checkpoint import MANIFEST
 
 DAMAGED = ["", "{", "[]", "{}", "null"]
 
@@ -76,3 +80,39 @@ def test_steps_that_are_trained_again_lose_their_evaluations(
         "start.json",
         "start.parquet",
     ]
+
+
+def test_lost_metrics_of_a_finished_run_are_restored_from_its_checkpoint(tmp_path: Path) -> None:
+    folder = RunFolder(tmp_path, load_recipe("textcraft", {"algorithm.steps": 4}))
+    run = Run(InfraSettings(), folder, SimpleNamespace(), "", TimeBreakdown(), None)  # type: ignore[arg-type]
+    whole = {step: {"rollout/success": step / 4} for step in range(1, 5)}
+    folder.checkpoint(4).mkdir(parents=True)
+    write_steps(folder.path / METRICS, {step: whole[step] for step in (1, 3, 4)})
+    folder.mark_done(FINISHED)
+    with pytest.raises(RunFileError) as refused:
+        run.restore_metrics()
+    assert str(folder.path / METRICS) in str(refused.value)
+    write_steps(folder.checkpoint(4) / METRICS, whole)
+    (folder.checkpoint(4) / MANIFEST).write_text("{}")
+    run.restore_metrics()
+    assert folder.metrics() == whole
+    assert lost_steps(folder) == []
+
+
+def test_a_run_whose_model_was_built_again_is_refused(tmp_path: Path) -> None:
+    (weights := tmp_path / "model" / "model.safetensors").parent.mkdir()
+    weights.write_bytes(b"first")
+    folder = RunFolder(
+        tmp_path, load_recipe("textcraft", {"policy.model": str(tmp_path / "model")})
+    )
+    folder.path.mkdir()
+    check_start(folder)  # no record
+    record_weights(folder.path, folder.experiment.policy.model)
+    check_start(folder)
+    weights.write_bytes(b"second")
+    with pytest.raises(RunFileError) as refused:
+        check_start(folder)
+    assert str(folder.path) in str(refused.value)
+    record_weights(folder.path, folder.experiment.policy.model)  # keeps the record
+    with pytest.raises(RunFileError):
+        check_start(folder)

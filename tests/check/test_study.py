@@ -26,6 +26,8 @@ from flows.collection_session import check_same_weights
 from flows.commands.study import main, study_arguments
 from flows.job import EvaluateJob, TrainJob, read_job, write_job
 from flows.model_check import fit_experiment
+from flows.recorded_weights import WEIGHTS
+from flows.records import is_finished, lost_steps
 from flows.requests import grid_of_run
 from flows.scripted_policies import scripted_in_study
 from flows.study import report
@@ -282,6 +284,14 @@ def test_thresholds_and_means_over_thirds_of_training() -> None:
     assert reached_at(exactly, "turns", 0.8) == 300
     assert over_training(LONG, "rollout/cut_by_horizon") == pytest.approx([0.75, 0.55, 0.35])
     assert over_training(LONG, "critic/explained_variance") == []
+    recorded = {step: m | {"rollout/recorded_unused": 0.0} for step, m in LONG[0].steps.items()}
+    assert replace(LONG[0], steps=recorded).spent("turns", 6) == 0
+    unplayed = {
+        step: m | {"rollout/episodes": 0.0 if step > 1 else 1.0}
+        for step, m in LONG[0].steps.items()
+    }
+    assert replace(LONG[0], steps=unplayed).metric("rollout/cut_by_horizon") == {1: 0.8}
+    assert over_training([replace(LONG[0], steps=unplayed)], "rollout/cut_by_horizon") == []
 
 
 def study(**fields: Any) -> Study:
@@ -365,7 +375,7 @@ def test_the_page_has_every_table_and_separates_timings_from_findings(tmp_path: 
     made = study(thresholds=[0.4])
     scripted = {
         tasks: {"random valid action": measured(0, [0, 1, 2]), "oracle": measured(0, [4, 4, 4])}
-        for tasks in ("one-command-test, horizon 16", "deep, horizon 8")
+        for tasks in ("one-command-test, 3 tasks, horizon 16", "deep, 3 tasks, horizon 8")
     }
     page = write_page(made, runs, tmp_path / "one", scripted, None)
     for title in (
@@ -383,7 +393,7 @@ def test_the_page_has_every_table_and_separates_timings_from_findings(tmp_path: 
     ):
         assert f"### {title}" in page.markdown, title
     assert " 4 runs " in page.markdown
-    assert "| policy | one-command-test, horizon 16 |" in page.markdown
+    assert "| policy | one-command-test, 3 tasks, horizon 16 |" in page.markdown
     assert "| random valid action | 25.0 % [" in page.markdown
     assert all(picture.read_bytes()[:4] == b"\x89PNG" for picture in page.pictures)
 
@@ -581,7 +591,9 @@ def test_the_page_is_written_from_the_stored_runs_without_their_folders(
     whole = write_page(
         made, runs, tmp_path / "whole", scripted_in_study(made, runs, infrastructure), None
     )
-    assert "| policy | one-command-validation, horizon 16 |" in whole.markdown
+    assert re.search(
+        r"\| policy \| one-command-validation, \d+ tasks, horizon 16 \|", whole.markdown
+    )
     lines = [json.loads(line) for line in gzip.decompress(kept).splitlines()]
     for facts, _ in lines:
         del facts["recipe"]["keep_checkpoints"]  # as if this field was added later
@@ -733,8 +745,52 @@ def finished_runs(runs: Path, study: Study, starts: dict[str, str]) -> dict[str,
         folder = folders[arm] = RunFolder(runs, fit_experiment(study.experiment(arm, 0)))
         write_evaluation(folder.evaluation("start"), measured(0, [1, 2]))
         (folder.path / "trainer.json").write_text(json.dumps({"policy": start}))
+        for step in range(1, folder.experiment.algorithm.steps + 1):
+            folder.add_metrics(step, {"rollout/success": 0.5})
         folder.mark_done(FINISHED)
     return folders
+
+
+def test_a_finished_run_without_all_its_metrics_is_not_complete(tmp_path: Path) -> None:
+    made = load_study(written(tmp_path, seeds=1))
+    (folder,) = finished_runs(tmp_path / "runs", made, {"long": "model"}).values()
+    runs = StudyRuns(made, InfraSettings(runs=tmp_path / "runs"))
+    kept = {runs.key("long", 0): LONG[0]}
+    assert runs.found(kept)["long"] != [LONG[0]]
+    steps = folder.metrics()
+    del steps[3]
+    folder.replace_metrics(steps)
+    assert lost_steps(folder) == [3]
+    assert not is_finished(folder)
+    assert runs.found()["long"] == []
+    assert runs.found(kept)["long"] == [LONG[0]]
+
+
+def test_a_study_refuses_runs_that_began_with_different_weights_of_one_model(
+    tmp_path: Path,
+) -> None:
+    made = load_study(written(tmp_path, seeds=1))
+    starts = dict.fromkeys(made.arms, "model")
+    long, short = finished_runs(tmp_path / "runs", made, starts).values()
+    runs = StudyRuns(made, InfraSettings(runs=tmp_path / "runs"))
+    for folder in (long, short):
+        (folder.path / WEIGHTS).write_text("first\n")
+    found = runs.found()
+    assert [run.weights for of_arm in found.values() for run in of_arm] == ["first"] * 2
+    assert "`first` (seed 0)" in write_page(made, found, tmp_path / "page", {}, None).markdown
+    write_runs(tmp_path / "kept", {runs.key("long", 0): found["long"][0]})
+    assert read_runs(tmp_path / "kept")[runs.key("long", 0)].weights == "first"
+    (short.path / WEIGHTS).write_text("second\n")
+    with pytest.raises(EvaluationFileError):
+        runs.found()
+
+
+def test_a_study_is_not_registered_before_its_first_run_if_a_run_exists(tmp_path: Path) -> None:
+    made = load_study(written(tmp_path, seeds=1))
+    runs = StudyRuns(made, InfraSettings(runs=tmp_path / "runs"))
+    assert not runs.are_begun()
+    finished_runs(tmp_path / "runs", made, {"long": "model"})
+    assert runs.are_begun()
 
 
 @pytest.mark.parametrize(

@@ -45,10 +45,17 @@ def study(**fields: Any) -> Study:
     return Study.model_validate(TREE | fields)
 
 
-def entered(tmp_path: Path, reason: str | None = None, **fields: Any) -> Registration:
+def entered(
+    tmp_path: Path, reason: str | None = None, *, begun: bool = False, **fields: Any
+) -> Registration:
     files = tmp_path / "studies" / "registry.jsonl", tmp_path / "published.jsonl"
     made = study(**fields)
-    return register(made, tmp_path / "studies" / made.name, files, reason)
+    return register(made, tmp_path / "studies" / made.name, files, reason, begun)
+
+
+def test_a_registration_after_the_first_run_has_no_time(tmp_path: Path) -> None:
+    assert entered(tmp_path, begun=True).registered is None
+    assert entered(tmp_path).registered is None  # the entry is not replaced
 
 
 def test_a_study_is_registered_once_with_its_lists_seeds_and_endpoint(tmp_path: Path) -> None:
