@@ -76,5 +76,6 @@ def scripted_in_study(
         if played := scripted_results(
             experiment.environment, tasks, horizon, infrastructure, folder
         ):
-            found[f"{name}, {len(tasks)} tasks, horizon {horizon}"] = played
+            number = "" if name.endswith("given tasks") else f", {len(tasks)} tasks"
+            found[f"{name}{number}, horizon {horizon}"] = played
     return found
