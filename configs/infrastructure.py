@@ -150,8 +150,13 @@ class InfraSettings(BaseSettings):
     at a time, apart from what stays in memory for both. Each step takes a few seconds longer, to
     sleep and to wake up.
     """
-    engine_cpu_cache_gb: PositiveFloat = 1.0
-    """KV cache of vLLM on a CPU, in GiB."""
+    engine_cpu_cache_gb: PositiveFloat | None = None
+    """KV cache of vLLM on a CPU, in GiB.
+
+    Empty: as much as all concurrent episodes need, at least 1 GiB and at most an eighth of the
+    machine's memory. With less than they need, later turns compute the start of their context
+    again.
+    """
     study_runs_at_once: PositiveInt | None = None
     """Number of a study's runs in parallel.
 

@@ -44,7 +44,7 @@ CLONING = {
 NOTE = """\
 The expert plays up to {n} tasks. Behaviour cloning draws {draws} times from its episodes.
 RL follows. The planned time on two quiet cores is {time}.
-This needs 11 to 14 GB of memory and 11 GB of disk space.
+This needs 12 to 16 GB of memory and 11 GB of disk space.
 Run the same command again to continue interrupted work."""
 
 

@@ -12,11 +12,12 @@ import subprocess
 import sys
 from typing import Any
 
-from configs.experiment import Experiment
+from configs.experiment import Experiment, Rollout
 from configs.infrastructure import InfraSettings, local_engine_servers
 from configs.placement import OWN_FRACTION, SHARED_FRACTION, Placement, place
 from configs.recipe import RecipeError
 from flows.model_check import CONFIG_FILE, loadable, local_file
+from tasks.inference.cpu_cache import cpu_cache_bytes
 from tasks.provision.accelerators import visible_gpus
 from tasks.training.local_trainer import default_processes, placement_of, trainer_launch
 from tasks.training.memory_plan import GB, Machine, MemoryPlan, PlanAnswer, PlanRequest
@@ -129,15 +130,20 @@ def cpu_machine(infrastructure: InfraSettings) -> Machine:
     )
 
 
-def cpu_memory(plan: MemoryPlan, infrastructure: InfraSettings) -> dict[str, float]:
+def cpu_memory(
+    plan: MemoryPlan, rollout: Rollout, infrastructure: InfraSettings
+) -> dict[str, float]:
     """Return the bytes that all trainer processes hold on a CPU, by kind.
 
     vLLM keeps its weights plain and packed. They are packed in the compute dtype.
     """
+    sequences = rollout.max_num_seqs or rollout.max_concurrent_episodes
+    cache = cpu_cache_bytes(plan.kv_bytes, sequences, rollout.trajectory_tokens)
+    given = infrastructure.engine_cpu_cache_gb
     packed = plan.engine_weights if plan.machine.bfloat16 else 4.0 * plan.parameters
     own = {
         "vLLM: weights, plain and packed": plan.engine_weights + packed,
-        "vLLM: KV cache": infrastructure.engine_cpu_cache_gb * 2.0**30,
+        "vLLM: KV cache": cache if given is None else given * 2.0**30,
     }
     if infrastructure.engine_urls or infrastructure.engine_servers:
         own = {}

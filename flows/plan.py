@@ -277,7 +277,7 @@ def cpu_section(request: PlanRequest) -> str:
         return ""
     answer = plan_of(experiment, cpu_machine(request.infrastructure))
     assert answer is not None
-    held = cpu_memory(answer.plan, request.infrastructure)
+    held = cpu_memory(answer.plan, experiment.rollout, request.infrastructure)
     rows = [[kind, f"{size / GB:.1f} GB"] for kind, size in held.items() if size]
     rows += [
         ["all", f"{sum(held.values()) / GB:.1f} GB"],

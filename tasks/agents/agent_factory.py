@@ -23,14 +23,14 @@ def open_agent(
     world: WorldInfo,
     *,
     gpu_memory_fraction: float = 0.45,
-    cpu_cache_gb: float = 1.0,
+    cpu_cache_gb: float | None = None,
 ) -> Iterator[Agent]:
     """Open the agent of a collection for the duration of the block.
 
     Args:
         world: World that the servers host.
         gpu_memory_fraction: Fraction of the GPU's memory for vLLM in this process.
-        cpu_cache_gb: KV cache of vLLM on a CPU, in GiB.
+        cpu_cache_gb: KV cache of vLLM on a CPU, in GiB. None: see `cpu_cache_bytes`.
 
     Raises:
         EngineError: The engine could not start, or an endpoint gives invalid answers.

@@ -18,7 +18,7 @@ def local_engine(
     distributed: bool = False,
     gpu_memory_fraction: float = 0.45,
     sleep_mode: bool = False,
-    cpu_cache_gb: float = 1.0,
+    cpu_cache_gb: float | None = None,
 ) -> Engine:
     """Start an engine in this process with the weights of `model`.
 

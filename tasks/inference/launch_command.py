@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 
+from tasks.inference.cpu_cache import cpu_cache_of
 from tasks.inference.cpu_threads import engine_threads
 from tasks.inference.token_guard import GUARD
 from tasks.provision.accelerators import visible_gpus
@@ -19,7 +20,7 @@ def command(
     max_num_seqs: int,
     dtype: str,
     gpu_memory_fraction: float,
-    cpu_cache_gb: float,
+    cpu_cache_gb: float | None,
     gpu: str = "",
     gpus: int | None = None,
     weights: str = "folder",
@@ -37,7 +38,7 @@ def command(
         max_num_seqs: Maximum number of sequences in a batch.
         dtype: "float32", "bfloat16" or "float16".
         gpu_memory_fraction: Fraction of the GPU's memory for weights and KV cache.
-        cpu_cache_gb: KV cache on a CPU, in GiB.
+        cpu_cache_gb: KV cache on a CPU, in GiB. None: see `cpu_cache_bytes`.
         gpu: GPU to use, as in CUDA_VISIBLE_DEVICES. Empty: the first GPU.
         gpus: Number of GPUs assigned elsewhere, over which the model is split (tensor parallel). 0
             for a CPU. None: one GPU if this machine has any.
@@ -89,7 +90,7 @@ def command(
             "--block-size",
             "32",
             "--kv-cache-memory-bytes",
-            str(int(cpu_cache_gb * 2**30)),
+            str(cpu_cache_of(model, dtype, max_num_seqs, context_length, cpu_cache_gb)),
         ]
         arguments += [
             "--no-enable-chunked-prefill",

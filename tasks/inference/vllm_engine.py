@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING
 
 from configs.experiment import Lora
 from tasks.inference.adapter import Adapter, max_adapter_rank, save_adapter
+from tasks.inference.cpu_cache import cpu_cache_of
 from tasks.inference.cpu_threads import engine_threads
 from tasks.inference.engine import (
     EngineAsleepError,
@@ -100,7 +101,7 @@ class VllmEngine:
         distributed: bool = False,
         gpu_memory_fraction: float = 0.45,
         sleep_mode: bool = False,
-        cpu_cache_gb: float = 1.0,
+        cpu_cache_gb: float | None = None,
     ) -> None:
         """Start the engine with the weights of `model`.
 
@@ -114,7 +115,7 @@ class VllmEngine:
                 have their own engine.
             gpu_memory_fraction: Fraction of the GPU's memory for weights and KV cache.
             sleep_mode: Whether `sleep` can free memory.
-            cpu_cache_gb: KV cache on a CPU, in GiB.
+            cpu_cache_gb: KV cache on a CPU, in GiB. None: see `cpu_cache_bytes`.
 
         Raises:
             EngineError: vLLM could not start (its own message is the cause), or this machine has no
@@ -153,7 +154,11 @@ class VllmEngine:
             enable_chunked_prefill=not self._on_cpu,
             max_num_batched_tokens=max(8192, context_length) if self._on_cpu else None,
             block_size=BLOCK_TOKENS if self._on_cpu else None,
-            kv_cache_memory_bytes=int(cpu_cache_gb * 2**30) if self._on_cpu else None,
+            kv_cache_memory_bytes=cpu_cache_of(
+                model, dtype, max_num_seqs, context_length, cpu_cache_gb
+            )
+            if self._on_cpu
+            else None,
             async_scheduling=False,
             distributed_executor_backend="external_launcher" if distributed else None,
             enable_lora=lora is not None,

@@ -17,6 +17,7 @@ from configs.config_model import ConfigModel
 from configs.experiment import Experiment, Lora
 from configs.launch import Sharding
 from configs.policy_gradient import PolicyGradient
+from tasks.inference.cpu_cache import token_bytes
 
 if TYPE_CHECKING:
     from tasks.training.memory_trace import TracedUpdate, TrainerMemory
@@ -205,16 +206,13 @@ def plan_memory(request: PlanRequest) -> MemoryPlan:
     )
     held = traced(request.model, update)
     wide = 4 if experiment.policy.dtype == "float32" else 2
-    text = config.get_text_config()
-    heads = getattr(text, "num_key_value_heads", text.num_attention_heads)
-    head_size = getattr(text, "head_dim", None) or text.hidden_size // text.num_attention_heads
     kinds = ("weights", "gradients", "optimiser", "reference", "critic", "activations")
     return MemoryPlan(
         trainer={kind: getattr(held, kind) for kind in kinds},
         scoring=held.scoring,
         parameters=held.parameters,
         engine_weights=held.parameters * wide,
-        kv_bytes=2 * text.num_hidden_layers * heads * head_size * wide,
+        kv_bytes=token_bytes(config, experiment.policy.dtype),
         machine=machine,
     )
 

@@ -47,8 +47,8 @@ class TrainerJob(ConfigModel):
     """Fraction of a GPU's memory for the engine, 0 to 1."""
     engine_sleep: bool = False
     """Whether the engine in the trainer's process frees its memory during the update."""
-    engine_cpu_cache_gb: float
-    """KV cache of the engine on a CPU, in GiB."""
+    engine_cpu_cache_gb: float | None
+    """KV cache of the engine on a CPU, in GiB. None: see `cpu_cache_bytes`."""
     engine_urls: list[str] = Field(default_factory=list)
     """Addresses of the vLLM servers that generate. Empty means an engine in the trainer's process.
     """
